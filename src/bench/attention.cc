@@ -1,4 +1,4 @@
-// megalith bench attention: attention beside PyTorch's; see bench.h.
+// megalith bench attention: attention against PyTorch's.
 #include "ops/attention/attention.h"
 
 #include <ATen/ATen.h>
@@ -59,7 +59,7 @@ std::vector<AttentionShape> attention_shapes(const AttentionBenchOptions& option
   return shapes;
 }
 
-// Inputs in our layout, (b, s, heads, d); PyTorch's heads come before the tokens.
+// Ours are (b, s, heads, d); PyTorch's heads come before the tokens.
 at::Tensor sdpa(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool is_causal) {
   return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), /*attn_mask=*/{},
                                           /*dropout_p=*/0.0, is_causal, /*scale=*/std::nullopt,
@@ -99,7 +99,7 @@ std::vector<BenchCase> attention_cases(const AttentionShape& shape, const BenchT
   backward.pass = "backward";
   backward.flops = 5 * product;
   backward.bytes = 4 * q_bytes + 4 * k_bytes + lse_bytes;  // dout, q, k, v, out, lse; dq, dk, dv
-  // q, k, v, dout, out, lse; with PyTorch's beside ours: leaves q, k, v and the result with its graph
+  // q, k, v, dout, out, lse; against PyTorch: leaves q, k, v and the result with its graph
   backward.make_inputs = [=] {
     BenchInputs inputs = make_qkv();
     inputs.push_back(tensors.normal(inputs[0].sizes()));

@@ -1,4 +1,4 @@
-// megalith bench: finds the topic; see bench.h.
+// megalith bench: finds the topic.
 #include "bench/bench.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-// Topics of `megalith bench`: how fast the operators and the training step run on this machine. Each is one file.
+// Topics of `megalith bench`: the speed of operators and training steps on this machine. One file each.
 #pragma once
 
 #include "cli/command.h"
@@ -9,7 +9,7 @@ namespace megalith {
 int bench_gemm(CommandContext& context);
 CommandOptions bench_gemm_options();
 
-// Attention forward and backward, beside PyTorch's.
+// Attention forward and backward, against PyTorch's.
 int bench_attention(CommandContext& context);
 CommandOptions bench_attention_options();
 
@@ -17,11 +17,11 @@ CommandOptions bench_attention_options();
 int bench_ops(CommandContext& context);
 CommandOptions bench_ops_options();
 
-// The experts of a layer, beside a dense MLP of the same active work.
+// A layer's experts, against a dense MLP of the same active work.
 int bench_moe(CommandContext& context);
 CommandOptions bench_moe_options();
 
-// What overlap hides of communication, on ranks as threads with a modelled network.
+// Communication hidden by overlap, on ranks as threads with a modelled network.
 int bench_overlap(CommandContext& context);
 CommandOptions bench_overlap_options();
 

@@ -1,4 +1,4 @@
-// megalith bench gemm: the matrix products of linear layers; see bench.h.
+// megalith bench gemm: the matrix products of linear layers.
 #include <algorithm>
 
 #include "bench/bench.h"
@@ -34,7 +34,7 @@ struct GemmOptions : BenchOptions {
 struct GemmShape {
   std::string name;
   int64_t t, o, h;        // tokens, features out, features in
-  bool is_plain = false;  // in every recipe, as the head is
+  bool is_plain = false;  // in every recipe, like the head
 };
 
 // The projections of an attention layer, under Megatron-LM's names.
@@ -77,11 +77,10 @@ std::vector<GemmShape> gemm_shapes(const GemmOptions& options, const Resolved& r
   return shapes;
 }
 
-// Products of operands that have eight bits already: what rounds them is fp8_cast, of bench ops. Delayed scaling
-// multiplies as tensorwise does.
+// Products of eight-bit operands; rounding is fp8_cast's, in bench ops. Delayed scaling multiplies as tensorwise does.
 class EightBitProducts {
  public:
-  // null: the options ask for none
+  // null: not requested
   static std::unique_ptr<EightBitProducts> make(const Fp8Options& options, at::Device device) {
     return options.is_on() ? std::make_unique<EightBitProducts>(options, device) : nullptr;
   }
@@ -91,14 +90,13 @@ class EightBitProducts {
     recipe_ = make_recipe(options, Kernels::kFused, /*keeps_weights=*/false);
   }
 
-  // Appends an operand to the inputs of a case.
   void take(BenchInputs& inputs, const at::Tensor& tensor, OperandRole role) const {
     const Operand operand = recipe_->take(tensor, role, {.is_for_wgrad = role != OperandRole::kWeight});
     for (const at::Tensor Operand::*part : kParts) {
       inputs.push_back((operand.*part).defined() ? operand.*part : at::empty({0}));
     }
   }
-  // The variant that multiplies the operands behind the first `num_before` inputs.
+  // The variant that multiplies the operands after the first `num_before` inputs.
   BenchVariant variant(size_t num_before,
                        std::function<void(const MatmulRecipe& recipe, const BenchInputs& in, const Operand& first,
                                           const Operand& second)>
@@ -127,7 +125,7 @@ class EightBitProducts {
   std::shared_ptr<const MatmulRecipe> recipe_;
 };
 
-// eight_bits  null: none are measured
+// eight_bits  null: not measured
 std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& tensors,
                                   const EightBitProducts* eight_bits) {
   const int64_t t = shape.t, o = shape.o, h = shape.h;
@@ -143,7 +141,7 @@ std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& te
                     .flops = 2 * static_cast<double>(t) * w_elements,
                     .bytes = all_bytes};
   BenchCase dgrad = forward, wgrad = forward;
-  // The operands once more in eight bits, where they are asked for.
+  // Adds the operands in eight bits, if requested.
   using Roles = std::pair<OperandRole, OperandRole>;
   const auto with_eight_bits = [eight_bits](BenchInputs inputs, size_t num_before, Roles roles) {
     if (eight_bits == nullptr) return inputs;
@@ -167,7 +165,7 @@ std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& te
   dgrad.variants =
       both_kernels([](const BenchInputs& in, Kernels kernels) { ops::linear_dgrad(in[0], in[1], kernels); });
   wgrad.pass = "wgrad";
-  wgrad.bytes = x_bytes + y_bytes + 2 * 4 * w_elements;  // added to what is there, in fp32
+  wgrad.bytes = x_bytes + y_bytes + 2 * 4 * w_elements;  // added in fp32
   wgrad.make_inputs = [=, &tensors] {
     return with_eight_bits({tensors.wide_normal({o, h}), tensors.normal({t, o}, std), tensors.normal({t, h})}, 3,
                            {OperandRole::kGradient, OperandRole::kInput});
@@ -187,7 +185,7 @@ std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& te
           recipe.wgrad_(in[0], dy, x, /*accumulate=*/true);
         },
         dtype));
-    // Where no library multiplies them they are widened.
+    // Widened if no library multiplies them.
     for (BenchCase* each : {&forward, &dgrad, &wgrad}) each->workspace_bytes = 2 * all_bytes;
   }
   return {std::move(forward), std::move(dgrad), std::move(wgrad)};
@@ -217,7 +215,7 @@ int bench_gemm(CommandContext& context) {
   const std::vector<BenchMeasurement> measured =
       measure_cases(cases, "bench gemm", session.device, options.iterations, options.warmup, context.log);
 
-  double best = 0;  // operations a millisecond
+  double best = 0;  // operations per millisecond
   for (const BenchMeasurement& m : measured) {
     for (const BenchTime& time : m.times) best = std::max(best, m.bench_case->flops / time.ms);
   }

@@ -1,4 +1,3 @@
-// See measure.h.
 #include "bench/measure.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +23,7 @@ constexpr int64_t kMostInputSets = 64;
 constexpr int64_t kMostRepeats = 64;
 constexpr double kShortestSampleMs = 1;
 
-// The largest cache in front of the device's memory. An accelerator's is not told; those of today have up to 256 MiB.
+// The largest cache. Accelerators do not tell theirs; today's have up to 256 MiB.
 int64_t last_level_cache_bytes(const at::Device& device) {
   constexpr int64_t kAcceleratorCache = int64_t{256} << 20;
   constexpr int64_t kUnknownCache = int64_t{64} << 20;
@@ -55,7 +54,7 @@ class CaseRunner {
     repeats_.assign(case_.variants.size(), 1);
   }
 
-  // Milliseconds of a call.
+  // Milliseconds per call.
   double sample(size_t variant) {
     const int64_t repeats = repeats_[variant];
     synchronize(device_);

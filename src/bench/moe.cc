@@ -1,6 +1,5 @@
-// megalith bench moe: the experts of a layer beside a dense MLP of the same active work; see bench.h.
-//
-// Letters: t tokens, h hidden, f ffn of an expert, e experts, k experts of a token.
+// megalith bench moe: a layer's experts against a dense MLP of the same active work. Letters: t tokens, h hidden, f ffn
+// of an expert, e experts, k experts per token.
 #include <ATen/ATen.h>
 
 #include "bench/bench.h"
@@ -66,7 +65,7 @@ struct MoeInput {
   };
 };
 
-// Forward and backward from the router's choice to the sum of each token's experts: gradients of x, of the router's
+// Forward and backward from the router's choice to each token's sum over experts: gradients of x, of the router's
 // probabilities and of the weights.
 void run_experts(const BenchInputs& in, Kernels kernels) {
   const int64_t num_experts = in[MoeInput::kFc1].size(0), num_pairs = in[MoeInput::kProbs].numel();
@@ -89,7 +88,7 @@ void run_experts(const BenchInputs& in, Kernels kernels) {
   ops::permute_tokens(dweights.view({num_pairs, 1}), order.slots.view(num_pairs), kernels);
 }
 
-// The same for an MLP that every token goes through, k times as wide as an expert.
+// The same for a dense MLP, k times as wide as an expert.
 void run_dense(const BenchInputs& in) {
   const Tensor gate_up = ops::linear_forward(in[MoeInput::kX], in[MoeInput::kDense1]);
   const Tensor activation = ops::swiglu(gate_up);
@@ -101,7 +100,7 @@ void run_dense(const BenchInputs& in) {
   ops::linear_wgrad_(in[MoeInput::kDense1Grad], dgate_up, in[MoeInput::kX]);
 }
 
-// (t, k) different experts of each token
+// (t, k) distinct experts per token
 Tensor choose_experts(int64_t t, int64_t e, int64_t k, bool is_uneven) {
   Tensor scores = at::rand({t, e});
   if (is_uneven) {
@@ -127,7 +126,7 @@ BenchCase moe_case(const std::vector<int64_t>& sides, const std::string& routing
       .variants = {{"fused", [](const BenchInputs& in) { run_experts(in, Kernels::kFused); }},
                    {"dense", run_dense},
                    {"reference", [](const BenchInputs& in) { run_experts(in, Kernels::kReference); }}}};
-  // Rows and what lies between the layers, with gradients.
+  // Rows and intermediates, with gradients.
   result.workspace_bytes = real(t) * real(k) * element * (4 * real(h) + 6 * real(f));
   result.make_inputs = [=, &tensors] {
     constexpr double kStd = 0.02;

@@ -1,6 +1,5 @@
-// The operators of src/ops with inputs of a model's sizes. A test compares their names with the headers there.
-//
-// Letters: t tokens, h hidden, f ffn, v vocabulary, b samples, s tokens of one, n query heads, g KV heads, d channels.
+// The operators of src/ops with inputs of a model's sizes. A test compares their names with the headers there. Letters:
+// t tokens, h hidden, f ffn, v vocabulary, b samples, s tokens each, n query heads, g KV heads, d channels.
 #include <algorithm>
 
 #include "bench/cases.h"
@@ -29,7 +28,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 constexpr double kWeightStd = 0.02;
-constexpr int64_t kHeadRows = 1024;  // rows of logits that the head holds at a time
+constexpr int64_t kHeadRows = 1024;  // logit rows that the head holds at a time
 constexpr double kWide = 4;          // bytes of fp32
 constexpr double kId = 8;            // bytes of an id
 constexpr int64_t kExperts = 8, kExpertsOfToken = 2;
@@ -43,7 +42,6 @@ double elements(std::initializer_list<int64_t> shape) {
   return product;
 }
 
-// Collects the cases; the shapes and what is made from them are the same for all.
 class OperatorCases {
  public:
   OperatorCases(const OperatorShape& shape, const BenchTensors& tensors)
@@ -85,7 +83,7 @@ class OperatorCases {
     cases.push_back({std::move(name), std::move(text), std::move(pass), flops, bytes, std::move(make_inputs),
                      both_kernels(std::move(run))});
   }
-  // Elements of the matrices of one layer: what an optimizer's list of tensors looks like.
+  // Elements of one layer's matrices, as in an optimizer's list.
   std::vector<int64_t> layer_matrices() const { return {(n_ + 2 * g_) * d_ * h_, h_ * n_ * d_, 2 * f_ * h_, h_ * f_}; }
 
   int64_t b_, s_, t_, h_, f_, v_, n_, g_, d_;
@@ -203,7 +201,7 @@ void OperatorCases::add_swiglu() {
       [](const BenchInputs& in, Kernels kernels) { ops::swiglu_backward(in[0], in[1], kernels); });
 }
 
-// The activations of an MLP without a gate, with the bias before them, and gated GELU.
+// MLP activations: ungated ones with the bias before them, and gated GELU.
 void OperatorCases::add_gelu() {
   const int64_t t = t_, f = f_;
   const double plane = elements({t, f}) * element_, row = element_ * static_cast<double>(f);
@@ -272,7 +270,7 @@ void OperatorCases::add_linear() {
       [](const BenchInputs& in, Kernels kernels) { ops::bias_grad_(in[0], in[1], kernels); });
 }
 
-// Both layouts of an operand and its largest absolute value.
+// Both layouts of an operand and its amax.
 void OperatorCases::add_fp8_cast() {
   const int64_t t = t_, h = h_;
   const BenchTensors& x = x_;
@@ -286,7 +284,7 @@ void OperatorCases::add_fp8_cast() {
       });
 }
 
-// A weight of the MLP, packed once and read in every product.
+// An MLP weight, packed once and read in every product.
 void OperatorCases::add_nf4() {
   const int64_t f = f_, h = h_;
   const BenchTensors& x = x_;
@@ -312,7 +310,7 @@ void OperatorCases::add_nf4() {
       });
 }
 
-// The step of a ring, all of whose tokens have something to add.
+// A ring's step, with every token contributing.
 void OperatorCases::add_merge_attention() {
   const int64_t b = b_, s = s_, n = n_, d = d_;
   const BenchTensors& x = x_;
@@ -326,7 +324,7 @@ void OperatorCases::add_merge_attention() {
       [](const BenchInputs& in, Kernels kernels) { ops::merge_attention_(in[0], in[1], in[2], in[3], kernels); });
 }
 
-// Each token goes to 2 of 8 experts, which have the model's ffn.
+// Each token goes to 2 of 8 experts of the model's ffn.
 void OperatorCases::add_experts() {
   const int64_t t = t_, h = h_, f = f_, e = kExperts, k = kExpertsOfToken, n = t * k;
   const double pairs = static_cast<double>(n), maps = 2 * kId * pairs;
@@ -459,7 +457,7 @@ void OperatorCases::add_linear_cross_entropy() {
       });
 }
 
-// The halves for a vocabulary that is split over ranks, on the rows that the head holds at a time.
+// The halves for a vocabulary split over ranks, on the rows that the head holds at a time.
 void OperatorCases::add_parallel_cross_entropy() {
   const int64_t c = std::min(t_, kHeadRows), v = v_;
   const double plane = elements({c, v}) * element_, rows = static_cast<double>(c);
@@ -470,7 +468,7 @@ void OperatorCases::add_parallel_cross_entropy() {
         return BenchInputs{x.normal({c, v}), x.ids({c}, v)};
       },
       [v](const BenchInputs& in, Kernels kernels) { ops::softmax_statistics(in[0], in[1], 0, v, kernels); });
-  // logits, lse, labels, row_scale; the gradient takes the place of the logits
+  // logits, lse, labels, row_scale; the gradient replaces the logits
   add(
       "parallel_cross_entropy", "backward", {c, v}, 0, 2 * plane + rows * (kId + 2 * kWide),
       [=, &x] {
@@ -503,7 +501,7 @@ void OperatorCases::add_optimizer() {
   int64_t total = 0;
   for (const int64_t size : sizes) total += size;
   const BenchTensors& x = x_;
-  // The model's copy in fp32 is the master itself.
+  // In fp32 the master is the model's copy.
   const bool has_model = x.dtype() != at::kFloat;
   // Master and moments are read and written, the gradient is read, the model's copy written.
   const double per_element = 7 * kWide + (has_model ? element_ : 0);

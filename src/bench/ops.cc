@@ -1,4 +1,4 @@
-// megalith bench ops: every operator at the sizes of a model; see bench.h.
+// megalith bench ops: every operator at a model's sizes.
 #include "bench/bench.h"
 #include "bench/cases.h"
 #include "bench/report.h"

@@ -1,4 +1,3 @@
-// See options.h.
 #include "bench/options.h"
 
 #include <algorithm>
@@ -24,12 +23,12 @@ bool prefers_bf16(DeviceChoice choice) {
   return has_native_bf16(c10::Device(c10::kCPU));
 }
 
-// A benchmark's own defaults, as arguments before all others, which override them.
+// A benchmark's defaults, as arguments before all others, which override them.
 std::vector<std::string> default_arguments(const Resolved& probed, const BenchOptions& options) {
   const auto is_set = [&](const char* name) { return probed.options->find(name)->is_set(); };
   const Config& config = probed.config;
   std::vector<std::string> arguments;
-  // A folder's own architecture is read later, and says itself how long a sequence may be.
+  // A folder's architecture is read later, and sets the sequence length itself.
   const bool has_folder = config.checkpoint.load_hf || config.checkpoint.load;
   if (!is_set("micro_batch_size") && !is_set("global_batch_size")) {
     arguments.push_back(fmt::format("--micro_batch_size={}", kBenchBatch));
@@ -39,7 +38,7 @@ std::vector<std::string> default_arguments(const Resolved& probed, const BenchOp
     arguments.push_back(
         fmt::format("--seq_length={}", longest > 0 ? std::min(longest, kBenchSequence) : kBenchSequence));
   }
-  // A speed is the same whatever the documents say.
+  // Speed does not depend on the documents.
   if (!config.data.mock_data && !config.data.has_paths()) arguments.emplace_back("--mock_data");
   if (options.dtype) {
     for (const char* name : {"bf16", "fp16", "fp32"}) {

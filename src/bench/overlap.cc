@@ -1,8 +1,7 @@
-// megalith bench overlap: how much of a given communication time each form of overlap hides; see bench.h.
+// megalith bench overlap: how much communication time each form of overlap hides.
 //
-// Two ranks as threads train a preset while a model of the network delays every collective; the delay passes asleep.
-// The same steps run three times: without a delay, with it and waiting for every collective at once, with it and
-// overlapped as in training.
+// Two ranks as threads train a preset while a network model delays every collective, asleep. The same steps run without
+// delay, with delay and blocking collectives, and with delay and overlap as in training.
 #include <algorithm>
 #include <optional>
 
@@ -64,7 +63,7 @@ class ElapsedCollector : public MetricsSink {
   std::vector<double>& ms_;
 };
 
-// Milliseconds of a step: the median after warm-up.
+// Milliseconds per step: the median after warm-up.
 double step_ms(const Resolved& run, const BenchOptions& options, const DelayModel& delay, bool is_blocking) {
   const Mesh mesh = Mesh::from_options(run.config.parallel, run.derived.world_size);
   std::vector<double> ms;

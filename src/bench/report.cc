@@ -1,4 +1,3 @@
-// See report.h.
 #include "bench/report.h"
 
 #include <ATen/Parallel.h>
@@ -24,7 +23,7 @@ std::string short_number(double value) {
   return fmt::format("{:.{}f}", value, std::clamp(3 - digits_before, 0, 8));
 }
 
-// Columns in display width: texts are ASCII but for × and –, which take one column each.
+// Display width: × and – take one column each.
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }

@@ -1,4 +1,4 @@
-// What a benchmark prints: a table for people, or one JSON object a row for machines.
+// A benchmark's output: a table for people, or one JSON object per row for machines.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct BenchCell {
   std::string key;    // of the JSON object
   std::string title;  // of the column, with the unit
   std::variant<std::string, double, int64_t> value;
-  std::string text;  // as the table shows it; "" for what is not known, which leaves it out of the JSON
+  std::string text;  // in the table; "" if unknown, which leaves it out of the JSON
 };
 using BenchRow = std::vector<BenchCell>;
 
@@ -26,9 +26,9 @@ BenchCell text_cell(std::string key, std::string title, std::string value);
 // Shown with three or four significant digits.
 BenchCell number_cell(std::string key, std::string title, double value);
 
-// name, shape, pass, kernels, and the times; TFLOP/s and GB/s where the case has operations and bytes.
+// name, shape, pass, kernels and times; TFLOP/s and GB/s if the case has operations and bytes.
 BenchRow measured_row(const BenchMeasurement& measurement, size_t variant);
-// How many times as fast as the case's variant of that name this one is.
+// The speed relative to the case's variant `against`.
 BenchCell ratio_cell(const BenchMeasurement& measurement, size_t variant, std::string_view against);
 
 struct BenchReport {
@@ -44,7 +44,7 @@ void write_bench_report(const BenchReport& report, const BenchOptions& options);
 
 // "bf16"
 std::string short_dtype_name(at::ScalarType dtype);
-// The line of `explanations` that says how operators are measured.
+// The line of `explanations` on how operators are measured.
 std::string how_measured(const BenchOptions& options);
 
 }  // namespace megalith

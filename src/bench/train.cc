@@ -1,4 +1,4 @@
-// megalith bench train: whole training steps; see bench.h.
+// megalith bench train: whole training steps.
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,10 +26,10 @@ struct TrainBenchOptions : BenchOptions {
   }
 };
 
-// Seconds since the process was started, the loading of its libraries included; to a hundredth, as the kernel keeps it.
+// Includes loading of libraries; to a hundredth, as the kernel keeps it.
 double seconds_since_process_start() {
   const std::string text = try_read_facts("/proc/self/stat").value_or("");
-  // Behind the name, which may hold blanks: state is field 3, the start in ticks since the machine's is field 22.
+  // After the name, which may hold blanks: state is field 3, the start in ticks since boot is field 22.
   const size_t name_end = text.rfind(')');
   MEGALITH_CHECK(name_end != std::string::npos, "/proc/self/stat is not as expected");
   std::istringstream fields(text.substr(name_end + 1));
@@ -41,7 +41,6 @@ double seconds_since_process_start() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 - start_s;
 }
 
-// Pages that the kernel had to hand to this process so far.
 int64_t minor_page_faults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -151,7 +150,7 @@ int bench_train(CommandContext& context) {
     return {fmt::format("--train_iters={}", given.iterations + given.warmup), "--train_samples=null",
             "--train_epochs=null", "--rampup_batch_size=null", "--eval_iters=0", "--save=null", "--save_hf=null",
             "--output_dir=null", "--auto_continue_train=false", "--skip_train=false", "--dry_run=false",
-            // Only weights are taken from a checkpoint, so that the run begins with step 1.
+            // A checkpoint gives only weights, so the run begins with step 1.
             "--finetune=true"};
   };
   const std::string writes_nothing = "a benchmark writes only its rows; use megalith train";

@@ -1,4 +1,3 @@
-// See adapter_base.h.
 #include "checkpoint/adapter_base.h"
 
 #include <fmt/format.h>
@@ -18,12 +17,12 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kBaseKey = "base_checksum";       // in kAdapterBaseFile
-constexpr const char* kBaseRecord = "adapters_base";    // the record's name, which is no option's
-constexpr size_t kNumSamples = 16, kSampleBytes = 4096;  // of a tensor's bytes
+constexpr const char* kBaseRecord = "adapters_base";    // in the record; not an option
+constexpr size_t kNumSamples = 16, kSampleBytes = 4096;  // of a tensor
 
 void add_bytes(StreamingChecksum& sum, std::span<const std::byte> bytes) {
   if (bytes.size() <= kNumSamples * kSampleBytes) return sum.update(bytes);
-  // The first run begins at the first byte, the last one ends at the last.
+  // The first sample begins at the first byte, the last ends at the last.
   const size_t step = (bytes.size() - kSampleBytes) / (kNumSamples - 1);
   for (size_t i = 0; i + 1 < kNumSamples; ++i) sum.update(bytes.subspan(i * step, kSampleBytes));
   sum.update(bytes.last(kSampleBytes));
@@ -72,7 +71,7 @@ std::optional<std::string> stored_base_of(const Configuration& configuration) {
 }
 
 void remember_base(const std::string& base, Configuration& configuration) {
-  // Quoted, because thirty-two digits might be read as a number.
+  // Quoted, because 32 digits could be read as a number.
   configuration.emplace_back(kBaseRecord, fmt::format("\"{}\"", base));
 }
 

@@ -1,4 +1,3 @@
-// See adapter_folder.h.
 #include "checkpoint/adapter_folder.h"
 
 #include <fmt/format.h>
@@ -38,20 +37,20 @@ std::string with_ending(const std::string& name, std::string_view from, std::str
 // "model.layers.0.mlp" of "model.layers.0.mlp.up_proj".
 std::string folder_of(const std::string& layer) { return layer.substr(0, layer.rfind('.')); }
 
-// The layer of a piece of A: "model.layers.0.mlp.up_proj"; empty for all others.
+// The layer of a piece of A, "model.layers.0.mlp.up_proj"; empty for other pieces.
 std::string layer_of_down(const Piece& piece) {
   return piece.name.ends_with(kDownEnding) ? with_ending(piece.name, kDownEnding, "") : "";
 }
 
-// Whether a folder is the other one or lies in it.
+// True if a folder is the other one or inside it.
 bool is_within(const std::string& folder, const std::string& other) {
   return folder == other || (folder.starts_with(other) && folder[other.size()] == '.');
 }
 
-// Parts that share an A, by the folder of the first one.
+// Parts that share an A, by the first one's folder.
 using FusedParts = std::multimap<std::string, std::vector<std::string>>;
 
-// Those of a fused layer, told by the A's name, which begins as the first part's: a block of FLUX has several.
+// A fused layer's parts, found by the A's name, which begins like the first part's: a FLUX block has several.
 const std::vector<std::string>& parts_of(const FusedParts& fused, const std::string& layer) {
   const auto [first, last] = fused.equal_range(folder_of(layer));
   MEGALITH_CHECK(first != last, "the A of {} has no B", layer);
@@ -62,13 +61,13 @@ const std::vector<std::string>& parts_of(const FusedParts& fused, const std::str
   return std::max_element(first, last, [&](const auto& a, const auto& b) { return common(a) < common(b); })->second;
 }
 
-// The tensors under the form's names. The placements live in `placements`.
+// Tensors under the format's names; `placements` owns their placements.
 std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor> adapters, std::string_view prefix,
                                                std::deque<Placement>& placements) {
-  std::set<std::string> parts;  // that have a B
+  std::set<std::string> parts;  // with a B
   FusedParts fused;
   for (const CheckpointTensor& tensor : adapters) {
-    // A tensor's parts are one layer's, or the same layer's of several experts, each with a folder of its own.
+    // A tensor's parts belong to one layer, or to one layer of several experts, each with its own folder.
     std::vector<std::vector<std::string>> groups;
     for (const Piece& piece : tensor.placement->pieces) {
       if (!piece.name.ends_with(kUpEnding)) continue;
@@ -97,13 +96,13 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
     named.back().placement = &placement;
   };
   for (const CheckpointTensor& tensor : adapters) {
-    // All of a tensor's pieces are one layer's, or the same layer's of several experts.
+    // All pieces of a tensor belong to one layer, or to one layer of several experts.
     const std::string layer = layer_of_down(tensor.placement->pieces.at(0));
     if (layer.empty() || parts.contains(layer)) {
       add(tensor, [](const Piece& piece) { return piece.name; });
       continue;
     }
-    for (size_t i = 0; i < parts_of(fused, layer).size(); ++i) {  // the parts of the layer share this A
+    for (size_t i = 0; i < parts_of(fused, layer).size(); ++i) {  // the layer's parts share this A
       add(tensor,
           [&](const Piece& piece) { return parts_of(fused, layer_of_down(piece)).at(i) + std::string(kDownEnding); });
     }
@@ -111,10 +110,9 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
   return named;
 }
 
-// What PEFT should adapt. Expressions may leave out layers of the same last words, so then it is whole names, as where
-// they are asked for (`is_whole`: the last layer of FLUX is called as one of each block); else the
-// word that was given, or the last two words, which no two layers of a block share; of experts, which have their number
-// in between, the last one.
+// PEFT's target_modules. Whole names if requested (`is_whole`: FLUX's last layer is named like one in each block) or if
+// exclusions may skip layers with the same last words; else the given word, or the last two words, unique in a block;
+// for experts, numbered in between, the last.
 std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters, const LoraOptions& options,
                                       bool is_whole, Group& world) {
   const auto name_of = [&](const std::string& part) {
@@ -172,18 +170,18 @@ Json make_adapter_config(const AdapterExport& settings, const std::vector<std::s
   return config;
 }
 
-// Whether PEFT begins training with these matrices beside the model as it is. Its other ways take a part of the model
-// out (pissa, olora, corda), stand beside a quantised one (loftq) or share ranks out by data (eva).
+// True if PEFT starts with the model unchanged. Other initialisations subtract from it (pissa, olora, corda), need a
+// quantised one (loftq) or distribute ranks by data (eva).
 bool keeps_base(const Json& init) { return init.is_boolean() || init == "gaussian" || init == "orthogonal"; }
 
-// Keys that ask for what there is not, unless they have the value of somebody who does not use them.
-// has_conv1d  whether the adapters stand beside layers of GPT-2, whose weights are (in, out). PEFT itself corrects the
-//             key by the layer, so that a file which says otherwise is not one of PEFT's.
+// Refuses keys for unsupported features unless they have their inactive values.
+// has_conv1d  the adapters are for GPT-2, whose weights are (in, out). PEFT corrects this key per layer, so a file with
+//             another value is not PEFT's.
 void refuse_unknown_forms(const Json& config, bool has_conv1d, const std::string& where) {
   constexpr std::array kRead = {"auto_mapping", "base_model_name_or_path", "inference_mode", "lora_alpha",
                                 "lora_dropout", "peft_type", "peft_version", "r", "revision", "target_modules",
                                 "use_dora", "use_rslora",
-                                // These only say how others do what there is not.
+                                // These matter only with unsupported features.
                                 "layers_pattern", "loftq_config", "eva_config", "corda_config", "qalora_group_size",
                                 "megatron_config", "megatron_core", "runtime_config"};
   std::vector<std::string> refused;
@@ -230,7 +228,7 @@ namespace {
 
 bool is_of_diffusers(const fs::path& folder) { return fs::exists(folder / kDiffusersAdapterFile); }
 
-// The names of the adapters' tensors, as they are in the file.
+// The adapters' tensor names in the file.
 std::vector<std::string> stored_names(const fs::path& folder) {
   const auto store =
       TensorStore::open_file(folder / (is_of_diffusers(folder) ? kDiffusersAdapterFile : kAdapterWeightsFile));
@@ -243,7 +241,7 @@ bool has_part(const std::vector<std::string>& names, std::string_view part) {
   return std::ranges::any_of(names, [&](const std::string& name) { return name.find(part) != std::string::npos; });
 }
 
-// PEFT's configuration and the file that has it.
+// PEFT's configuration and its file.
 std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
   if (fs::exists(folder / kAdapterConfigFile)) {
     return {load_json(folder / kAdapterConfigFile), (folder / kAdapterConfigFile).string()};
@@ -265,7 +263,7 @@ std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
   return {config, where};
 }
 
-// PEFT saves each of several adapters into a folder of its own.
+// PEFT saves each of several adapters to its own folder.
 std::vector<std::string> adapters_below(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code ignored;

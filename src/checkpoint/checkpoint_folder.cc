@@ -1,4 +1,3 @@
-// A folder of checkpoints; see checkpoint_folder.h.
 #include "checkpoint/checkpoint_folder.h"
 
 #include <fmt/format.h>
@@ -36,12 +35,12 @@ std::optional<int64_t> parse_count(std::string_view text) {
   return value;
 }
 
-// The iteration of a checkpoint that was moved aside to be replaced.
+// The iteration of a checkpoint moved aside for replacement.
 std::optional<int64_t> parse_replaced_name(const fs::path& path) {
   return parse_checkpoint_folder_name(replaced_target(path.filename().string()));
 }
 
-// Checkpoints in the order in which they are tried.
+// Checkpoints in the order to try.
 std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
   std::vector<int64_t> iterations = list_checkpoints(root);
   std::reverse(iterations.begin(), iterations.end());
@@ -49,7 +48,7 @@ std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
       !std::binary_search(iterations.begin(), iterations.end(), *pointer.iteration, std::greater<>())) {
     return iterations;
   }
-  // Goes from the pointer's checkpoint to the ones that the same run wrote after it.
+  // Follows the chain from the pointer's checkpoint to the same run's later ones.
   std::map<std::string, std::pair<int64_t, std::string>> follower_of;  // previous checksum -> iteration, checksum
   std::string checksum;
   for (const int64_t iteration : iterations) {
@@ -61,7 +60,7 @@ std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
         follower_of.emplace(manifest.previous, std::pair(iteration, manifest.checksum));  // of two, the later iteration
       }
     } catch (const UserError&) {
-      // Its damage is reported when its turn comes.
+      // Reported when its turn comes.
     }
   }
   std::vector<int64_t> first = {*pointer.iteration};
@@ -81,7 +80,7 @@ std::vector<std::string> chunk_faults(const fs::path& folder, const Manifest& ma
   std::vector<std::string> faults;
   std::map<std::string, std::vector<const StoredChunk*>> chunks_by_file;
   for (const StoredChunk& chunk : manifest.chunks) chunks_by_file[chunk.file].push_back(&chunk);
-  // Spread by tensors, since one file may be most of a checkpoint.
+  // By tensors, since one file may be most of a checkpoint.
   size_t number = 0;
   for (const auto& [file_name, chunks] : chunks_by_file) {
     const fs::path path = folder / file_name;
@@ -119,7 +118,7 @@ void remove_checkpoint(const fs::path& root, int64_t iteration, Logger& log, con
   const fs::path folder = root / checkpoint_folder_name(iteration);
   if (fs::is_symlink(folder)) return;
   try {
-    // Hidden first, so that a run that is killed half-way leaves no damaged checkpoint.
+    // Hide it first, so that a killed run leaves no damaged checkpoint.
     const fs::path hidden = root / fmt::format(".{}.tmp-removed", checkpoint_folder_name(iteration));
     if (before_step) before_step("remove");
     remove_tree(hidden);
@@ -138,7 +137,7 @@ std::string checkpoint_folder_name(int64_t iteration) { return fmt::format("{}{:
 std::optional<int64_t> parse_checkpoint_folder_name(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::optional<int64_t> iteration = parse_count(name.substr(kPrefix.size()));
-  // Only the one spelling that is ours, so that no two folders stand for one iteration.
+  // Only our spelling, so that no two folders mean one iteration.
   if (!iteration || checkpoint_folder_name(*iteration) != name) return std::nullopt;
   return iteration;
 }
@@ -203,7 +202,7 @@ std::vector<std::string> verify_checkpoint(const fs::path& folder, Group& world)
 
 std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, std::optional<int64_t> step, Group& world,
                                                Logger& log) {
-  // Rank 0 looks, so that all ranks try the same folders even when they do not see the same.
+  // Rank 0 looks, so that all ranks try the same folders even if they see different ones.
   Json plan;
   run_on_all(world, "checkpoint search", [&] {
     if (world.rank() != 0) return;
@@ -279,11 +278,11 @@ void check_shared_folder(const fs::path& root, Group& world, const std::function
     if (world.rank() != 0) return;
     was_there = fs::exists(root);
     make_directories(root);
-    // A name of its own: hosts that see an earlier run's would believe they share this one.
+    // A unique name: an earlier run's would make separate hosts believe that they share the folder.
     name = fmt::format(".seen_by_all_{}_{}", ::getpid(), std::chrono::system_clock::now().time_since_epoch().count());
     try {
       write_file_atomic(root / name, "");
-    } catch (...) {  // it may be there all the same: what failed may have been the last flush
+    } catch (...) {  // the file may exist all the same: perhaps only the last flush failed
       try_remove_tree(root / name);
       throw;
     }
@@ -311,7 +310,7 @@ void check_shared_folder(const fs::path& root, Group& world, const std::function
 void apply_retention(const fs::path& root, int64_t iteration, std::optional<int64_t> previous,
                      const Retention& retention, Logger& log, const StepHook& before_step) {
   if (!retention.keep_last && !retention.retain_interval) return;
-  std::vector<int64_t> old;  // what may go, ascending
+  std::vector<int64_t> old;  // candidates for removal, ascending
   for (const int64_t present : list_checkpoints(root)) {
     if (present < iteration) old.push_back(present);
   }
@@ -347,7 +346,7 @@ void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_
         name.starts_with(fmt::format(".{}", kPrefix)) || name.starts_with(fmt::format(".{}", kPointerFile));
     if (is_temporary && is_ours) leftovers.push_back(entry.path());
   }
-  // When several have the same iteration, the first one is put back and the others are removed.
+  // If several have one iteration, the first is restored and the others are removed.
   std::erase_if(leftovers, [&](const fs::path& leftover) {
     const std::optional<int64_t> iteration = parse_replaced_name(leftover);
     if (!iteration || fs::exists(root / checkpoint_folder_name(*iteration))) return false;

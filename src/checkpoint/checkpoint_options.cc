@@ -1,4 +1,3 @@
-// The options around checkpoints; see checkpoint_options.h.
 #include "checkpoint/checkpoint_options.h"
 
 #include <fmt/format.h>

@@ -42,8 +42,7 @@ struct CheckpointOptions {
 
   void visit(OptionVisitor& v);
 
-  // Whether the regular checkpoint is due after this iteration. The trainer itself decides on the one at the end of
-  // training.
+  // True if a regular checkpoint is due after this iteration; the trainer decides on the final one.
   bool is_save_due(int64_t iteration) const { return save && save_interval && iteration % *save_interval == 0; }
   SaveSettings save_settings() const;
   NonfiniteWeights nonfinite_weights() const {
@@ -51,7 +50,7 @@ struct CheckpointOptions {
   }
 };
 
-// The rules between these options: one error for each that fails.
+// The rules between these options: one error per violation.
 std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options);
 
 }  // namespace megalith

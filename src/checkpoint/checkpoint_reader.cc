@@ -1,4 +1,3 @@
-// Reading a checkpoint; see checkpoint_reader.h.
 #include "checkpoint/checkpoint_reader.h"
 
 #include <fmt/format.h>
@@ -28,7 +27,7 @@ const TensorStore& store_of(const std::map<std::string, TensorStore>& stores, st
   return found == stores.end() ? empty : found->second;
 }
 
-// Under which key to look for a piece of a tensor that is wanted under `key`.
+// The key in which to look for a piece of a tensor wanted under `key`.
 std::string source_key(const std::map<std::string, TensorStore>& stores, const std::string& key,
                        const PieceView& view) {
   const TensorStore& model = store_of(stores, kModelKey);
@@ -38,7 +37,7 @@ std::string source_key(const std::map<std::string, TensorStore>& stores, const s
   if (key == kModelKey && !in_master.empty()) {
     const TensorStore::Entry* narrow = model.find(model.resolve(view.piece));
     const TensorStore::Entry* wide = master.find(in_master);
-    if (narrow != nullptr) require_floats(view.piece.name, *narrow);  // also where it is passed over
+    if (narrow != nullptr) require_floats(view.piece.name, *narrow);  // even if passed over
     const auto bits_here = static_cast<int64_t>(view.tensor.element_size()) * 8;
     if (narrow != nullptr && bits_of(wide->dtype) > bits_of(narrow->dtype) && bits_here > bits_of(narrow->dtype)) {
       return std::string(kMasterKey);
@@ -62,7 +61,7 @@ std::string value_of(const Configuration& configuration, std::string_view name) 
   return found == configuration.end() ? "" : plain_text(found->second);
 }
 
-// What to do about optimizer state that the checkpoint does not hold.
+// Advice when the checkpoint lacks the optimizer's state.
 std::string remedy_for_missing_state(const Configuration& stored, const Configuration& present) {
   const std::string was = value_of(stored, "optimizer"), is = value_of(present, "optimizer");
   if (!was.empty() && !is.empty() && was != is) {
@@ -115,7 +114,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     std::vector<PieceView> views;
   };
   std::vector<Read> reads;
-  std::set<std::string> used;  // names of the stored model
+  std::set<std::string> used;  // of the stored model
   std::vector<std::string> missing, misshaped;
   std::set<const CheckpointTensor*> afresh;
   std::set<std::string> begun_afresh;
@@ -153,7 +152,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     }
   });
 
-  // A tensor is unexpected when no rank uses it.
+  // A tensor that no rank uses is unexpected.
   for (const std::string& names : gather_texts(world, fmt::format("{}", fmt::join(used, "\n")), "checkpoint names")) {
     for (size_t begin = 0; begin < names.size();) {
       const size_t end = std::min(names.find('\n', begin), names.size());

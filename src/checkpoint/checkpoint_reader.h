@@ -1,4 +1,4 @@
-// Reading a checkpoint in place, into whatever layout the tensors now have.
+// Reads a checkpoint in place into any layout.
 #pragma once
 
 #include <filesystem>
@@ -14,26 +14,25 @@
 namespace megalith {
 
 struct LoadSettings {
-  bool with_optimizer = true;  // otherwise only the weights ("model" and "master") and what is optional
-  // Receives the keys of optional tensors that were left as they are, because the checkpoint lacks some of them.
+  bool with_optimizer = true;  // false: only weights ("model" and "master") and optional tensors
+  // Receives the keys of optional tensors left unchanged because the checkpoint lacks some of them.
   std::set<std::string>* begun_afresh = nullptr;
   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };
 
-// A checkpoint's tensors, opened for reading: one store for each key.
+// A checkpoint's tensors: one store per key.
 std::map<std::string, TensorStore> open_checkpoint(const std::filesystem::path& folder, const Manifest& manifest);
 
-// Fills the local tensors of `state`, and on success its TrainState. Returns what the checkpoint says of itself.
+// Fills the local tensors of `state` and, on success, its TrainState. Returns the checkpoint's manifest.
 //
-// "model" is read from the stored "master" where that is wider than the stored model and the present dtype can use it;
-// "master" is read from "model" where the checkpoint has none. Dtypes are converted.
-// UserError, before anything is changed, when the architecture differs (each field is named), and when tensors are
-// missing, misshaped, or only in the checkpoint's "model" (all are named). Bytes are not checked here:
-// verify_checkpoint() does that, and find_checkpoint() calls it. Collective over the world.
+// "model" comes from the stored "master" where that is wider and the present dtype can use it; "master" from "model" if
+// there is none. Dtypes are converted. UserError, before anything changes, naming the architecture's differing fields,
+// or all tensors that are missing, misshaped, or only in the checkpoint's "model". Bytes are verified by
+// find_checkpoint(), not here. Collective over the world.
 Manifest load_checkpoint(const std::filesystem::path& folder, CheckpointState& state, const Groups& groups,
                          const LoadSettings& settings = {});
 
-// Throws one UserError that lists everything that does not fit; returns quietly when nothing is in the lists.
+// Throws one UserError listing every mismatch, if any.
 // what  "the checkpoint DIR"
 void throw_unless_empty(const std::string& what, const std::vector<std::string>& missing,
                         const std::vector<std::string>& misshaped, const std::vector<std::string>& unexpected,

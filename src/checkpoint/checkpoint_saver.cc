@@ -1,4 +1,3 @@
-// Saving during training; see checkpoint_saver.h.
 #include "checkpoint/checkpoint_saver.h"
 
 #include <limits>
@@ -9,7 +8,7 @@
 namespace megalith {
 namespace {
 
-// What ranks tell each other about the writing under way; the largest decides.
+// States of writing that ranks exchange; the largest decides.
 constexpr double kWritten = 0, kWriting = 1, kFailed = 2;
 
 }  // namespace
@@ -67,7 +66,7 @@ void CheckpointSaver::poll() {
   if (pending_->is_written.load(std::memory_order_acquire)) {
     stage = pending_->writer.has_failed() ? kFailed : kWritten;
   }
-  // A failure anywhere ends the wait: finishing reports it on all ranks.
+  // Any failure ends the wait: finish() reports it on all ranks.
   if (groups_.world->reduced(stage, ReduceOp::kMax, "checkpoint written") != kWriting) finish();
 }
 

@@ -1,7 +1,5 @@
-// What a checkpoint is made of, as the trainer hands it over: tensors with their Placements, and the numbers of the
-// run.
-//
-// Random numbers need no state: they are keyed by seed, name and position.
+// A checkpoint's content as the trainer provides it: tensors with Placements, and the run's counters. Random numbers
+// need no state: they are keyed by seed, name and position.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +19,8 @@
 
 namespace megalith {
 
-// The keys with a meaning here. "model" is the weights as the model holds them, "master" the optimizer's wider copies;
-// an optimizer names its other states as it likes ("exp_avg", "exp_avg_sq").
+// Keys with a meaning here: the model's weights and the optimizer's wider copies. An optimizer names its other states
+// freely ("exp_avg", "exp_avg_sq").
 inline constexpr std::string_view kModelKey = "model";
 inline constexpr std::string_view kMasterKey = "master";
 
@@ -31,28 +29,28 @@ struct CheckpointTensor {
   const Placement* placement = nullptr;  // outlives the state
   at::Tensor local;                      // of placement->local_shape, without autograd; with a range, (end - begin)
   std::optional<FlatRange> range = std::nullopt;
-  // Axes along which other ranks hold this very tensor (or this very range of it); one of them writes it.
+  // Axes along which other ranks hold the same tensor (or range); one of them writes it.
   AxisSet replica_axes = {};
-  // Read only from a checkpoint that has it in this shape: it can begin afresh.
+  // Read only if the checkpoint has it in this shape; otherwise it starts afresh.
   bool is_optional = false;
-  // Belongs to a part of the model that is not built here: files may have it, and it is not read.
+  // Part of the model that is not built here: files may have it, and it is ignored.
   bool is_passed_over = false;
-  // Its values are packed: `local` has no memory, and what is read for it is handed over here.
+  // Packed: `local` has no memory, and values read are handed over here.
   Parameter* packed = nullptr;
-  // What files hold, where that is not `local` as it is; its parts are shaped as `local`.
+  // The stored form, if not `local` itself; its parts are shaped like `local`.
   std::optional<StoredForm> form = std::nullopt;
 };
 
-// A parameter's values, under the key "model".
+// A parameter's values under the key "model".
 CheckpointTensor model_tensor(const Parameter& parameter);
 std::vector<CheckpointTensor> model_tensors(const std::vector<Parameter*>& parameters);
-// What this rank holds of all parameters.
+// This rank's share of all parameters.
 std::vector<CheckpointTensor> model_tensors(const DataParallel& data);
 
 struct TrainState {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
-  int64_t optimizer_step = 0;  // differs from iteration when iterations were skipped
+  int64_t optimizer_step = 0;  // less than iteration if iterations were skipped
   int64_t skipped_iterations = 0;
   int64_t seed = 0;
   std::map<std::string, double> numbers;  // of the schedules, the loss scaler, the run's totals

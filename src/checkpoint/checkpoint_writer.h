@@ -1,11 +1,11 @@
-// Writing a checkpoint: every rank writes what it holds into files of its own, then all of it appears at once.
+// Writes a checkpoint: every rank writes its share to its own files, then everything appears at once.
 //
-// The steps are apart so that write(), which takes the time and needs no other rank, can run beside training:
-//   construction    collective: decides who writes what, checks the space and that all ranks see the folder
-//   copy_to_host()  optional: copies the tensors, so that training may go on while write() runs
-//   write()         writes this rank's files, a block at a time
-//   finish()        collective: checks that nothing is missing, writes checkpoint.json, renames the folder, moves the
-//                   pointer, deletes old checkpoints
+// write() takes the time and needs no other rank, so it can overlap training:
+//   construction    collective: assigns the writing, checks free space and that all ranks see the folder
+//   copy_to_host()  optional: copies the tensors, so that training may go on during write()
+//   write()         writes this rank's files, block by block
+//   finish()        collective: checks completeness, writes checkpoint.json, renames the folder, moves the pointer,
+//                   deletes old checkpoints
 // When a rank fails, all ranks throw and no checkpoint appears.
 #pragma once
 
@@ -26,29 +26,29 @@
 namespace megalith {
 
 struct SaveSettings {
-  bool with_optimizer = true;  // otherwise only the key "model"
+  bool with_optimizer = true;  // false: only the key "model"
   Retention retention;
-  int64_t block_bytes = int64_t{64} << 20;  // memory used for assembling
+  int64_t block_bytes = int64_t{64} << 20;  // for assembling
   StepHook before_step;
 };
 
 class CheckpointWriter {
  public:
-  // Writes into root/iter_%07d. What `state` refers to stays untouched until copy_to_host() or write() returns.
+  // Writes to root/iter_%07d. What `state` refers to must not change until copy_to_host() or write() returns.
   CheckpointWriter(std::filesystem::path root, CheckpointState state, const Groups& groups, Logger& log,
                    SaveSettings settings = {});
   ~CheckpointWriter();
 
-  // buffers  of an earlier checkpoint, reused where they fit (memory that was used before takes no page faults); they
-  //          belong to this writer until write() has returned
+  // buffers  an earlier checkpoint's, reused where they fit (touched memory takes no page faults); this writer's until
+  //          write() has returned
   void copy_to_host(std::vector<at::Tensor>& buffers);
-  // Keeps what it fails with for finish(). May run on a thread of its own.
+  // Errors are kept for finish(). May run on a thread of its own.
   void write() noexcept;
-  // The checkpoint's folder. Durable when it returns.
+  // Returns the checkpoint's folder, durable by then.
   std::filesystem::path finish();
 
-  int64_t num_bytes() const { return num_bytes_; }         // that this rank writes
-  bool has_failed() const { return failure_ != nullptr; }  // once write() has returned
+  int64_t num_bytes() const { return num_bytes_; }         // written by this rank
+  bool has_failed() const { return failure_ != nullptr; }  // valid after write()
 
  private:
   struct RankFile {

@@ -1,4 +1,3 @@
-// The configuration in a checkpoint; see configuration.h.
 #include "checkpoint/configuration.h"
 
 #include <fmt/format.h>
@@ -29,7 +28,7 @@ void check_same_architecture(const Configuration& stored, const Configuration& p
   const std::vector<ConfigurationDifference> differences = compare_configuration(stored, present);
   std::vector<std::string> texts;
   for (const ConfigurationDifference& difference : differences) {
-    // One of the two program versions does not have this option: then only the tensors must fit.
+    // One of the program versions lacks this option: only the tensors must fit.
     if (difference.stored.empty() || difference.present.empty()) continue;
     texts.push_back(
         fmt::format("{} is {} in the checkpoint and {} here", difference.name, difference.stored, difference.present));

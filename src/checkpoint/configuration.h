@@ -1,4 +1,4 @@
-// The configuration in a checkpoint: which model it describes, and whether that is the present one.
+// The configuration in a checkpoint: the model that it describes, compared with the present one.
 #pragma once
 
 #include <string>
@@ -9,12 +9,11 @@
 
 namespace megalith {
 
-// A checkpoint's model: its stored architecture, and from the stored configuration the options that do not change
-// weights.
+// A checkpoint's model: its stored architecture, plus the stored options that do not affect weights.
 ModelConfig model_config_of(const Configuration& architecture, const Configuration& configuration);
 
-// UserError that names every field that differs. `where` is the checkpoint's folder. Without a stored architecture
-// there is nothing to compare.
+// UserError naming every differing field. `where` is the checkpoint's folder. Without a stored architecture nothing is
+// compared.
 void check_same_architecture(const Configuration& stored, const Configuration& present, const std::string& where);
 
 }  // namespace megalith

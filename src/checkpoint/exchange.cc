@@ -1,4 +1,3 @@
-// Texts between ranks; see exchange.h.
 #include "checkpoint/exchange.h"
 
 #include <ATen/ops/empty.h>
@@ -44,7 +43,7 @@ std::string broadcast_text(Group& group, std::string_view text, int root, std::s
 
 void run_on_all(Group& group, std::string_view label, const std::function<void()>& body) {
   std::exception_ptr own;
-  std::string report;  // kind, message and remedy, with a unit separator between
+  std::string report;  // kind, message and remedy, joined by unit separators
   try {
     body();
   } catch (const UserError& error) {

@@ -1,4 +1,4 @@
-// What ranks tell each other around a checkpoint: short texts, and whether all of them succeeded.
+// Communication between ranks around a checkpoint: short texts, and collective success.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ std::vector<std::string> gather_texts(Group& group, std::string_view text, std::
 // The root's text on every rank.
 std::string broadcast_text(Group& group, std::string_view text, int root, std::string_view label);
 
-// Runs `body` on this rank; when it fails on any rank, all ranks throw: those where it failed their own error, the
-// others a UserError or InternalError with the first failing rank's. So no rank is left waiting in a later collective.
+// Runs `body`; if it fails on any rank, all throw: failing ranks their own error, the others a UserError or
+// InternalError with the first one's. So no rank waits in a later collective.
 void run_on_all(Group& group, std::string_view label, const std::function<void()>& body);
 
 }  // namespace megalith

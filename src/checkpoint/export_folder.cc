@@ -1,4 +1,3 @@
-// See export_folder.h.
 #include "checkpoint/export_folder.h"
 
 #include <fmt/format.h>
@@ -30,7 +29,7 @@ struct Shard {
 
 constexpr std::string_view kTensorsOfRanks = "what the ranks told of their tensors";
 
-// The canonical tensors of all ranks, each once, in model order: ranks of later stages come later.
+// All ranks' canonical tensors, each once, in model order: later stages are later ranks.
 std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> tensors, SafetensorsDtype dtype,
                                              Group& world) {
   Json mine = Json::array();
@@ -51,7 +50,7 @@ std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> t
   return entries;
 }
 
-// Filled in model order, as transformers does; a tensor larger than a shard gets one of its own.
+// Filled in model order, as in transformers; a tensor larger than a shard gets its own.
 std::vector<Shard> make_shards(const std::vector<SafetensorsEntry>& entries, const ExportFolder& target,
                                int64_t max_bytes) {
   const std::string& stem = target.stem;
@@ -87,7 +86,7 @@ void write_index(const fs::path& folder, const std::string& stem, const std::vec
   write_file_atomic(folder / (stem + ".safetensors.index.json"), dump_json_pretty(index));
 }
 
-// An export may replace an export; anything else that has the name stays.
+// An export may replace only an export.
 void check_target(const ExportFolder& target) {
   const fs::path& folder = target.folder;
   if (!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
@@ -96,8 +95,7 @@ void check_target(const ExportFolder& target) {
                   "choose another name, or remove it");
 }
 
-// Takes over what the folder has beside the files of an export: it is not ours. Weights of the same name in another
-// number of files would be read with the new ones.
+// Keeps files that are not part of an export. Old shards of another number would be read with the new ones.
 void keep_other_files(const fs::path& old, const fs::path& fresh, const std::string& stem) {
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(old, none)) {
@@ -110,14 +108,13 @@ void keep_other_files(const fs::path& old, const fs::path& fresh, const std::str
     fs::copy(entry.path(), fresh / name, kCopy | fs::copy_options::create_hard_links, error);
     if (!error) continue;
     fs::remove_all(fresh / name, error);
-    fs::copy(entry.path(), fresh / name, kCopy, error);  // a file system without links
+    fs::copy(entry.path(), fresh / name, kCopy, error);  // no links here
     if (!error) continue;
     throw UserError(fmt::format("{} cannot be kept beside the new model: {}", entry.path().string(), error.message()),
                     "move it away, or name another folder");
   }
 }
 
-// What this rank will write of its chunks.
 int64_t bytes_to_write(const std::vector<Chunk>& chunks, at::ScalarType dtype) {
   int64_t elements = 0;
   for (const Chunk& chunk : chunks) {
@@ -146,7 +143,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
                   const HfExport& settings) {
   const fs::path& folder = target.folder;
   Group& world = *groups.world;
-  std::vector<PieceView> views;  // of what this rank writes
+  std::vector<PieceView> views;  // that this rank writes
   ReplicaShare share(groups);
   for (const CheckpointTensor& tensor : tensors) {
     const std::vector<int>& places = tensor.placement->pipeline_ranks;
@@ -161,7 +158,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
     for (const auto& [name, tensor] : shard.layout.tensors) total_bytes += tensor.num_bytes;
   }
 
-  // Rank 0 makes the folder and the files in their full size, the others join.
+  // Rank 0 creates the folder and full-size files; the others join.
   std::unique_ptr<AtomicDirectory> directory;
   std::vector<std::unique_ptr<SafetensorsWriter>> writers;
   int64_t bytes_written = 0;
@@ -194,7 +191,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
             std::make_unique<SafetensorsWriter>(temporary / shard.file, shard.layout, SafetensorsWriter::Mode::kJoin));
       }
     }
-    // This rank's bytes are counted; the other ranks have about as many.
+    // Counts this rank's bytes; the others have about as many.
     std::optional<Progress> progress;
     if (settings.log != nullptr) {
       progress.emplace(*settings.log, fmt::format("exporting to {}", folder.string()),
@@ -212,7 +209,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
     }
     if (progress) progress->finish();
   });
-  // More is possible, since tied weights have two owners; less means that some rank's part is in no file.
+  // More is possible, since tied weights have two owners; less means that a rank's part is in no file.
   const double all_bytes_written = world.reduced(static_cast<double>(bytes_written), ReduceOp::kSum, "export bytes");
   MEGALITH_CHECK(all_bytes_written >= static_cast<double>(total_bytes), "{} of {} bytes written", all_bytes_written,
                  total_bytes);

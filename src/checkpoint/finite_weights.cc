@@ -1,4 +1,3 @@
-// See finite_weights.h.
 #include "checkpoint/finite_weights.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// "[3, 17]": the element's place in the whole tensor.
+// "[3, 17]": the element's index in the whole tensor.
 std::string place_of(int64_t flat, at::IntArrayRef shape, std::span<const int64_t> offset) {
   std::vector<int64_t> place(offset.begin(), offset.end());
   for (int64_t d = std::ssize(shape) - 1; d >= 0; --d) {
@@ -28,14 +27,14 @@ std::string place_of(int64_t flat, at::IntArrayRef shape, std::span<const int64_
 void require_finite(std::string_view name, const at::Tensor& values, std::span<const int64_t> offset,
                     const std::filesystem::path& file) {
   if (values.numel() == 0 || !at::isFloatingType(values.scalar_type())) return;
-  const at::Tensor wide = values.element_size() == 1 ? values.to(at::kFloat) : values;  // eight bits have no minimum
-  const auto [least, most] = at::aminmax(wide);  // one pass; a NaN anywhere becomes both
+  const at::Tensor wide = values.element_size() == 1 ? values.to(at::kFloat) : values;  // 8-bit types have no min
+  const auto [least, most] = at::aminmax(wide);  // one pass; any NaN makes both NaN
   const double low = least.to(at::kDouble).item<double>(), high = most.to(at::kDouble).item<double>();
   const bool may_be_off = name.ends_with("bias") || name.ends_with("sinks");
   if ((std::isfinite(low) || (may_be_off && low < 0)) && std::isfinite(high)) return;
   at::Tensor is_bad = wide.isfinite().logical_not_();
   if (may_be_off) is_bad.logical_and_(wide.isneginf().logical_not_());
-  if (!is_bad.any().item<bool>()) return;  // all of it is -inf
+  if (!is_bad.any().item<bool>()) return;  // only -inf
   const int64_t first = is_bad.reshape({-1}).to(at::kInt).argmax().item<int64_t>();
   const double value = wide.reshape({-1})[first].to(at::kDouble).item<double>();
   throw UserError(

@@ -1,5 +1,5 @@
-// NaN and infinities in what is loaded. They come from training that diverged or from damage, and every comparison with
-// what is computed from them fails silently, so a load refuses them by name unless it was told to take them.
+// NaN and infinities in loaded values come from diverged training or damage, and make every comparison fail silently,
+// so loading refuses them unless allowed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,12 @@ namespace megalith {
 
 enum class NonfiniteWeights { kRefused, kAllowed };
 
-// UserError, with file, tensor, the first such element and their number, where values are not finite. -inf is right in
-// what is added to scores, a bias or a sink of attention: it switches off what it is added to.
+// UserError with file, tensor, first non-finite element and their number. -inf is allowed in additive score terms, a
+// bias or an attention sink, where it disables an entry.
 // name    of the canonical tensor
 // values  a box of it, of any dtype on any device; read once, by all threads
-// offset  where the box begins in the tensor
-// file    that it was read from
+// offset  of the box in the tensor
+// file    the source
 void require_finite(std::string_view name, const at::Tensor& values, std::span<const int64_t> offset,
                     const std::filesystem::path& file);
 

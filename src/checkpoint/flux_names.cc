@@ -1,4 +1,3 @@
-// See flux_names.h.
 #include "checkpoint/flux_names.h"
 
 #include <fmt/format.h>
@@ -22,7 +21,7 @@ struct Renamed {
   std::string_view from, to;
 };
 
-// Without the ending .weight or .bias.
+// Without the suffix .weight or .bias.
 constexpr std::array kEnds = {
     Renamed{"img_in", "x_embedder"},
     Renamed{"txt_in", "context_embedder"},
@@ -48,7 +47,7 @@ constexpr std::array kOfSingle = {
     Renamed{"modulation.lin", "norm.linear"},
     Renamed{"linear2", "proj_out"},
 };
-// Norms of heads: the whole name.
+// Head norms: whole names.
 constexpr std::array kNormsOfJoint = {
     Renamed{"img_attn.norm.query_norm.scale", "attn.norm_q.weight"},
     Renamed{"img_attn.norm.key_norm.scale", "attn.norm_k.weight"},
@@ -68,19 +67,19 @@ std::string_view renamed(const List& list, std::string_view name) {
   return {};
 }
 
-// Rows of a file's tensor that are a tensor of their own.
+// Rows of a file's tensor that form a tensor.
 struct Rows {
   std::string name;
   int64_t first = 0, count = 0;
 };
 
-// Some rows of the file's tensor become rows `at` … of `name`, a tensor of `all` rows.
+// Rows of the file's tensor become rows `at` … of `name`, a tensor of `all` rows.
 void add_rows(TensorStore& store, const std::string& name, const TensorStore::Entry& entry, int64_t all, int64_t first,
               int64_t at) {
   std::vector<int64_t> shape = entry.shape;
   shape[0] = all;
   TensorStore::Part part = entry.parts.front();
-  // The file's box in the coordinates of the new tensor; what lies outside of that is not asked for.
+  // The file's box in the new tensor's coordinates; elements outside it are never requested.
   part.box.offset[0] = at - first;
   store.add(name, shape, part);
 }
@@ -170,7 +169,7 @@ class FluxTranslation {
       return keep(fmt::format("{}{}{}", block, to, ending), entry);
     }
     if (stem != "linear1" || entry.shape.empty()) return false;
-    // Queries, keys and values, and an MLP four times as wide.
+    // Queries, keys, values and an MLP four times as wide.
     const int64_t h = entry.shape[0] / 7;
     const auto part = [&, ending = ending](std::string_view to, int64_t which, int64_t count) {
       return Rows{fmt::format("{}{}{}", block, to, ending), which * h, count};

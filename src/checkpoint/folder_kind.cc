@@ -1,4 +1,4 @@
-// See folder_kind.h. Source of Megatron-LM's names: megatron/training/checkpointing.py and
+// Source of Megatron-LM's names: megatron/training/checkpointing.py and
 // megatron/core/dist_checkpointing/strategies/torch.py.
 #include "checkpoint/folder_kind.h"
 
@@ -16,7 +16,6 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// One checkpoint of Megatron-LM.
 bool is_megatron_checkpoint(const fs::path& folder) {
   if (is_there(folder / "common.pt") || is_there(folder / ".metadata")) return true;
   const std::vector<std::string> names = names_in(folder);
@@ -47,7 +46,7 @@ FolderKind kind_of_folder(const fs::path& path) {
     has_megatron = has_megatron || ((is_iteration || name == "release") && is_megatron_checkpoint(path / name));
   }
   if (has_megatron) return FolderKind::kMegatron;
-  // Our own may lack everything, or lie under the hidden name of one that is being replaced.
+  // Ours may lack everything, or have the hidden name of one being replaced.
   if (has_iterations || !list_checkpoints(path).empty()) return FolderKind::kCheckpoint;
   if (is_hugging_face(path)) return FolderKind::kHuggingFace;
   const bool is_empty = std::all_of(names.begin(), names.end(), [](const std::string& name) { return name[0] == '.'; });
@@ -115,7 +114,7 @@ std::optional<UserError> check_hf_path(std::string_view option, const fs::path& 
     case FolderKind::kMegatron:
       return megatron_checkpoint_error(path);
     default:
-      return std::nullopt;  // the reader says what it misses
+      return std::nullopt;  // the reader names what is missing
   }
 }
 

@@ -1,4 +1,3 @@
-// Reading Hugging Face folders; see hf.h.
 #include "checkpoint/hf.h"
 
 #include <fmt/format.h>
@@ -35,7 +34,7 @@ bool HfWeights::is_of_heads(std::string_view name) {
 
 namespace {
 
-constexpr std::string_view kEncoderClass = "EncoderModel";  // how the names of an encoder's classes end
+constexpr std::string_view kEncoderClass = "EncoderModel";  // suffix of encoder classes
 
 std::vector<std::string> classes_of(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kHfConfigFile;
@@ -70,7 +69,7 @@ void set_quantization(const Json& quantization, const std::string& where, Tensor
   store.set_block_scales(block);
 }
 
-// Both networks that are called BERT have the same tensors but for the norms, and a list of these says little.
+// Both networks called BERT have the same tensors except norms, so a list of these says little.
 void check_bert_network(const std::filesystem::path& folder, const TensorStore& store,
                         std::span<const PieceView> views) {
   constexpr std::string_view kAroundSums = ".attention.output.LayerNorm.", kInFront = ".attention.ln.";

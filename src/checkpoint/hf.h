@@ -1,4 +1,4 @@
-// Hugging Face folders: weights in and out through Placement, under any layout, without a conversion step.
+// Reads and writes Hugging Face folders through Placement, in any layout, without a conversion step.
 #pragma once
 
 #include <cstdint>
@@ -18,62 +18,60 @@
 
 namespace megalith {
 
-// Fills the tensors (of key "model") from DIR/model.safetensors or its shards. Dtypes are converted, block-scaled FP8
-// matrices decoded, padding becomes zero. A tied lm_head.weight may be absent, and tensors that
-// HfWeights::may_be_unused() allows are skipped. UserError, before anything is changed, that lists every missing,
-// misshaped and unexpected tensor. Collective over the world.
-// begun_afresh  gets the names of this rank's tensors that stay as they are, because the folder's class has no heads
-//               (lacks_heads()); null: they are missing
+// Fills the tensors (key "model") from DIR/model.safetensors or its shards. Dtypes are converted, block-scaled FP8
+// decoded; padding becomes zero. A tied lm_head.weight may be absent, and tensors allowed by HfWeights::may_be_unused()
+// are skipped. UserError, before anything changes, listing every missing, misshaped and unexpected tensor. Collective
+// over the world.
+// begun_afresh  receives this rank's tensors left unchanged because the folder's class has no heads (lacks_heads());
+//               null: these count as missing
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
              std::set<std::string>* begun_afresh = nullptr, NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
-// Whether config.json names a class without heads, such as BertModel, whose weights a training run may start from. One
-// without a decoder, such as T5EncoderModel, lacks more than that.
+// True if config.json names a class without heads, such as BertModel, from which training may start. Classes without a
+// decoder, such as T5EncoderModel, lack more.
 bool lacks_heads(const std::filesystem::path& folder);
 
-// The tensors of a folder, read as its config.json says if there is one.
+// A folder's tensors, interpreted by its config.json if any.
 struct HfWeights {
-  TensorStore store;  // decodes what quantization_config says; names as the language model's own folder would have them
-  bool has_bert_heads = false;  // a BERT's, which may be more than a model has
-  // How names of tensors begin that nobody wants: "model.layers.61.", behind the decoder's layers
-  // (num_nextn_predict_layers), or "vision_model.".
+  TensorStore store;            // decoded as quantization_config says; names as in the language model's own folder
+  bool has_bert_heads = false;  // of BERT; a model may have fewer
+  // Prefixes of ignored tensors: "model.layers.61.", after the decoder's layers (num_nextn_predict_layers), or
+  // "vision_model.".
   std::vector<std::string> unused;
 
-  // Whether a tensor that no parameter wants may be there: a buffer that versions of transformers saved although it
-  // follows from the configuration, a part of a multi-token prediction layer, which transformers ignores too, a part of
-  // a model that also sees images, or the classifier of sentences in the file of a BERT whose class has none.
+  // True for unrequested tensors that may be present: buffers that follow from the configuration, multi-token
+  // prediction layers, parts for images, and the sentence classifier of a BERT whose class has none.
   bool may_be_unused(std::string_view name) const;
-  // Whether it belongs to a head of a BERT.
+  // True if it belongs to a BERT head.
   static bool is_of_heads(std::string_view name);
 };
 
-// UserError as TensorStore::open_folder(), set_block_scales() and unpack_mxfp4() have it.
+// UserError from TensorStore::open_folder(), set_block_scales() and unpack_mxfp4().
 HfWeights open_hf_weights(const std::filesystem::path& folder);
 
 struct HfExport {
-  at::ScalarType dtype = at::kBFloat16;  // of the weights in the files
+  at::ScalarType dtype = at::kBFloat16;  // of the stored weights
   // A folder whose tokenizer files (tokenizer.json, tokenizer.model, merges.txt, …) are copied, or one such file, with
-  // what its folder has on special tokens and chats.
+  // its folder's special tokens and chat template.
   std::optional<std::filesystem::path> tokenizer;
-  // Instead: the files of a GPT-2 (vocab.json, merges.txt) or, without merges, of a BERT (vocab.txt).
+  // Alternatively the files of GPT-2 (vocab.json, merges.txt) or, without merges, of BERT (vocab.txt).
   std::optional<std::filesystem::path> vocab_file, merge_file;
   std::optional<int64_t> pad_token_id;
   int64_t max_shard_bytes = 5'000'000'000;  // transformers' "5GB"
-  int64_t block_bytes = int64_t{64} << 20;  // memory used for converting
-  Logger* log = nullptr;                    // told how far it is, from rank 0; null: nobody
+  int64_t block_bytes = int64_t{64} << 20;  // for converting
+  Logger* log = nullptr;                    // for progress on rank 0; may be null
   ProgressSettings progress = {};
 };
 
-// Whether a folder holds any of the files that HfExport::tokenizer copies.
+// True if the folder has any of the files copied by HfExport::tokenizer.
 bool has_tokenizer_files(const std::filesystem::path& folder);
 
-// Whether a folder holds a model's configuration and weights as save_hf() writes them.
+// True if the folder has configuration and weights as written by save_hf().
 bool is_exported_model(const std::filesystem::path& folder);
 
-// Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, and the tokenizer. It
-// appears whole or not at all, and replaces the files of one that was exported before; others stay. Every rank writes
-// its own boxes into the shared files. UserError when `folder` holds something that is no model. Collective over the
-// world.
+// Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, tokenizer. It appears
+// atomically, replacing an earlier export's files; others stay. Ranks write their boxes to shared files. UserError when
+// `folder` is not a model's. Collective over the world.
 void save_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const ModelFamily& family,
              const ModelConfig& config, const Groups& groups, const HfExport& settings);
 

@@ -1,4 +1,3 @@
-// See load_store.h.
 #include "checkpoint/load_store.h"
 
 #include <ATen/ops/zeros.h>
@@ -19,7 +18,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
   Group& world = *groups.world;
   std::optional<TensorStore> store;
   std::vector<PieceView> views, passed_over;
-  std::set<std::string> left;  // as they are
+  std::set<std::string> left;  // unchanged
   StoreFit fit;
   run_on_all(world, "load open", [&] {
     store = source.open();
@@ -35,7 +34,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
     std::erase_if(fit.missing,
                   [&](const std::string& name) { return source.may_be_missing(name) && left.insert(name).second; });
   });
-  // A rank wants only the tensors of its own stage; those that no rank wants are unexpected.
+  // A rank requests only its stage's tensors; those that no rank requests are unexpected.
   std::set<std::string> used;
   for (const std::string& names : gather_texts(world, fmt::format("{}\n", fmt::join(fit.used, "\n")), "load names")) {
     for (size_t begin = 0; begin < names.size();) {
@@ -64,7 +63,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
       if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
       add_views(tensor, tensor.local, read);
     }
-    // Ranks pack together: one that cannot read goes along, and says so in the end.
+    // Packing is collective: a rank that cannot read takes part and throws at the end.
     std::exception_ptr failure;
     try {
       read_pieces(*store, read, source.nonfinite);

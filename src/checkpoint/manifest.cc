@@ -1,4 +1,3 @@
-// checkpoint.json; see manifest.h.
 #include "checkpoint/manifest.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// JSON has no infinities and no NaN; a best loss may well be infinite.
+// JSON has no infinities or NaN; a best loss may be infinite.
 Json number_to_json(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -60,7 +59,7 @@ TrainState train_from_json(const Json& json, const std::string& where) {
   return train;
 }
 
-// A list of pairs, because the order is the order of declaration, which people read.
+// A list of pairs keeps the order of declaration.
 Json configuration_to_json(const Configuration& configuration) {
   Json json = Json::array();
   for (const auto& [name, value] : configuration) json.push_back({name, value});

@@ -1,4 +1,3 @@
-// See merge_adapter.h.
 #include "checkpoint/merge_adapter.h"
 
 #include <ATen/ATen.h>
@@ -54,7 +53,7 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
   if (const auto stored = stored_base_of(adapter)) {
     check_base(stored, checksum_of_base(base.folder, *alone.world), adapter.string(), base.folder);
   }
-  // A model without storage says which adapters there are, and how each weight lies.
+  // A model without storage provides the adapters and the orientation of each weight.
   const LayerContext context{
       .groups = &alone, .device = at::kMeta, .lora = std::make_shared<const LoraOptions>(read.options)};
   const auto model = base.family->build_whole(base.config, context);
@@ -122,7 +121,7 @@ double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged
       taken_out = taken_out * (lengths / matrices.length.to(lengths.scalar_type())).unsqueeze(1);
     }
     const double difference = (taken_out - delta - without).abs().max().item<double>();
-    // Where lengths are taken out, roundings grow as the row does.
+    // Removing lengths amplifies rounding errors with the row.
     const double largest = std::max((without + delta).abs().max().item<double>(), with.abs().max().item<double>());
     const double share = largest > 0 ? difference / largest : difference;
     worst = std::max(worst, std::isfinite(share) ? share : std::numeric_limits<double>::infinity());

@@ -1,9 +1,9 @@
-// Adapters made part of the weights that they stand beside, and taken out again:
+// Merges adapters into their weights, and takes them out again:
 //
 //   W' = W + scale * B A                                       in float32, rounded once
 //   W' = m / |W + scale * B A| * (W + scale * B A)             with lengths (DoRA), row by row
 //
-// Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; the same sums as PEFT's merge_and_unload().
+// Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; equal to PEFT's merge_and_unload().
 #pragma once
 
 #include <filesystem>
@@ -15,30 +15,30 @@
 
 namespace megalith {
 
-// One linear's, in canonical form.
+// One linear's matrices in canonical form.
 struct AdapterMatrices {
   at::Tensor down, up;         // A (r, in), B (out, r), float32
   at::Tensor length = {};      // m (out); undefined: none
-  bool is_transposed = false;  // the linear's canonical weight is (in, out)
+  bool is_transposed = false;  // the canonical weight is (in, out)
 };
 
 struct ReadAdapter {
   LoraOptions options;
-  std::map<std::string, AdapterMatrices> matrices;  // by the canonical name of the linear's weight
+  std::map<std::string, AdapterMatrices> matrices;  // by the weight's canonical name
 };
 
-// UserError for a folder that holds no adapters, those of another model by checksum, targets or shapes, and several.
+// UserError for a folder with no or several adapters, or those of another model by checksum, targets or shapes.
 ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredModel& base,
                              NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
-// W (canonical) with the adapter in it, in float32 (float64 for such weights).
+// W (canonical) with the adapter merged, in float32 (float64 for such weights).
 at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matrices, double scale);
 
-// The model's adapted weights with the adapters in them, in `dtype`; they lie in memory from then on.
+// Replaces the model's adapted weights by merged ones in `dtype`, in memory.
 void merge_adapter(const ReadAdapter& adapter, at::ScalarType dtype, StoredModel& model);
 
-// How far the weights of `merged`, with the adapters taken out of them again, are from those of `base`, at most: as a
-// part of the largest element of the merged matrix; infinite where that is no number.
+// The largest deviation of `merged` without its adapters from `base`, relative to the merged matrix's largest element;
+// infinite if not finite.
 double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged, const StoredModel& base);
 
 }  // namespace megalith

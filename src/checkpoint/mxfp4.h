@@ -1,4 +1,4 @@
-// MXFP4: numbers of four bits with a scale for each 32 of them, as gpt-oss's published files have the experts.
+// MXFP4: four-bit numbers with a scale per 32, as in gpt-oss's published experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,8 @@
 
 namespace megalith {
 
-inline constexpr int64_t kMxfp4Block = 32;  // numbers that share a scale
-inline constexpr int64_t kMxfp4Bytes = 16;  // that hold them, two in each, the first in the lower four bits
+inline constexpr int64_t kMxfp4Block = 32;  // numbers per scale
+inline constexpr int64_t kMxfp4Bytes = 16;  // per block, two numbers a byte, the first in the low bits
 
 // blocks (…, g, 16) bytes and scales (…, g) bytes -> (…, 32 g) float32, exact: a number is one of ±{0, 0.5, 1, 1.5, 2,
 // 3, 4, 6} times 2^(scale - 127). Source: OCP Microscaling Formats (MX) Specification 1.0.

@@ -1,4 +1,3 @@
-// Boxes of canonical tensors and the memory behind them; see pieces.h.
 #include "checkpoint/pieces.h"
 
 #include <ATen/core/grad_mode.h>
@@ -20,7 +19,7 @@ PieceView view_of(Piece piece, const at::Tensor& holder, const std::vector<int64
   return {std::move(piece), std::move(view)};
 }
 
-// Joins boxes that are equal in all dimensions but one, where they touch.
+// Joins boxes that touch and are equal in all other dimensions.
 bool try_join(Box& a, const Box& b) {
   std::optional<size_t> seam;
   for (size_t d = 0; d < a.offset.size(); ++d) {
@@ -72,7 +71,7 @@ std::vector<Box> join_boxes(std::vector<Box> boxes) {
   return boxes;
 }
 
-// What the view holds of a box of its canonical tensor, as it is stored. A view, or computed where there is a form.
+// The view's part of a box of its canonical tensor, as stored: a view, or computed if there is a form.
 at::Tensor stored_values(const PieceView& view, const Box& box) {
   const std::vector<int64_t>& origin = view.piece.canonical.offset;
   if (!view.form) return slice_box(view.tensor, box, origin);
@@ -81,7 +80,7 @@ at::Tensor stored_values(const PieceView& view, const Box& box) {
   return view.form->join(parts);
 }
 
-// The block assembled from the parts that reach into it; without a copy when one part holds it as it is wanted.
+// Assembles the block from parts; no copy if one part holds it as requested.
 at::Tensor read_block(const Chunk& chunk, const Box& block, at::ScalarType dtype) {
   at::Tensor result;
   int64_t num_filled = 0;
@@ -217,7 +216,7 @@ void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,
       visit(box, read_block(chunk, box, dtype));
       return;
     }
-    // Rows of the first dimension that has several, so that blocks follow one another in memory.
+    // Rows of the first dimension larger than one, so that blocks are consecutive in memory.
     const auto d = static_cast<size_t>(wide - box.extent.begin());
     const int64_t row_bytes = num_elements / *wide * element_bytes;
     const int64_t rows_per_block = std::max<int64_t>(1, max_bytes / row_bytes);
@@ -234,7 +233,7 @@ void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,
 void for_each_run(const std::vector<int64_t>& shape, const Box& box,
                   const std::function<void(int64_t, int64_t, int64_t)>& visit) {
   if (box.is_empty()) return;
-  // Trailing dimensions that are covered whole join the run of the dimension before them.
+  // Trailing dimensions that are fully covered extend the run.
   size_t first_in_run = shape.size();
   int64_t run = 1;
   while (first_in_run > 0) {

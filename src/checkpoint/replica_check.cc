@@ -1,4 +1,3 @@
-// See replica_check.h.
 #include "checkpoint/replica_check.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +21,7 @@ int64_t checksum_of(const at::Tensor& tensor) {
       checksum64(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes())));
 }
 
-// Ranks that hold some tensors alike.
+// Ranks that replicate some tensors.
 struct Replicas {
   Axis axis;
   std::vector<int> places;  // along pp: Placement::pipeline_ranks

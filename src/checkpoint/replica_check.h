@@ -1,5 +1,5 @@
-// Whether ranks that should hold the same tensors do: what finds a missing reduction, a wrong kernel or a failing
-// memory before the loss shows it.
+// Compares ranks that should hold the same tensors, to find a missing reduction, a wrong kernel or failing memory
+// before the loss shows it.
 #pragma once
 
 #include <optional>
@@ -15,14 +15,14 @@ struct ReplicaDifference {
   std::string key;     // "model", "exp_avg", …
   std::string tensor;  // canonical name of its first piece
   Axis axis = Axis::kDp;
-  int first_rank = 0, other_rank = 0;  // world ranks that hold different bytes
+  int first_rank = 0, other_rank = 0;  // world ranks with different bytes
 
   std::string text() const;  // "model model.norm.weight differs between rank 0 and rank 3 (dp)"
 };
 
-// Compares checksums of every tensor along its replica_axes. The first difference in the order of `tensors`, of the
-// lowest rank that sees one, the same on all ranks; nothing when all agree. Costs a pass over the tensors' bytes and
-// one small collective an axis. Collective over the world; replicas pass the same tensors in the same order.
+// Compares checksums along every tensor's replica_axes. Returns on all ranks the first difference in the order of
+// `tensors`, from the lowest rank that sees one. Costs a pass over the bytes and a small collective per axis.
+// Collective over the world; replicas pass the same tensors in order.
 std::optional<ReplicaDifference> find_replica_difference(std::span<const CheckpointTensor> tensors,
                                                          const Groups& groups);
 

@@ -1,4 +1,3 @@
-// Who writes a replicated tensor; see replica_share.h.
 #include "checkpoint/replica_share.h"
 
 #include <algorithm>

@@ -1,7 +1,5 @@
-// Who writes a tensor that several ranks hold alike.
-//
-// Each goes to the replica with the fewest bytes so far. All replicas hold the same tensors in the same order, so each
-// finds its own part without asking, and the work is spread.
+// The replica that writes a tensor: the one with the fewest bytes so far. Replicas hold the same tensors in order, so
+// each finds its share without communication.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +14,8 @@ class ReplicaShare {
  public:
   explicit ReplicaShare(const Groups& groups) : groups_(groups) {}
 
-  // Whether this rank writes the next tensor, which is the same on all ranks along these axes, along pp at these places
-  // (Placement::pipeline_ranks). To be asked for every tensor in the same order on all of them.
+  // True if this rank writes the next tensor, replicated along these axes, along pp on these ranks
+  // (Placement::pipeline_ranks). Call for every tensor, in the same order on all replicas.
   bool is_mine(const AxisSet& replica_axes, const std::vector<int>& places, int64_t num_bytes);
 
  private:
@@ -25,7 +23,7 @@ class ReplicaShare {
     AxisSet axes;
     std::vector<int> places;
     size_t mine;
-    std::vector<int64_t> bytes;  // by position among the replicas
+    std::vector<int64_t> bytes;  // by rank among the replicas
   };
   const Groups& groups_;
   std::vector<Load> loads_;

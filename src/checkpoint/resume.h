@@ -1,4 +1,4 @@
-// What a run starts from: finds the checkpoint that the options name, and loads it.
+// A run's starting point: finds and loads the checkpoint that the options name.
 #pragma once
 
 #include <filesystem>
@@ -16,28 +16,27 @@
 namespace megalith {
 
 struct Resumed {
-  std::filesystem::path folder;                      // of the checkpoint
+  std::filesystem::path folder;
   bool is_finetune = false;                          // only weights: counters start at zero
-  bool has_optimizer = false;                        // optimizer states were loaded
+  bool has_optimizer = false;                        // its states were loaded
   Configuration configuration;                       // of the run that wrote it
-  std::vector<ConfigurationDifference> differences;  // between this and the present one
+  std::vector<ConfigurationDifference> differences;  // from the present configuration
 };
 
-// Looks in `load`, then in `pretrained_checkpoint`, verifies the checkpoint that it finds and loads it into `state`
-// (with finetune the TrainState keeps its present values). Returns nothing when there is no checkpoint: the run starts
-// afresh, or the caller loads load_hf, over which a checkpoint in `load` wins. UserError with
-// exit_on_missing_checkpoint. Collective over the world.
+// Finds a checkpoint in `load`, then in `pretrained_checkpoint`, verifies it and loads it into `state` (finetune leaves
+// the TrainState unchanged). Nothing if there is none: the run starts afresh, or the caller loads load_hf, over which
+// `load` has priority. UserError with exit_on_missing_checkpoint. Collective over the world.
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log);
 
-// Says what load_checkpoint() left as it is of what a checkpoint need not have (LoadSettings::begun_afresh).
+// Logs optional states that load_checkpoint() left unchanged (LoadSettings::begun_afresh).
 void note_begun_afresh(const std::filesystem::path& folder, const std::set<std::string>& keys, Logger& log);
 
-// Whether load and save are one folder: then the first start of a run finds nothing in it, and is right to begin.
+// True if load and save are one folder: a run's first start rightly finds nothing in it.
 bool loads_where_it_saves(const CheckpointOptions& options);
 
-// Whether a resume would find a checkpoint: then there is no need to initialise weights or to read load_hf. Looks at
-// names only. Collective over the world.
+// True if a resume would find a checkpoint, so that weights need no initialising or load_hf. Looks at names only.
+// Collective over the world.
 bool has_checkpoint(const CheckpointOptions& options, const Groups& groups);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// Canonical tensors in files; see tensor_store.h.
 #include "checkpoint/tensor_store.h"
 
 #include <ATen/core/grad_mode.h>
@@ -36,14 +35,14 @@ void add_file(TensorStore& store, const fs::path& path, std::set<std::string>* n
 
 int64_t blocks_in(int64_t extent, int64_t block) { return (extent + block - 1) / block; }
 
-// out = stored * the scale of each element's block. `offset` is where the stored box lies in its matrix, scales are
+// out = stored * the scale of each element's block. `offset` is the stored box's offset in its matrix; `scales` are
 // those of the blocks it touches.
 void copy_scaled(const at::Tensor& stored, const std::vector<int64_t>& offset, const at::Tensor& scales,
                  const std::vector<int64_t>& block, const at::Tensor& out) {
   const at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), out.options().device(at::kCPU));
   const int64_t rows = stored.size(0), columns = stored.size(1), first_column = offset[1] % block[1];
   const at::Tensor column_blocks = at::arange(first_column, first_column + columns).div(block[1], "floor");
-  const at::Tensor by_column = scales.index_select(1, column_blocks);  // (rows of blocks, columns)
+  const at::Tensor by_column = scales.index_select(1, column_blocks);  // (block rows, columns)
   int64_t row = 0;
   for (int64_t i = 0; i < scales.size(0); ++i) {
     const int64_t count = std::min((offset[0] / block[0] + i + 1) * block[0] - offset[0], rows) - row;
@@ -91,7 +90,7 @@ TensorStore TensorStore::open_folder(const fs::path& folder) {
     throw UserError(fmt::format("{} is not a folder", folder.string()),
                     "give the folder that holds config.json and the weights");
   }
-  // As transformers and diffusers name the files.
+  // transformers' and diffusers' file names.
   fs::path index_path;
   for (const char* stem : {"model", "diffusion_pytorch_model"}) {
     const std::string file = std::string(stem) + ".safetensors";
@@ -109,7 +108,7 @@ TensorStore TensorStore::open_folder(const fs::path& folder) {
   std::map<std::string, std::vector<std::string>> names_by_file;
   for (const auto& [name, file] : weight_map.items()) {
     const auto file_name = json_as<std::string>(file, fmt::format("{}: weight_map.{}", where, name));
-    // The index comes from outside: it may not lead to other folders.
+    // The index is untrusted: it must not lead to other folders.
     if (file_name.empty() || fs::path(file_name).filename() != file_name || file_name == "." || file_name == "..") {
       throw UserError(fmt::format("{}: '{}' is not the name of a file in this folder", where, file_name));
     }
@@ -238,7 +237,7 @@ void TensorStore::unpack_mxfp4() {
   entries_.merge(unpacked);
 }
 
-// Expert by expert: what is decoded has eight times the bytes of what is stored.
+// Expert by expert: decoded values take eight times the stored bytes.
 void TensorStore::read_mxfp4(const Entry& entry, const Box& box, const at::Tensor& out) const {
   const int64_t first_row = box.offset[1], first_group = first_row / kMxfp4Block;
   const int64_t num_groups = blocks_in(first_row + box.extent[1], kMxfp4Block) - first_group;
@@ -268,7 +267,7 @@ std::string_view TensorStore::resolve(const Piece& piece) const {
   return "";
 }
 
-// (rows of blocks, columns of blocks) float32: of the blocks that the box touches.
+// (block rows, block columns) float32, of the blocks that the box touches.
 at::Tensor TensorStore::scales_of(const Entry& entry, const Box& box) const {
   Box blocks = box;
   for (size_t d = 0; d < 2; ++d) {

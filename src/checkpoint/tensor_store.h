@@ -1,7 +1,4 @@
-// Canonical tensors in files, whole or in boxes, read by any box that is asked for.
-//
-// A Hugging Face folder holds each tensor whole; a native checkpoint holds the boxes that its ranks wrote. A reader
-// need not know which: it names the box that it wants, and gets it from the boxes that are there.
+// Canonical tensors in files, stored whole (Hugging Face) or in boxes (native checkpoints), and read by any box.
 #pragma once
 
 #include <filesystem>
@@ -30,44 +27,42 @@ class TensorStore {
     std::vector<int64_t> shape;
     SafetensorsDtype dtype = SafetensorsDtype::kF32;
     std::vector<Part> parts;
-    // For a matrix that is stored with a scale for each block of elements: the tensor with the scales, and the blocks'
-    // rows and columns. Empty for most.
+    // For a matrix with a scale per block: the scales' tensor and the block's rows and columns. Usually empty.
     std::string scales = {};
     std::vector<int64_t> block = {};
-    // For a tensor that is stored as blocks of MXFP4: the tensor with them. Then there are no parts.
+    // For MXFP4: the tensor of blocks; there are no parts.
     std::string packed = {};
   };
 
-  // model.safetensors, or all files of model.safetensors.index.json. UserError when neither is there, a shard is
-  // missing, or index and files disagree.
+  // model.safetensors, or all files of model.safetensors.index.json. UserError when neither exists, a shard is missing,
+  // or index and files disagree.
   static TensorStore open_folder(const std::filesystem::path& folder);
   static TensorStore open_file(const std::filesystem::path& path);
 
-  // UserError when another part of the tensor had a different shape or dtype, or covers the same elements.
+  // UserError if an earlier part has another shape or dtype, or overlaps.
   void add(const std::string& name, const std::vector<int64_t>& shape, Part part);
 
-  // Names that begin so lose it. UserError, with both names, where that one is taken.
+  // Removes the prefix from names. UserError, with both names, if the result exists.
   void drop_prefix(std::string_view prefix);
 
-  // Says what F8_E4M3 matrices mean: element times the scale of its block, which lies in `NAME_scale_inv`, a tensor
-  // (ceil(rows / block[0]), ceil(columns / block[1])) of floats. Reading gives the products from now on. UserError,
-  // with file and tensor, where an F8_E4M3 tensor is no matrix or its scales are missing or do not fit. Source:
-  // DeepSeek-V3's published files, inference/kernel.py (weight_dequant).
+  // Reads F8_E4M3 matrices as element times its block's scale, from `NAME_scale_inv`, floats (ceil(rows / block[0]),
+  // ceil(columns / block[1])). UserError, with file and tensor, if an F8_E4M3 tensor is not a matrix or its scales are
+  // missing or do not fit. Source: DeepSeek-V3's published files, inference/kernel.py (weight_dequant).
   void set_block_scales(const std::vector<int64_t>& block);
 
-  // Adds, for each NAME_blocks (experts, columns, g, 16) of bytes, the tensor NAME (experts, 32 g, columns) that it is
-  // with NAME_scales (experts, columns, g): matrices of MXFP4 (checkpoint/mxfp4.h), which files have the other way
-  // round. UserError, with file and tensor, where shapes or types do not fit. Source: openai/gpt-oss-20b's files.
+  // Adds, for each NAME_blocks (experts, columns, g, 16) of bytes and NAME_scales (experts, columns, g), the tensor
+  // NAME (experts, 32 g, columns): MXFP4 matrices (checkpoint/mxfp4.h), stored transposed. UserError, with file and
+  // tensor, if shapes or types do not fit. Source: openai/gpt-oss-20b's files.
   void unpack_mxfp4();
 
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
   const Entry* find(std::string_view name) const;
-  // The piece's own name or the first of its aliases that is here; "" when none is.
+  // The piece's name or its first alias that exists; "" if none.
   std::string_view resolve(const Piece& piece) const;
 
-  // Copies a box of a tensor into `out`, which has the box's extents, any strides, any device and any dtype that the
-  // stored one converts to; scaled elements are computed in float32 and rounded once. UserError when the stored parts
-  // do not cover the box.
+  // Copies a box of a tensor into `out`, of the box's extents, any strides and device, and any dtype that the stored
+  // one converts to; scaled elements are computed in float32 and rounded once. UserError if the stored parts do not
+  // cover the box.
   void read(std::string_view name, const Box& box, const at::Tensor& out) const;
 
  private:
@@ -77,25 +72,25 @@ class TensorStore {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-// UserError, with file, tensor and types, unless an entry holds floating-point numbers. Parameters and moments are
-// such: whole numbers or truth values in their place were meant for something else, or their type was damaged.
+// UserError, with file, tensor and types, unless the entry is floating-point: integers or booleans mean a mistake or
+// damage.
 void require_floats(std::string_view name, const TensorStore::Entry& entry);
 
-// How the tensors that are wanted and those that are there differ.
+// Differences between requested and present tensors.
 struct StoreFit {
   std::vector<std::string> missing;    // canonical names
   std::vector<std::string> misshaped;  // "model.norm.weight is [8], expected [16]"
-  std::set<std::string> used;          // names in the store, aliases that also are there and scales included
+  std::set<std::string> used;          // in the store, present aliases and scales included
 };
-// UserError when an entry of whole numbers is wanted as floating-point ones.
+// UserError if an integer entry is requested as floating-point.
 StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView> views);
 
-// Reads every view; its names were found to fit. All weights and optimizer states that are loaded pass here. UserError
-// of require_finite().
+// Reads every view; the names are known to fit. All loaded weights and optimizer states pass here. UserError from
+// require_finite().
 void read_pieces(const TensorStore& store, std::span<const PieceView> views,
                  NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
-// Placement's local tensor, or the range of it; padding becomes zero.
+// A placement's local tensor, or a range of it; padding becomes zero.
 void read_pieces(const TensorStore& store, const Placement& placement, const at::Tensor& local,
                  const std::optional<FlatRange>& range = std::nullopt);
 

@@ -1,4 +1,3 @@
-// See collective_log.h.
 #include "comm/collective_log.h"
 
 #include <fmt/format.h>
@@ -14,7 +13,7 @@ constexpr size_t kPollAt = 64;
 
 double steady_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Asking may itself fail, when the device is in trouble: then the collective counts as not done.
+// Asking may itself fail if the device is in trouble; the collective then counts as not done.
 bool is_done_without_throwing(const std::function<bool()>& is_done) noexcept {
   try {
     return is_done();
@@ -97,7 +96,7 @@ void CollectiveLog::failed(const Ticket& ticket) {
 }
 
 void CollectiveLog::finish_locked(const Ticket& ticket) {
-  if (std::erase(unfinished_, ticket) == 0) return;  // was waited for before
+  if (std::erase(unfinished_, ticket) == 0) return;
   ticket->finished_s = now();
   ticket->state.reset();
   ticket->completion = nullptr;
@@ -115,7 +114,7 @@ void CollectiveLog::poll_locked(std::vector<std::shared_ptr<WorkState>>& release
     }
     std::shared_ptr<WorkState> state = ticket->state.lock();
     if (!state) {
-      dropped.push_back(ticket);  // nobody will ever wait for it
+      dropped.push_back(ticket);  // never waited for
     } else if (is_done_without_throwing([&] { return state->is_done(); })) {
       finished.push_back(ticket);
     }

@@ -1,14 +1,13 @@
-// What the collectives of one rank are doing at this moment, for the watchdog: which one finished last, and which one
-// the rank waits in. All groups of the rank share one log; Group and Work keep it. A collective costs it a small
-// allocation and a few words under a lock.
+// The state of one rank's collectives, for the watchdog: which finished last, and which the rank waits in. All groups
+// of the rank share one log, kept by Group and Work, at the cost of a small allocation and a few words under a lock.
 //
-// What waiting means depends on where the results come from:
-// * CPU: a thread is inside issuing the collective or inside wait(). One that is under way with nobody waiting for it
-//   is no trouble yet, and Gloo learns of the end of sends and receives only in wait().
-// * accelerator: wait() returns at once on the host, so every collective counts from when it was issued until the
-//   device has passed it.
+// Waiting depends on the device:
+// * CPU: a thread is issuing the collective or inside wait(). One in flight without a waiter is no trouble yet, and
+// Gloo
+//   learns of the end of sends and receives only in wait().
+// * accelerator: wait() returns at once on the host, so a collective counts from issue until the device has passed it.
 //
-// The log holds no tensor and no Work: only weak pointers, and what WorkState::completion() gives.
+// The log holds no tensor and no Work: only weak pointers, and WorkState::completion()'s result.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +23,24 @@
 
 namespace megalith {
 
-// One collective as the other ranks are told of it.
 struct CollectiveStatus {
   std::string text;        // "all_reduce dp grad bucket 0 12.0 KiB"
-  std::string content;     // kind and label: what the ranks of its group agree on
+  std::string content;     // kind and label, on which the group's ranks agree
   std::string group;       // "dp/0": axis and first member, the same on all its ranks
   int64_t sequence = 0;    // CollectiveRecord's
-  int64_t ordinal = -1;    // counts those that all ranks of the group issue, from 0; -1 for sends and receives
+  int64_t ordinal = -1;    // counts collectives of the whole group, from 0; -1 for sends and receives
   std::vector<int> ranks;  // world ranks that take part
-  double age_s = 0;        // since the rank began to wait in it, or since it was finished
+  double age_s = 0;        // since the rank began to wait in it, or since it finished
 };
 
 struct RankStatus {
-  int rank = 0;  // in the world
+  int rank = 0;
   std::optional<CollectiveStatus> waiting, last_finished;
-  int64_t num_under_way = 0;              // issued and not known to be finished, the waiting one included
-  double quiet_s = 0;                     // since a collective was issued, waited for or finished
-  std::map<std::string, int64_t> issued;  // by group: how many of those that all its ranks issue
+  int64_t num_under_way = 0;              // issued and not known to be finished
+  double quiet_s = 0;                     // since the last issue, wait or end of a collective
+  std::map<std::string, int64_t> issued;  // by group, of the whole group
 };
 
-// A collective in the log.
 struct LoggedCollective {
   std::shared_ptr<const CollectiveRecord> record;
   std::shared_ptr<const std::vector<int>> ranks;
@@ -65,8 +62,8 @@ class CollectiveLog {
   // clock           the steady clock unless a test brings its own
   explicit CollectiveLog(int rank, bool is_accelerator = false, Clock clock = {});
 
-  // Called by Group and Work, on the thread that issues or waits. ranks are the world ranks that take part, ascending;
-  // ordinary members of a group pass the same pointer each time.
+  // Called by Group and Work, on the thread that issues or waits. ranks: ascending world ranks that take part; members
+  // of a group pass the same pointer each time.
   Ticket begin(std::shared_ptr<const CollectiveRecord> record, std::shared_ptr<const std::vector<int>> ranks);
   void issued(const Ticket& ticket, const std::shared_ptr<WorkState>& state);
   void begin_wait(const Ticket& ticket);
@@ -74,10 +71,10 @@ class CollectiveLog {
   void failed(const Ticket& ticket);
 
   struct Waiting {
-    int64_t serial = 0;  // tells one collective of the rank from another
+    int64_t serial = 0;  // unique per rank
     double age_s = 0;
   };
-  // The collective that the rank waits in for longest. Also drops what has finished meanwhile.
+  // The collective that the rank has waited in longest. Also drops what has finished.
   std::optional<Waiting> longest_waiting();
   RankStatus status();
 
@@ -95,14 +92,14 @@ class CollectiveLog {
   const Clock clock_;
   std::mutex mutex_;
   int64_t next_serial_ = 0;
-  std::vector<Ticket> unfinished_;  // in order of issue
+  std::vector<Ticket> unfinished_;
   Ticket last_finished_;
   std::map<std::string, int64_t> issued_;
   double last_event_s_;
-  size_t poll_at_;  // a log that nobody reads must not grow with Works that nobody waits for
+  size_t poll_at_;  // bounds a log that is never read, with Works that are never waited for
 };
 
-// The time inside wait(); unless end() was called it ended by an exception.
+// Logs the time inside wait(); destruction without end() means an exception.
 class LoggedWait {
  public:
   LoggedWait(CollectiveLog& log, CollectiveLog::Ticket ticket) : log_(log), ticket_(std::move(ticket)) {

@@ -1,4 +1,3 @@
-// See collective_watch.h.
 #include "comm/collective_watch.h"
 
 #include <fmt/format.h>
@@ -17,7 +16,7 @@ struct WatchedBuffer {
   at::Tensor tensor;
 };
 
-// Looks at what came once it may be read.
+// Digests outputs once they may be read.
 class WatchedWork : public WorkState {
  public:
   WatchedWork(std::shared_ptr<WorkState> inner, std::shared_ptr<CollectiveWatch> watch,
@@ -72,7 +71,7 @@ class WatchedGroup : public GroupView {
     std::vector<WatchedBuffer> outputs;
     for (const Transfer& transfer : transfers) {
       const int from = transfer.is_send ? rank() : transfer.peer, to = transfer.is_send ? transfer.peer : rank();
-      // Between two ranks the n-th send meets the n-th receive.
+      // Between two ranks the n-th send matches the n-th receive.
       const bool is_to_itself = from == to;
       const std::string between =
           fmt::format("{} {}>{}{}", name_, from, to, is_to_itself && !transfer.is_send ? " received" : "");

@@ -1,4 +1,3 @@
-// See communicators.h.
 #include "comm/communicators.h"
 
 #include <algorithm>
@@ -14,10 +13,10 @@ bool has_priority(std::string_view axis) {
   return std::ranges::find(kFirst, axis) != std::end(kFirst);
 }
 
-// In the order of their creation. Nobody waits for ever: the axes have one order, so of all ranks that wait take one
-// whose axis is the earliest; no member of its group is held up in an earlier one.
+// In the order of their creation, which excludes deadlocks: of all waiting ranks, the one at the earliest axis waits
+// for a group none of whose members is held up earlier.
 void connect_for_training(const Groups& groups, bool has_experts) {
-  // An axis that is cut into two is used in its halves.
+  // A split axis is used in its halves.
   const bool has_replicas = groups.dp_replicate->size() > 1;
   groups.tp->connect();
   if (groups.cp_ulysses->size() == 1 || groups.cp_ring->size() == 1) groups.cp->connect();

@@ -1,5 +1,4 @@
-// How the communicators of a run are made and when: which go first on a device, which a training run connects before
-// its first step, and the two of a pipeline.
+// How a run's communicators are made: device priorities, which connect before the first step, and a pipeline's two.
 #pragma once
 
 #include <memory>
@@ -10,20 +9,19 @@
 
 namespace megalith {
 
-// Whether what travels over the axis is waited for at once, so that a device does it before other work: layers of tp
-// and cp wait for it, and so do the stages of a pipeline. A communicator of several axes is named after such a one.
+// True if results over the axis are awaited at once (tp, cp, pipeline stages), so a device should prioritise them. A
+// communicator of several axes is named after such a one.
 bool has_priority(std::string_view axis);
 
-// Connects what a training step uses of `groups`, so that no step waits for connections: every rank in one order. What
-// is left connects at its first use.
+// Connects what a training step uses of `groups`, in the same order on every rank, so no step waits for connections.
+// The rest connect at first use.
 void connect_for_training(const Groups& groups, bool has_experts);
 
-// A transfer whose tag has this bit goes against the direction of a pipeline: gradients do.
+// Tag bit of transfers against the direction of a pipeline: gradients.
 constexpr int kBackwardTag = 1 << 30;
 
-// The ranks of a pipeline. What goes forward and what goes backward travels over two communicators: a communicator of
-// a GPU does one transfer after another, so that a gradient to be sent would wait behind an activation that has not
-// come. Everything else goes over the first.
+// A pipeline's ranks, with one communicator per direction: a GPU's communicator does one transfer after another, so a
+// gradient to be sent would wait behind an activation that has not come. Everything else uses the first.
 class PipelineView : public GroupView {
  public:
   PipelineView(std::shared_ptr<Group> forward, std::shared_ptr<Group> backward, std::string axis);

@@ -1,4 +1,3 @@
-// See context_parallel.h.
 #include "comm/context_parallel.h"
 
 #include <fmt/ranges.h>
@@ -16,7 +15,7 @@ bool has_kind(const std::vector<ContextParallelKind>& kinds, ContextParallelKind
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-// The heads of a tensor-parallel rank go to `size` ranks.
+// A tensor-parallel rank's heads are split over `size` ranks.
 void check_heads_over(std::string_view option, int64_t heads, int64_t tp, int64_t size, const std::string& what,
                       std::vector<UserError>& errors) {
   if (heads % tp != 0 || heads / tp % size == 0) return;  // the first is another rule's
@@ -62,7 +61,7 @@ std::vector<ContextParallelKind> context_parallel_kinds(const ParallelOptions& o
 
 ContextParallelKind context_parallel_kind(const std::vector<ContextParallelKind>& kinds, int64_t layer) {
   if (kinds.empty()) return ContextParallelKind::kP2p;
-  // Prediction modules count as layers behind the last one and have its kind. A single kind is that of all layers.
+  // Prediction modules count as layers after the last and share its kind. A single kind applies to all layers.
   return kinds[std::min(static_cast<size_t>(layer), kinds.size() - 1)];
 }
 

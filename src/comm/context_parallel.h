@@ -1,11 +1,11 @@
-// The ways in which attention sees a sequence that context-parallel ranks share, and what each way requires.
+// How attention sees a sequence that context-parallel ranks share, and what each kind requires.
 //
-//   p2p         keys and values travel round the ranks, each of which attends to one part after the other
+//   p2p         keys and values travel in a ring; ranks attend to one part after another
 //   all_gather  every rank gathers all keys and values
 //   a2a         every rank attends to the whole sequence with a part of the heads (Ulysses)
 //   a2a+p2p     a2a within groups of neighbours, p2p across the groups
 //
-// The words are Megatron-LM's (--cp-comm-type).
+// Names are Megatron-LM's (--cp-comm-type).
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,11 @@ std::optional<ContextParallelKind> find_context_parallel_kind(std::string_view w
 
 // One for all layers, or one for each. The options passed check_parallel_sizes().
 std::vector<ContextParallelKind> context_parallel_kinds(const ParallelOptions& options);
-// The kind of layer `layer`, counted over the whole model.
 ContextParallelKind context_parallel_kind(const std::vector<ContextParallelKind>& kinds, int64_t layer);
 
-// Words and sizes by themselves; part of check_parallel_sizes().
+// Names and sizes by themselves; part of check_parallel_sizes().
 std::vector<UserError> check_context_parallel_options(const ParallelOptions& options);
 
-// What a model must have for them.
 struct ContextParallelModel {
   int64_t num_layers = 0, num_heads = 0, num_kv_heads = 0;
   std::optional<int64_t> seq_length;  // unset: no whole batches are read, so no sequence is shared

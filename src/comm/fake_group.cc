@@ -1,4 +1,3 @@
-// See fake_group.h.
 #include "comm/fake_group.h"
 
 #include <ATen/ATen.h>

@@ -1,7 +1,6 @@
-// A group of any size of which only this rank exists, for dry runs: the model of one rank of a thousand is built and
-// counted in one process. Collectives return at once; outputs have the right shape, and hold what they would if every
-// other rank had what this one has (gathers, exchanges), zeros where something is received, and the local values where
-// something is reduced: they are not results.
+// A group of any size in which only this rank exists, for dry runs: one rank of a thousand is built and counted in one
+// process. Collectives return at once with outputs of the right shape but not real results: as if the other ranks had
+// this one's data (gathers, exchanges), zeros for receives, local values for reductions.
 #pragma once
 
 #include "comm/groups.h"
@@ -23,7 +22,7 @@ class FakeGroup : public Group {
   State start_barrier(const Record& record) override;
 };
 
-// The groups of world rank `rank`, all fake where they have several ranks.
+// The groups of world rank `rank`, fake if they have several ranks.
 GroupFactory fake_group_factory(int rank);
 
 }  // namespace megalith

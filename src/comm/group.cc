@@ -1,4 +1,3 @@
-// The argument checks, trace records and waiting forms that all back ends share; see group.h.
 #include "comm/group.h"
 
 #include <ATen/ATen.h>
@@ -101,9 +100,9 @@ std::string CollectiveRecord::text() const {
 }
 
 struct Work::Shared {
-  std::shared_ptr<WorkState> state;  // null: was done when issued
+  std::shared_ptr<WorkState> state;  // null: done when issued
   std::shared_ptr<const CollectiveRecord> record;
-  TraceHook hook;  // emptied once it was told of the end
+  TraceHook hook;
   std::shared_ptr<CollectiveLog> log;
   std::shared_ptr<LoggedCollective> logged;
 };

@@ -1,4 +1,3 @@
-// See group_view.h.
 #include "comm/group_view.h"
 
 #include <utility>

@@ -1,8 +1,8 @@
-// A communicator as one axis sees it. Axes whose ranks are the same share one communicator (groups.h); each has a view
-// with its own name in traces, errors and the watchdog's log, its own count of collectives, and its own settings.
+// A communicator as one axis sees it. Axes with the same ranks share a communicator (groups.h); each view has its own
+// name in traces, errors and the watchdog's log, its own count of collectives, and its own settings.
 //
-// The ranks of a communicator issue what they issue through all its views in one order. Nothing but that order tells
-// which calls belong together: a back end may pair an all-reduce over dp with one over the world.
+// All ranks of a communicator issue calls through all its views in one order, since back ends match by nothing else: a
+// mismatch may pair an all-reduce over dp with one over the world.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace megalith {
 
 class GroupView : public Group {
  public:
-  // Takes over the collective log of the communicator.
+  // Takes over the communicator's collective log.
   GroupView(std::shared_ptr<Group> communicator, std::string axis);
 
   at::Device device() const override { return communicator_->device(); }

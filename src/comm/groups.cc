@@ -1,4 +1,3 @@
-// See groups.h.
 #include "comm/groups.h"
 
 #include <fmt/format.h>
@@ -14,11 +13,10 @@
 
 namespace megalith {
 
-// The communicators that there are, by their ranks.
 struct Groups::Maker {
   int rank;
   GroupFactory factory;
-  std::map<std::vector<int>, std::string> names = {};  // of those that serve an axis with priority
+  std::map<std::vector<int>, std::string> names = {};
   std::map<std::vector<int>, Pointer> communicators = {};
   std::map<std::vector<int>, Pointer> on_stages = {};
 
@@ -55,7 +53,7 @@ Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& fa
     const AxisSet axes(axis);
     maker_->name_after(axes.text(), mesh.ranks_of(axes, rank));
   }
-  // The order of creation is part of the agreement between ranks.
+  // Ranks must agree on the order of creation.
   world = make(mesh.ranks_of({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}, rank), "world");
   tp = over(Axis::kTp);
   cp = over(Axis::kCp);

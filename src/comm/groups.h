@@ -1,21 +1,18 @@
-// The live groups of one rank: what layers, buffers and the trainer receive to communicate. Built from a Mesh and a
-// factory that makes one communicator of any back end.
+// A rank's live groups, through which layers, buffers and the trainer communicate. Built from a Mesh and a back end's
+// factory of communicators.
 //
-// Axes whose ranks are the same share a communicator (group_view.h): eight ranks of plain data parallelism have one,
-// not one each for world, dp, dp_cp, edp, …. A communicator is made, and connects, once for its set of ranks; only a
-// pipeline has two, one a direction (communicators.h):
+// Axes with the same ranks share a communicator (group_view.h), so plain data parallelism has one, not one each for
+// world, dp, dp_cp, edp, …. Each set of ranks is connected once; only a pipeline has two communicators, one per
+// direction (communicators.h). No order of connecting can deadlock:
 //
-// * The constructor connects the world first, and then the sets with ranks of several pipeline stages (pp, embedding).
-//   Every rank does so in this order, so nobody waits for ever: take a waiting rank whose set is the earliest. All
-//   members of that set come, because none of them can be held up in an earlier one.
-// * Whoever builds the model connects the sets of some of a pipeline's stages that hold copies of a parameter
-//   (on_stages), all of them in one order.
-// * A training run connects what its steps use of the others before the first one (connect_for_training).
-// * What is left connects at its first use, because many layouts do not use them all. Its ranks are of one stage, and
-//   the ranks of a stage issue the same calls in the same order. Suppose a run stalls: take from each stage the rank
-//   that has come least far. The others of its stage have issued all that it could wait for, so it waits for another
-//   stage. Stages that wait for one another in a circle would be a fault of the schedule, and schedules are proved to
-//   have none.
+// * The constructor connects the world, then the sets that span pipeline stages (pp, embedding), on every rank in this
+//   order: the members of the earliest set awaited cannot be held up in an earlier one.
+// * The model's builder connects the sets of stages that hold copies of a parameter (on_stages), in one order.
+// * A training run connects what its steps use of the rest before the first one (connect_for_training).
+// * Others connect at first use, as many layouts never use them. Their ranks are of one stage and issue the same calls
+// in
+//   the same order, so each stage's slowest rank can only wait for another stage, and schedules are proved to have no
+//   cycle of stages.
 #pragma once
 
 #include <functional>
@@ -28,10 +25,10 @@
 
 namespace megalith {
 
-// ranks  members (world ranks, ascending); the calling rank is one of them, and there are at least two
-// axis   of the axes that it serves the first, one with priority (communicators.h) before others: "tp", "dp_cp",
-//        "embedding", …; unique among the calls of one rank
-// Every member calls with the same arguments, and two members call for what both are part of in the same order. Nobody
+// ranks  members (ascending world ranks, at least two), including the calling rank
+// axis   of the axes served the first, preferring those with priority (communicators.h): "tp", "dp_cp", "embedding", …;
+//        unique among the calls of one rank
+// Every member calls with the same arguments, and any two members call for their common sets in the same order. No rank
 // waits for another before Group::connect() or the first collective.
 using GroupFactory = std::function<std::shared_ptr<Group>(std::vector<int> ranks, const std::string& axis)>;
 
@@ -39,11 +36,10 @@ struct Groups {
   // Groups of one rank are SingleGroups; the factory is asked once for every other set of ranks.
   Groups(const Mesh& mesh, int rank, const GroupFactory& factory);
 
-  // A world of one rank.
   static Groups single();
 
   Mesh mesh;
-  int rank = 0;  // in the world
+  int rank = 0;
 
   using Pointer = std::shared_ptr<Group>;
   Pointer world;
@@ -55,18 +51,16 @@ struct Groups {
   // Expert view.
   Pointer etp, ep, edp;
   Pointer etp_ep;  // token exchange
-  // Halves of split axes. When not split, dp_shard, edp_shard and cp_ring are the whole axis, the others groups of one.
+  // Halves of split axes. If not split, dp_shard, edp_shard and cp_ring are the whole axis, the others groups of one.
   Pointer dp_shard, dp_replicate, dp_shard_cp;
   Pointer edp_shard, edp_replicate;
   Pointer cp_ulysses, cp_ring;
 
-  // The group that lies on one axis.
   const Pointer& of(Axis axis) const;
-  // The ranks at these places of this rank's pipeline, ascending, its own among them: the holders of a parameter that
-  // several stages use. No places: those of `embedding`. Made when it is asked for the first time, by all of them; it
-  // connects like any other.
+  // The ranks at these stages of this rank's pipeline, ascending, including this one: the holders of a parameter that
+  // several stages use. No places: `embedding`. Made, by all of them, when first asked for.
   Pointer on_stages(const std::vector<int>& places) const;
-  // Every group that every rank has, in the order of creation, null ones left out.
+  // Every group that all ranks have, in the order of creation, without null ones.
   std::vector<Pointer> all() const;
 
  private:

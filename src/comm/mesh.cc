@@ -1,4 +1,3 @@
-// See mesh.h.
 #include "comm/mesh.h"
 
 #include <fmt/format.h>
@@ -43,7 +42,7 @@ void check_axes(const AxisSet& axes) {
   }
 }
 
-// The largest number of ranks not above world_size that multiples of `block` allow; at least one block.
+// The largest multiple of `block` up to world_size; at least one block.
 int64_t nearest_world(int64_t world_size, int64_t block) { return std::max(world_size / block, int64_t{1}) * block; }
 
 }  // namespace
@@ -157,7 +156,7 @@ std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int6
         fmt::format("start {} ranks or another multiple of {}, or make the parallel sizes smaller",
                     nearest_world(world_size, dense), dense));
   }
-  // With neither of the expert sizes set, the experts lie as the dense layers do and add no rule of their own.
+  // Without expert sizes, experts are laid out like dense layers and add no rule.
   const bool has_expert_sizes = ep > 1 || options.expert_tensor_parallel_size;
   const int64_t expert = etp * ep * pp;
   if (has_expert_sizes && world_size % expert != 0) {
@@ -185,7 +184,7 @@ std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int6
     check_parts("data-parallel size", world_size / dense);
     if (has_expert_sizes) check_parts("data-parallel size of the experts", world_size / expert);
   }
-  // pp lies between the other axes: both views have the same pipelines only if what is faster than pp is equally large.
+  // pp is between the other axes: both views have the same pipelines only if what is faster than pp has equal size.
   if (errors.empty() && options.use_tp_pp_dp_mapping && pp > 1 && dense != expert) {
     errors.emplace_back(
         fmt::format("use_tp_pp_dp_mapping needs equal data-parallel sizes for dense layers and experts: they are {} "
@@ -278,7 +277,7 @@ std::vector<int> Mesh::ranks_of(const AxisSet& axes, int rank) const {
     }
     ranks = std::move(longer);
   }
-  // Ascending ranks are the coordinates counted up with the fastest axis first, whichever axes they are.
+  // Ascending ranks are the coordinates counted up with the fastest axis first, for any axes.
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }

@@ -1,6 +1,6 @@
-// Where a rank stands: pure arithmetic between world ranks and coordinates on the parallel axes. No communication.
+// Arithmetic between world ranks and coordinates on the parallel axes. No communication.
 //
-// The same ranks are seen twice (Megatron's rank order, leftmost axis fastest; megatron/core/parallel_state.py):
+// Two views of the same ranks (Megatron's rank order, leftmost axis fastest; megatron/core/parallel_state.py):
 //
 //   dense view   tp, cp, dp, pp        rank = tp' + tp (cp' + cp (dp' + dp pp'))
 //   expert view  etp, ep, edp, pp      rank = etp' + etp (ep' + ep (edp' + edp pp'))       edp = world / (etp ep pp)
@@ -47,7 +47,6 @@ class AxisSet {
   void insert(Axis axis) { bits_ |= 1u << static_cast<int>(axis); }
   bool contains(Axis axis) const { return (bits_ >> static_cast<int>(axis)) & 1u; }
   bool empty() const { return bits_ == 0; }
-  // Those of this set that are not in the other.
   AxisSet without(const AxisSet& other) const {
     AxisSet rest;
     rest.bits_ = bits_ & ~other.bits_;
@@ -60,12 +59,12 @@ class AxisSet {
   uint32_t bits_ = 0;
 };
 
-// What the user says. Sizes of data parallelism follow from the world size.
+// The user's options. Data-parallel sizes follow from the world size.
 struct ParallelOptions {
   int64_t tensor_model_parallel_size = 1;
   int64_t pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
-  std::vector<std::string> cp_comm_type = {"p2p"};           // one, or one a layer; see context_parallel.h
+  std::vector<std::string> cp_comm_type = {"p2p"};           // one, or one per layer; see context_parallel.h
   std::vector<int64_t> hierarchical_context_parallel_sizes;  // cp_ulysses, cp_ring; empty: 1, context_parallel_size
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;  // unset: tensor_model_parallel_size
@@ -77,7 +76,7 @@ struct ParallelOptions {
   void visit(OptionVisitor& visitor);
 };
 
-// The rules between the parallel sizes and the number of ranks: one error for each that fails, empty when all hold.
+// Checks the parallel sizes against each other and the number of ranks: one error per broken rule.
 std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int64_t world_size);
 
 class Mesh {
@@ -89,12 +88,11 @@ class Mesh {
     bool pp_before_dp = false;
   };
 
-  // InternalError when the two views do not fit one another; check_parallel_sizes() says so in the user's words.
+  // InternalError if the two views do not match; check_parallel_sizes() says so in the user's words.
   explicit Mesh(const Sizes& sizes);
 
-  // One process.
   static Mesh single() { return Mesh(Sizes{}); }
-  // From options that passed check_parallel_sizes().
+  // The options passed check_parallel_sizes().
   static Mesh from_options(const ParallelOptions& options, int64_t world_size);
 
   int world_size() const { return world_size_; }
@@ -102,22 +100,21 @@ class Mesh {
   int size(const AxisSet& axes) const;
   int coordinate(Axis axis, int rank) const;
 
-  // The ranks that differ from `rank` only on these axes, ascending (the fastest axis first); contains `rank`. An
-  // empty set gives {rank}.
+  // The ranks that differ from `rank` only on these axes, ascending (the fastest axis first); contains `rank`. An empty
+  // set gives {rank}.
   std::vector<int> ranks_of(const AxisSet& axes, int rank) const;
-  // All groups over these axes, ordered by their first rank: a partition of the world.
+  // All groups over these axes, by first rank: a partition of the world.
   std::vector<std::vector<int>> groups_of(const AxisSet& axes) const;
 
-  // The rank at these coordinates of the dense view, and of the expert view.
   int rank_at(int tp, int cp, int dp, int pp) const;
   int expert_rank_at(int etp, int ep, int edp, int pp) const;
 
-  // First and last pipeline stage of the rank's pipeline, where a tied embedding lives: {rank} when pp = 1. Empty when
-  // the rank is on another stage.
+  // The first and last stage of the rank's pipeline, where a tied embedding lives: {rank} if pp = 1, empty on other
+  // stages.
   std::vector<int> embedding_ranks(int rank) const;
 
-  // The ranks that hold a replica of what `rank` holds along these axes, ascending; contains `rank`. Along pp only
-  // these places of the pipeline hold replicas; none: its two ends (a tied embedding).
+  // The ranks with replicas of what `rank` holds along these axes, ascending; contains `rank`. Along pp only these
+  // stages hold replicas; none: both ends (a tied embedding).
   std::vector<int> replica_ranks(const AxisSet& axes, int rank, const std::vector<int>& places = {}) const;
 
   // For messages, the axes larger than one: "rank 5 dp1 tp1 pp0"; "rank 0" in a world of one.

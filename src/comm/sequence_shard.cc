@@ -1,4 +1,3 @@
-// See sequence_shard.h.
 #include "comm/sequence_shard.h"
 
 #include <ATen/ATen.h>

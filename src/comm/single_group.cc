@@ -1,4 +1,3 @@
-// See single_group.h.
 #include "comm/single_group.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +14,6 @@ void copy_unless_same(const at::Tensor& out, const at::Tensor& in) {
   out.view(-1).copy_(in.view(-1));
 }
 
-// dst <- src, when the receiver expected what was sent.
 void deliver(const at::Tensor& src, int src_tag, const at::Tensor& dst, int dst_tag) {
   MEGALITH_CHECK(src_tag == dst_tag, "a send with tag {} meets a receive with tag {}", src_tag, dst_tag);
   MEGALITH_CHECK(src.sizes() == dst.sizes() && src.scalar_type() == dst.scalar_type(),
@@ -44,7 +42,6 @@ class SingleGroup::Receipt : public WorkState {
 
 SingleGroup::SingleGroup(std::string axis, int world_rank) : Group({world_rank}, 0, std::move(axis)) {}
 
-// The sum, average, maximum and minimum of one are itself.
 Group::State SingleGroup::start_all_reduce(const at::Tensor&, ReduceOp, const Record&) { return nullptr; }
 
 Group::State SingleGroup::start_all_gather(const at::Tensor& out, const at::Tensor& in, const Record&) {

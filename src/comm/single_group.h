@@ -1,5 +1,4 @@
-// The group of one rank: what every parallel axis is in a single process. Nothing waits: collectives are done when they
-// are issued; two buffers are copied, one is left as it is.
+// The group of one rank. Collectives are done when issued; distinct buffers are copied.
 #pragma once
 
 #include <deque>
@@ -11,7 +10,6 @@ namespace megalith {
 
 class SingleGroup : public Group {
  public:
-  // world_rank  this rank in the world, the only member
   explicit SingleGroup(std::string axis, int world_rank = 0);
 
  protected:
@@ -21,14 +19,14 @@ class SingleGroup : public Group {
   State start_all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
                          const std::vector<int64_t>& in_splits, const Record& record) override;
   State start_broadcast(const at::Tensor& tensor, int root, const Record& record) override;
-  // A pipeline of one rank sends to itself. Waiting for something that was never sent is an InternalError.
+  // A pipeline of one rank sends to itself. Waiting for something never sent is an InternalError.
   State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override;
   State start_barrier(const Record& record) override;
 
  private:
   class Receipt;
 
-  // Sends and receives match in order, so at any time one of the two queues is empty.
+  // Sends and receives match in order, so one of the two queues is always empty.
   struct PendingReceive {
     at::Tensor tensor;
     int tag;

@@ -1,4 +1,4 @@
-// What messages say of a tensor.
+// Tensors in messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>

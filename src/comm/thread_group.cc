@@ -1,6 +1,5 @@
-// See thread_group.h. A collective is done in two halves: issuing copies the inputs to where the group meets and marks
-// the outputs as not to be read; wait() sleeps until all have come and then makes this rank's results from the copies,
-// in the order of the stream that waits.
+// Collectives have two halves: issuing copies the inputs to the meeting point and poisons the outputs; wait() sleeps
+// until all ranks have come, then makes this rank's results from the copies, in the order of the waiting stream.
 #include "comm/thread_group.h"
 
 #include <ATen/ATen.h>
@@ -25,14 +24,14 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().clone();
 }
 
-// A byte that makes a bad number when repeated: NaN in every floating type, far out of range as an index.
+// Repeated, it makes a bad number: NaN in every floating type, far out of range as an index.
 int poison_byte(at::ScalarType dtype) {
   if (dtype == at::kBool) return 1;
   if (dtype == at::kFloat8_e4m3fnuz || dtype == at::kFloat8_e5m2fnuz) return 0x80;  // their only NaN
   return at::isFloatingType(dtype) || at::isComplexType(dtype) ? 0xFF : 0x7B;
 }
 
-// Rank order, so that the result does not depend on timing; low precision is summed in fp32 and rounded once.
+// In rank order, so results do not depend on timing; low precision is summed in fp32 and rounded once.
 at::Tensor reduce(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   const at::ScalarType dtype = inputs.front().scalar_type();
   const at::ScalarType wide = dtype == at::kBFloat16 || dtype == at::kHalf ? at::kFloat : dtype;
@@ -71,8 +70,8 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   return a_begin < b_begin + b.nbytes() && b_begin < a_begin + a.nbytes();
 }
 
-// A tensor that must stay as it is until wait(): an input as it was copied, an output full of poison. view: its memory
-// as the host sees it.
+// A tensor that must not change until wait(): a copied input, or a poisoned output. view: its memory as the host sees
+// it.
 class Untouched {
  public:
   Untouched(at::Tensor tensor, at::Tensor view, at::Tensor copy)
@@ -103,7 +102,6 @@ class Untouched {
   at::Tensor tensor_, view_, copy_;
 };
 
-// Runs `work` in the order of the caller's stream of `device`.
 void in_stream_order(const ThreadHub& hub, at::Device device, std::function<void()> work) {
   const ThreadDevices* devices = hub.settings().devices;
   if (devices == nullptr) return work();
@@ -117,7 +115,7 @@ std::string name_of(const CollectiveRecord& record) {
 }  // namespace
 
 struct ThreadGroup::Part {
-  std::string detail;  // what must be equal on all ranks beside kind and label
+  std::string detail;  // must be equal on all ranks, beside kind and label
   at::Tensor input;    // undefined: brings nothing
   at::Tensor output;   // undefined: takes nothing
   std::vector<int64_t> in_splits = {}, out_splits = {};
@@ -182,7 +180,7 @@ class ThreadGroup::TransferWork : public WorkState {
   struct Part {
     std::shared_ptr<ThreadMessage> message;
     Transfer transfer;
-    at::Tensor view;  // of its tensor
+    at::Tensor view;
     Untouched buffer;
     std::string text;  // "message 3 from rank 1"
   };
@@ -217,7 +215,7 @@ class ThreadGroup::TransferWork : public WorkState {
   }
 
  private:
-  // The latest of all parts, once every one has met its other half.
+  // The latest of all parts, once all are matched.
   std::optional<ThreadHub::Time> ready_at() const {
     ThreadHub::Time latest{};
     for (const Part& part : parts_) {
@@ -265,7 +263,7 @@ Group::State ThreadGroup::join(const Part& part, const Record& record) {
       fmt::format("{} '{}'{}{}", name_of(record->kind), record->label, part.detail.empty() ? "" : " ", part.detail);
   const at::Tensor in = host_view(part.input, record), out = host_view(part.output, record);
 
-  // Before the lock is taken: copying may take long. The input is copied first, the output may lie in it.
+  // Before the lock is taken, as copying may take long. The input first: the output may overlap it.
   std::vector<Untouched> buffers;
   at::Tensor copy;
   if (in.defined()) {
@@ -354,7 +352,7 @@ Group::State ThreadGroup::start_all_to_all(const at::Tensor& out, const at::Tens
                                            const std::vector<int64_t>& in_splits, const Record& record) {
   MEGALITH_CHECK(out.nbytes() == 0 || in.nbytes() == 0 || !overlap(out, in), "{}: in and out overlap",
                  name_of(*record));
-  // The number of rows differs between ranks; the rest of the shape does not.
+  // Only the number of rows may differ between ranks.
   Part part{.detail = fmt::format("rows of {}", text_of(in.scalar_type(), in.sizes().slice(1))),
             .input = in,
             .output = out,
@@ -395,7 +393,7 @@ Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transf
   const auto world_rank = [&](int position) { return ranks()[static_cast<size_t>(position)]; };
   const auto work = std::make_shared<TransferWork>(hub_, world_rank(rank()), device(), record);
 
-  // Sends first: what a rank sends itself and receives into the same memory must be copied before it is poisoned.
+  // Sends first: what a rank sends itself and receives into the same memory must be copied before poisoning.
   std::vector<at::Tensor> views, copies;
   for (const Transfer& transfer : transfers) {
     views.push_back(host_view(transfer.tensor, record));

@@ -1,4 +1,4 @@
-// The group of a rank that is a thread; made by a ThreadWorld. What it checks is in thread_world.h.
+// The group of a rank that is a thread; made by a ThreadWorld. Its checks are in thread_world.h.
 #pragma once
 
 #include <memory>
@@ -35,15 +35,15 @@ class ThreadGroup : public Group {
  private:
   class CollectiveWork;
   class TransferWork;
-  struct Part;  // what this rank brings to a collective
+  struct Part;  // this rank's contribution to a collective
 
   State join(const Part& part, const Record& record);
-  // The tensor's memory as the host sees it. Throws where the tensor is not on this rank's device.
+  // The tensor's memory as the host sees it. Throws if the tensor is not on this rank's device.
   at::Tensor host_view(const at::Tensor& tensor, const Record& record) const;
 
   std::shared_ptr<ThreadHub> hub_;
   std::shared_ptr<ThreadMeeting> meeting_;
-  int64_t next_collective_ = 0;  // counts those of the whole group: send_receive is not one
+  int64_t next_collective_ = 0;  // counts those of the whole group, not send_receive
 };
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See thread_hub.h.
 #include "comm/thread_hub.h"
 
 #include <fmt/format.h>
@@ -14,7 +13,7 @@ ThreadHub::Clock::duration seconds(double s) {
   return std::chrono::duration_cast<ThreadHub::Clock::duration>(std::chrono::duration<double>(s));
 }
 
-// How often a waiting rank looks for a time-out or a deadlock.
+// How often a waiting rank checks for time-out or deadlock.
 constexpr double kLookEvery_s = 0.05;
 
 }  // namespace

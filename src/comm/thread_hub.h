@@ -1,5 +1,5 @@
-// What the threads of a ThreadWorld share: one lock, who waits for what, the first failure, and the places where ranks
-// of a group meet. Only thread_group.cc and thread_world.cc use it.
+// The shared state of a ThreadWorld's threads: one lock, who waits for what, the first failure, and the meeting places
+// of groups. Only for thread_group.cc and thread_world.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,16 +32,16 @@ class ThreadHub {
   Lock lock() { return Lock(mutex_); }
   const ThreadWorldSettings& settings() const { return settings_; }
 
-  // Something happened that others may wait for. Held: the lock.
+  // Wakes waiting ranks. Requires the lock.
   void progress(const Lock& lock);
 
-  // Blocks until ready_at() gives a time and that has come. Throws PeerError when a rank failed, InternalError on
-  // time-out or deadlock. ready_at and what_for are called with the lock held.
+  // Blocks until the time that ready_at() gives. Throws PeerError if a rank failed, InternalError on time-out or
+  // deadlock. ready_at and what_for are called with the lock held.
   //   what_for  "all_reduce tp 'x' (ranks that have not issued it: 2)"
   void wait(Lock& lock, int rank, const std::function<std::optional<Time>()>& ready_at,
             const std::function<std::string()>& what_for);
 
-  // Throws PeerError when a rank failed. Held: the lock.
+  // Throws PeerError if a rank failed. Requires the lock.
   void check_alive(const Lock& lock) const;
 
   // Keeps the first failure that is the rank's own.
@@ -49,7 +49,7 @@ class ThreadHub {
   void finish(int rank);
   std::exception_ptr failure();
 
-  // When a transfer of `bytes` that may start now will be over; `busy_until` is the state of its link.
+  // End of a transfer of `bytes` that may start now; `busy_until` is the state of its link.
   Time transfer_end(double bytes, Time& busy_until) const;
 
  private:
@@ -74,7 +74,7 @@ class ThreadHub {
   std::string failure_text_;
 };
 
-// One collective, as the ranks of its group come to it. Inputs are copies, and constant once all have come.
+// One collective, as ranks reach it. Inputs are copies, constant once all have come.
 struct ThreadCollective {
   explicit ThreadCollective(size_t size) : inputs(size), in_splits(size), out_splits(size), outputs(size) {}
 
@@ -90,7 +90,6 @@ struct ThreadCollective {
   at::Tensor reduced;
 };
 
-// One tensor on its way from one rank to another.
 struct ThreadMessage {
   at::Tensor copy;  // defined once sent
   std::string send_axis, receive_axis;
@@ -101,14 +100,14 @@ struct ThreadMessage {
   std::optional<ThreadHub::Time> ready_at;
 };
 
-// What the members of one group share. Guarded by the hub's lock.
+// State shared by the members of one group. Guarded by the hub's lock.
 struct ThreadMeeting {
   struct Channel {
     int64_t num_sent = 0, num_expected = 0;
     std::map<int64_t, std::shared_ptr<ThreadMessage>> open;  // by number, sent or expected but not both
     ThreadHub::Time busy_until{};
   };
-  std::map<int64_t, std::shared_ptr<ThreadCollective>> open;  // by number in the group
+  std::map<int64_t, std::shared_ptr<ThreadCollective>> open;
   std::map<std::pair<int, int>, Channel> channels;            // by sender and receiver
   ThreadHub::Time busy_until{};
 };

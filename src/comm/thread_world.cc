@@ -1,4 +1,3 @@
-// See thread_world.h.
 #include "comm/thread_world.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -19,7 +18,6 @@
 namespace megalith {
 namespace {
 
-// Where the members of every group find one another.
 class Meetings {
  public:
   std::shared_ptr<ThreadMeeting> find(const ThreadHub::Lock&, const std::string& axis, const std::vector<int>& ranks,
@@ -31,7 +29,7 @@ class Meetings {
   }
 
  private:
-  // A rank may make a group of the same axis and ranks again: then the others do too, and it is another one.
+  // A rank may make the same group again, as the others then do: that is another group.
   using Key = std::tuple<std::string, std::vector<int>, int>;
   std::map<Key, std::shared_ptr<ThreadMeeting>> meetings_;
   std::map<Key, int> num_created_;

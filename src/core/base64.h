@@ -1,4 +1,4 @@
-// Bytes as text: base64 (RFC 4648), without line breaks.
+// Base64 (RFC 4648), without line breaks.
 #pragma once
 
 #include <string>

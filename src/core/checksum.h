@@ -17,10 +17,10 @@ struct Checksum128 {
   uint64_t high = 0;
   uint64_t low = 0;
   auto operator<=>(const Checksum128&) const = default;
-  std::string hex() const;  // 32 lower-case digits, the most significant first: what `xxhsum -H128` prints
+  std::string hex() const;  // 32 lower-case digits, most significant first, like `xxhsum -H128`
 };
 
-// The inverse of hex(); nothing when the text is not 32 hexadecimal digits.
+// The inverse of hex(); nothing unless the text is 32 hexadecimal digits.
 std::optional<Checksum128> parse_checksum(std::string_view text);
 
 uint64_t checksum64(std::span<const std::byte> bytes);
@@ -28,7 +28,6 @@ uint64_t checksum64(std::string_view text);
 Checksum128 checksum128(std::span<const std::byte> bytes);
 Checksum128 checksum128(std::string_view text);
 
-// The same sums over data that comes in pieces.
 class StreamingChecksum {
  public:
   StreamingChecksum();

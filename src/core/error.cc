@@ -1,4 +1,3 @@
-// Error construction; see error.h.
 #include "core/error.h"
 
 namespace megalith {

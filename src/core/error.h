@@ -1,7 +1,8 @@
 // The two kinds of error, and the checks that raise them.
 //
-// UserError      something the person can mend (configuration, files, data, hardware): one clean message that says what
-//                was asked, what was found and what to do; exit code 2.
+// UserError      fixable by the user (configuration, files, data, hardware): one clean message with what was asked,
+// what
+//                was found and what to do; exit code 2.
 // InternalError  an invariant of ours broke: message with file and line; exit code 1.
 #pragma once
 
@@ -29,7 +30,7 @@ class UserError : public std::runtime_error {
   std::string message_, remedy_;
 };
 
-// Several user errors found together, for configuration: what() lists them all.
+// Several user errors found together; what() lists them all.
 class UserErrors : public UserError {
  public:
   explicit UserErrors(std::vector<UserError> errors);
@@ -52,7 +53,7 @@ class InternalError : public std::logic_error {
     if (!(condition)) ::megalith::fail_internal(__FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
   } while (false)
 
-// a / b for integers that must divide; InternalError otherwise.
+// Exact division; InternalError otherwise.
 constexpr int64_t div_exact(int64_t a, int64_t b) {
   if (b == 0 || a % b != 0) fail_internal(__FILE__, __LINE__, "a % b == 0", fmt::format("{} does not divide {}", b, a));
   return a / b;
@@ -60,7 +61,7 @@ constexpr int64_t div_exact(int64_t a, int64_t b) {
 
 constexpr int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A narrowing conversion that must keep the value; InternalError otherwise.
+// A value-preserving conversion; InternalError otherwise.
 template <typename To, typename From>
 constexpr To narrow(From value) {
   const To result = static_cast<To>(value);

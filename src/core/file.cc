@@ -1,4 +1,3 @@
-// Files; see file.h.
 #include "core/file.h"
 
 #include <fcntl.h>
@@ -25,7 +24,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// A descriptor for writing, or for what is flushed; it closes itself. input_file.h has the one for reading.
+// For writing and flushing; input_file.h has the one for reading.
 class Descriptor {
  public:
   Descriptor(const fs::path& path, int flags, mode_t mode, std::string_view action)
@@ -54,7 +53,7 @@ void write_all(int fd, const std::byte* data, size_t size, const fs::path& path)
 }
 
 void sync_descriptor(int fd, const fs::path& path) {
-  // Some file systems cannot flush a folder and say EINVAL: there a rename is as durable as it gets.
+  // Some file systems cannot flush a folder (EINVAL); there a rename is as durable as it gets.
   if (retry_interrupted([&] { return ::fsync(fd); }) != 0 && errno != EINVAL && errno != ENOTSUP)
     fail_file("flush", path, errno);
 }
@@ -66,8 +65,8 @@ fs::path parent_of(const fs::path& path) {
 
 constexpr std::string_view kTemporaryMark = ".tmp-", kReplacedSuffix = ".old";
 
-// A name beside `target` that nobody else uses at the same time: process and address tell threads of one machine apart,
-// the clock tells machines apart that share a file system.
+// A unique name beside `target`: process and address distinguish threads of one machine, the clock distinguishes
+// machines that share a file system.
 fs::path temporary_beside(const fs::path& target, const void* owner) {
   const auto ticks = std::chrono::system_clock::now().time_since_epoch().count();
   return parent_of(target) / fmt::format(".{}{}{}-{:x}-{:x}", target.filename().string(), kTemporaryMark, ::getpid(),
@@ -107,8 +106,8 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   return entries;
 }
 
-// AddressSanitizer does not watch mappings. Under it a file is copied to memory of exactly its size, so that a read
-// behind the last byte is found. Very large files are not: tests make sparse ones.
+// AddressSanitizer does not watch mappings, so under it files are copied to memory of exactly their size; not very
+// large ones: tests make sparse files.
 constexpr bool is_copied(size_t size) {
 #if defined(__SANITIZE_ADDRESS__)
   return size <= size_t{64} << 20;
@@ -117,15 +116,15 @@ constexpr bool is_copied(size_t size) {
 #endif
 }
 
-// Makes the folder `temporary` the target. Returns where the old target lies now; empty when there was none.
+// Makes the folder `temporary` the target. Returns where the old target is now; empty if there was none.
 fs::path put_in_place(const fs::path& temporary, const fs::path& target, bool replace) {
   if (!replace || !fs::exists(target)) {
     rename_path(temporary, target);
     return {};
   }
-  if (try_rename(temporary, target, RENAME_EXCHANGE)) return temporary;  // at no moment is there no target
-  // Not every file system can exchange, and a folder that is not empty cannot be renamed over. Between these two
-  // renames the old folder is whole under a name that tells its own.
+  if (try_rename(temporary, target, RENAME_EXCHANGE)) return temporary;  // the target exists at every moment
+  // Not every file system can exchange, and a non-empty folder cannot be renamed over. Between these two renames the
+  // old folder is whole under a name that identifies it.
   fs::path old = temporary;
   old += kReplacedSuffix;
   remove_tree(old);
@@ -247,7 +246,8 @@ MappedFile::MappedFile(const fs::path& path, Access access) : path_(path) {
       const ssize_t count = retry_interrupted(
           [&] { return ::pread(file.descriptor(), copy.get() + done, size_ - done, static_cast<off_t>(done)); });
       if (count < 0) fail_file("read", path, errno);
-      if (count == 0) break;  // the file was cut meanwhile: the rest stays zero, where a mapping would raise SIGBUS
+      if (count == 0) break;  // the file was truncated meanwhile: the rest stays zero, where a mapping would raise
+                              // SIGBUS
       done += static_cast<size_t>(count);
     }
     data_ = copy.release();
@@ -354,7 +354,7 @@ AtomicDirectory::AtomicDirectory(fs::path target, bool replace)
   remove_tree(temporary_);
   try {
     make_directories(temporary_);
-  } catch (...) {  // no destructor runs for an object whose constructor throws
+  } catch (...) {  // no destructor runs after a throwing constructor
     try_remove_tree(temporary_);
     throw;
   }
@@ -364,7 +364,7 @@ AtomicDirectory::~AtomicDirectory() {
   if (!is_committed_) try_remove_tree(temporary_);
 }
 
-// When it throws, the target is what it was before, as far as the file system still takes changes.
+// If it throws, the target is as before, as far as the file system still takes changes.
 void AtomicDirectory::commit() {
   MEGALITH_CHECK(!is_committed_, "{} was committed already", target_.string());
   for (const fs::directory_entry& entry : list_tree(temporary_)) {
@@ -379,7 +379,7 @@ void AtomicDirectory::commit() {
     throw;
   }
   is_committed_ = true;
-  // The new folder is whole whatever becomes of the old one, which lies under a hidden name.
+  // The new folder is complete, whatever becomes of the old one under its hidden name.
   if (!old.empty()) try_remove_tree(old);
 }
 

@@ -1,4 +1,3 @@
-// See finding.h.
 #include "core/finding.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr FindingLevel kFindingLevels[] = {FindingLevel::kOk, FindingLevel::kNote, FindingLevel::kWarning,
                                            FindingLevel::kError};
-// Hosts beyond this number are counted, not named, so that a person can read the line.
+// Further hosts are counted, not named, to keep the line readable.
 constexpr size_t kMostHosts = 8;
 
 FindingLevel level_named(const std::string& name) {
@@ -47,7 +46,6 @@ OrderedJson json_of(const Finding& finding) {
   return object;
 }
 
-// "(3 of 4 ranks: host a rank 0-1, host b rank 2)"
 std::string who_text(const std::vector<const RankFindings*>& who, size_t num_ranks) {
   std::vector<std::pair<std::string, std::vector<int>>> hosts;
   for (const RankFindings* one : who) {
@@ -167,7 +165,7 @@ Findings shared_findings(std::span<const RankFindings> ranks) {
         shared.push_back(finding);
         who.emplace_back();
       }
-      // A check may say several things on one rank.
+      // A check may report several things on one rank.
       if (who[index].empty() || who[index].back() != &rank) who[index].push_back(&rank);
     }
   }

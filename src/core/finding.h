@@ -1,5 +1,5 @@
-// What a check reports: a finding has a level, what was found and what to do. Lists of findings are shown as text or
-// as JSON, and those of many ranks are merged into one.
+// The results of checks: level, what was found and what to do. Lists are shown as text or JSON; those of many ranks can
+// be merged.
 #pragma once
 
 #include <span>
@@ -25,7 +25,7 @@ struct Finding {
   std::string check;  // "/dev/shm": unique in its topic, unless one check looks at several things
   FindingLevel level = FindingLevel::kOk;
   std::string found;   // one line
-  std::string remedy;  // one line; empty when there is nothing to do
+  std::string remedy;  // one line; empty if there is nothing to do
 
   bool operator==(const Finding&) const = default;
 };
@@ -35,14 +35,14 @@ using Findings = std::vector<Finding>;
 void append(Findings& all, Findings more);
 int64_t count_level(std::span<const Finding> findings, FindingLevel level);
 
-// One block for each topic in order of appearance, one line for each finding with its remedy below; counts at the end.
+// A block per topic in order of appearance, a line per finding with its remedy below; counts at the end.
 std::string findings_text(std::span<const Finding> findings);
 std::string counts_text(std::span<const Finding> findings);  // "no errors, 2 warnings, 1 note"
 
 // {"topics": {topic: [{"check", "level", "found", "remedy"}]}, "num_errors", "num_warnings", "num_notes", "level"}
 OrderedJson findings_json(std::span<const Finding> findings);
 
-// A list as text that one rank sends another, and back. InternalError for any other text.
+// For sending a list between ranks. InternalError for any other text.
 std::string pack_findings(std::span<const Finding> findings);
 Findings unpack_findings(std::string_view text);
 
@@ -52,9 +52,8 @@ struct RankFindings {
   Findings findings;
 };
 
-// The warnings and errors of all ranks (given in rank order), one for each check and level. Its text is the lowest
-// rank's, and names the ranks and hosts that share it: "/dev/shm is 64 MiB (3 of 4 ranks: host a rank 0-1, host b
-// rank 2)".
+// The warnings and errors of all ranks (in rank order), one per check and level. Its text is the lowest rank's, plus
+// the ranks and hosts that share it: "/dev/shm is 64 MiB (3 of 4 ranks: host a rank 0-1, host b rank 2)".
 Findings shared_findings(std::span<const RankFindings> ranks);
 
 // "0-3, 7"; ascending numbers.

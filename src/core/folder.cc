@@ -1,4 +1,3 @@
-// See folder.h.
 #include "core/folder.h"
 
 #include <algorithm>

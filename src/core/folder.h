@@ -1,4 +1,4 @@
-// What lies in a folder, asked without a fuss: whatever is missing or cannot be read is not there. Nothing throws.
+// The contents of folders, without throwing: what is missing or unreadable is not there.
 #pragma once
 
 #include <filesystem>
@@ -7,10 +7,10 @@
 
 namespace megalith {
 
-// Links are followed: one that leads nowhere is not there.
+// Follows links: a dangling one is not there.
 bool is_there(const std::filesystem::path& path);
 
-// The names in a folder, sorted, hidden ones included.
+// The sorted names in a folder, including hidden ones.
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 }  // namespace megalith

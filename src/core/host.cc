@@ -1,4 +1,3 @@
-// See host.h.
 #include "core/host.h"
 
 #include <unistd.h>

@@ -1,11 +1,11 @@
-// Which machine this is.
+// The name of this machine.
 #pragma once
 
 #include <string>
 
 namespace megalith {
 
-// Its name in its own words, "localhost" when it has none.
+// "localhost" if it has none.
 std::string host_name();
 
 }  // namespace megalith

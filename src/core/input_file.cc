@@ -1,4 +1,3 @@
-// See input_file.h.
 #include "core/input_file.h"
 
 #include <fcntl.h>
@@ -22,7 +21,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// What kind of irregular file it is; "" for a regular file.
+// "" for a regular file.
 std::string_view irregular_kind(const struct stat& info) {
   switch (info.st_mode & S_IFMT) {
     case S_IFREG:
@@ -46,7 +45,7 @@ bool is_null_device(const struct stat& info) {
   return S_ISCHR(info.st_mode) && major(info.st_rdev) == 1 && minor(info.st_rdev) == 3;
 }
 
-// descriptor  -1 before it is opened: then a character device may still be a terminal
+// descriptor  -1 before opening: a character device may still be a terminal
 void require_input(const struct stat& info, InputKind kind, int descriptor, const fs::path& path) {
   const std::string_view found = irregular_kind(info);
   if (found.empty()) return;
@@ -61,8 +60,8 @@ void require_input(const struct stat& info, InputKind kind, int descriptor, cons
                   "put the file that belongs there in its place");
 }
 
-// Until the pipe has something to read, or a writer has closed it. Nothing of the sort is a program that hangs, so the
-// line goes straight to standard error: files are read before there is a logger, and below those who have one.
+// Waits until the pipe has data, or its writer has closed it. Silence would look like a hang, so a line goes straight
+// to standard error: files are read before there is a logger, and below those who have one.
 void wait_for_writer(int descriptor, const fs::path& path) {
   constexpr int kQuiet_ms = 1000;
   pollfd watched{.fd = descriptor, .events = POLLIN, .revents = 0};
@@ -104,11 +103,11 @@ void fail_file(std::string_view action, const fs::path& path, int error_number) 
 }
 
 InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
-  // Looked at before it is opened: opening a device may act on it, and a socket fails with an error that says little.
+  // Checked before opening: opening a device may act on it, and a socket fails with an unhelpful error.
   struct stat info {};
   if (retry_interrupted([&] { return ::stat(path.c_str(), &info); }) != 0) fail_file("open", path, errno);
   require_input(info, kind, /*descriptor=*/-1, path);
-  // Another file may have taken its place by now: so it is opened without waiting for a pipe, and looked at again.
+  // The file may have been replaced, so it is opened without waiting for a pipe and checked again.
   fd_ = retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); });
   if (fd_ < 0) fail_file("open", path, errno);
   try {
@@ -120,7 +119,7 @@ InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
       if (flags < 0 || ::fcntl(fd_, F_SETFL, flags & ~O_NONBLOCK) != 0) fail_file("read", path, errno);
     }
   } catch (...) {
-    close_descriptor(fd_);  // no destructor runs for an object whose constructor throws
+    close_descriptor(fd_);  // no destructor runs after a throwing constructor
     throw;
   }
   size_ = S_ISREG(info.st_mode) ? static_cast<size_t>(info.st_size) : 0;
@@ -147,7 +146,7 @@ void require_regular_file(int descriptor, const fs::path& path) {
 namespace {
 
 std::string read_until(InputFile& file, size_t most) {
-  // The size is a first guess: files of /proc say 0, and a pipe has none.
+  // The size is a first guess: 0 for files of /proc and for pipes.
   std::string content(std::min(file.size(), most - 1) + 1, '\0');
   size_t size = 0;
   while (size < most) {

@@ -1,4 +1,3 @@
-// JSON helpers; see json.h.
 #include "core/json.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int kMaxDepth = 512;
 
-// Values as they appear in messages: short, so that a message stays one line.
+// Short, so that a message stays one line.
 std::string excerpt(const Json& value) {
   std::string text = dump_json(value);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
@@ -27,7 +26,7 @@ std::string excerpt(const Json& value) {
   throw UserError(fmt::format("{} is {}, expected {}", what, excerpt(value), expected));
 }
 
-// Nothing from 2^53 on: there a double no longer says which whole number was meant.
+// Nothing from 2^53 on, where doubles are no longer exact.
 std::optional<int64_t> whole_of(double value) {
   if (!(std::abs(value) < 0x1p53) || value != std::floor(value)) return std::nullopt;
   return static_cast<int64_t>(value);
@@ -103,7 +102,7 @@ struct Reader<std::vector<T>> {
   }
 };
 
-// A scan before parsing: copying and writing deep values recurses, so depth has to end somewhere.
+// Before parsing: copying and writing deep values recurses.
 void check_depth(std::string_view text, std::string_view where) {
   int depth = 0;
   bool in_string = false;
@@ -136,7 +135,7 @@ Json parse_json(std::string_view text, std::string_view where) {
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::parse_error& error) {
-    // error.byte counts from 1 and points behind the character that did not fit.
+    // error.byte counts from 1 and points after the offending character.
     const size_t byte = std::min(error.byte == 0 ? 0 : error.byte - 1, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte), '\n');
     std::string reason = error.what();

@@ -1,4 +1,3 @@
-// Logger and Progress; see log.h.
 #include "core/log.h"
 
 #include <unistd.h>
@@ -13,7 +12,7 @@ namespace megalith {
 namespace {
 
 void write_to_stderr(std::string_view text) {
-  // write(2), not stdio: one call a line keeps the lines of several ranks on one terminal whole.
+  // write(2), not stdio: one call per line keeps lines of several ranks on one terminal whole.
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0) {
@@ -68,7 +67,7 @@ std::string Logger::prefix() const {
 }
 
 void Logger::write(LogLevel level, std::string_view message) {
-  // Only rank 0 writes info lines, so they need no prefix that says which rank speaks.
+  // Only rank 0 writes info lines, so they need no prefix.
   const std::string speaker = level == LogLevel::kInfo ? "" : prefix();
   const std::string text = fmt::format("{}{}{}\n", speaker, level_word(level), visible_text(message));
   std::lock_guard lock(mutex_);

@@ -1,12 +1,10 @@
-// The logger: passed by reference to whoever speaks, never looked up. Diagnostics go to standard error; standard output
-// is left to results.
+// The logger: passed by reference, never looked up. Diagnostics go to standard error; standard output is for results.
 //
-//   debug, warn, error   every rank; with more than one rank each line starts with who speaks: [rank 5 dp1 tp1 pp0]
+//   debug, warn, error   every rank; with several, each line starts with its rank: [rank 5 dp1 tp1 pp0]
 //   info, note           only rank 0; a note is one line about a value that works but may surprise, each text once
 //
-// A line is written with one write, so lines of several threads never mix; what a terminal would obey in others' names
-// and texts is written out (core/visible_text.h). Progress shows how far a long piece of work is: one line rewritten in
-// place on a terminal, a line every few seconds elsewhere.
+// A line is one write, so threads never mix; control characters are escaped (core/visible_text.h). Progress is one line
+// rewritten in place on a terminal, a line every few seconds elsewhere.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,13 +25,13 @@ namespace megalith {
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kSilent };
 
 struct LoggerSettings {
-  LogLevel level = LogLevel::kInfo;  // what is below this is dropped
+  LogLevel level = LogLevel::kInfo;  // lower levels are dropped
   int rank = 0;
   int world_size = 1;
   std::string coordinates;  // "dp1 tp1 pp0", added to the prefix; may be empty
-  // Receives whole lines with their line break. Standard error when empty.
+  // Receives whole lines with their line break. Standard error if empty.
   std::function<void(std::string_view)> write;
-  // Whether a status line may be rewritten in place. By default: standard error is a terminal, and `write` is not set.
+  // Status lines may be rewritten in place. By default: standard error is a terminal, and `write` is not set.
   std::optional<bool> is_terminal;
 };
 
@@ -64,20 +62,20 @@ class Logger {
     if (enabled(LogLevel::kError)) write(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // A text of several lines from rank 0, as it is: start-up report, tables.
+  // Several lines from rank 0, verbatim: start-up report, tables.
   void block(std::string_view text);
 
-  // The rank is known only after the command line has been read. Not to be called while other threads log.
+  // The rank is known only after the command line has been read. Not while other threads log.
   void set_rank(int rank, int world_size, std::string coordinates = "");
   void set_level(LogLevel level) { settings_.level = level; }
 
-  // Whether a message of this level would be written here.
+  // True if a message of this level would be written here.
   bool enabled(LogLevel level) const;
   bool is_terminal() const { return is_terminal_; }
-  // "[rank 5 dp1 tp1 pp0] ", or "" for a single rank: for messages that are printed elsewhere.
+  // "[rank 5 dp1 tp1 pp0] ", or "" for a single rank: for messages printed elsewhere.
   std::string prefix() const;
 
-  // The line at the bottom of a terminal, kept below what is logged; "" removes it. Does nothing elsewhere.
+  // The bottom line of a terminal, kept below what is logged; "" removes it. Does nothing elsewhere.
   void set_status(std::string_view line);
 
  private:
@@ -98,15 +96,14 @@ struct ProgressSettings {
   double redraw_every_s = 0.1;  // on a terminal
 };
 
-// How far a long piece of work is, with rate and time left:
+// Progress of a long piece of work, with rate and time left:
 //
 //   prepare: 12.4 k of 36.0 k documents (34 %), 4.1 k documents/s, ETA 6 s
 //
-// Speaks only on rank 0. advance() may be called from any thread, and costs an atomic addition and a look at the
-// clock.
+// Only on rank 0. advance() is thread-safe and costs an atomic addition and a look at the clock.
 class Progress {
  public:
-  // total  units of work; 0 when it is not known (then no percentage and no ETA)
+  // total  units of work; 0 if unknown (then no percentage and no ETA)
   Progress(Logger& log, std::string title, int64_t total, std::string unit, ProgressSettings settings = {});
   ~Progress();  // removes the status line
   Progress(const Progress&) = delete;
@@ -114,9 +111,8 @@ class Progress {
 
   void advance(int64_t amount = 1) { show_if_due(done_.fetch_add(amount, std::memory_order_relaxed) + amount); }
   void set(int64_t done);
-  // The line as it would be shown now.
   std::string line() const;
-  // Removes the status line; without a terminal, and if any line was shown before, writes the last state.
+  // Removes the status line; without a terminal, writes the last state if any line was shown.
   void finish();
 
   int64_t done() const { return done_.load(std::memory_order_relaxed); }

@@ -1,4 +1,3 @@
-// See number_of.h.
 #include "core/number_of.h"
 
 #include <fmt/format.h>

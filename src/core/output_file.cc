@@ -1,4 +1,3 @@
-// See output_file.h.
 #include "core/output_file.h"
 
 #include "core/input_file.h"
@@ -6,13 +5,13 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kBeginning = 4096;  // bytes in which a mark is looked for
+constexpr size_t kBeginning = 4096;  // bytes searched for a mark
 
 bool holds_mark(const std::filesystem::path& path, std::string_view mark) {
   try {
     return !mark.empty() && read_beginning(path, kBeginning).find(mark) != std::string::npos;
   } catch (const UserError&) {
-    return false;  // what cannot be read is not known to be ours
+    return false;  // unreadable: not known to be ours
   }
 }
 

@@ -1,8 +1,7 @@
-// Whether a file may be written where a command was told to: what is there may be somebody's only copy.
+// Decides whether a command may overwrite an output file, which may be somebody's only copy.
 //
-// A file is replaced where --overwrite asks for it, and where its beginning shows that this program wrote it for the
-// same purpose, as with a page that is drawn again and again. Folders of models and of checkpoints have rules of their
-// own (train/outputs.h, cli/convert.cc).
+// A file is replaced with --overwrite, or if its beginning shows that this program wrote it for the same purpose, such
+// as a redrawn page. Folders of models and checkpoints have their own rules (train/outputs.h, cli/convert.cc).
 #pragma once
 
 #include <filesystem>
@@ -13,7 +12,7 @@
 
 namespace megalith {
 
-// What the beginning of a file of ours holds, for files that are recognised.
+// The marks at the beginning of our own files.
 inline constexpr std::string_view kPageMark = " · Megalith</title>", kRunsPageMark = "runs · Megalith</title>",
                                   kVerdictsMark = "megalith verify",
                                   kLossPlotMark = "aria-label=\"Loss\">\n<style>\n  .paper {",
@@ -22,10 +21,10 @@ inline constexpr std::string_view kPageMark = " · Megalith</title>", kRunsPageM
                                   kMetricsMark = "{\"kind\":\"", kBenchMark = "{\"benchmark\":\"",
                                   kBlocksMark = "{\"block\":0,\"document\":";
 
-// Nothing where there is no file, an empty one, a device or a pipe, or a file that holds the mark in its first 4096
-// bytes; the error otherwise, unless it is overwritten.
+// Nothing if there is no file, an empty one, a device or a pipe, or one with the mark in its first 4096 bytes;
+// otherwise the error, unless overwriting.
 // option  that names the file: "page_file"
-// mark    of the command's own files; empty: they have none, and are replaced only when asked for
+// mark    of the command's own files; empty: replaced only when asked
 std::optional<UserError> check_replaceable(std::string_view option, const std::filesystem::path& path,
                                            std::string_view mark, bool overwrite);
 

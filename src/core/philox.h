@@ -1,14 +1,14 @@
 // Philox4x32-10: random numbers as a function of a key and a position, without state.
 //
-// Weights are drawn and activations dropped by (seed, canonical name, global index), never by rank, so one seed gives
-// the same model under every layout, any slice of a tensor can be drawn by itself, and a resumed run replays nothing.
+// Weights and dropout are drawn by (seed, canonical name, global index), never by rank, so one seed gives the same
+// model under every layout, any slice can be drawn by itself, and a resumed run replays nothing.
 //
 //   key      64 bits, from make_philox_key(seed, name)
-//   counter  128 bits: the low 64 are a block of four elements (index / 4), the high 64 a stream (0 for weights; a
-//            sample's global position, say, for dropout)
+//   counter  128 bits: the low 64 are a block of four elements (index / 4), the high 64 a stream (0 for weights; e.g.
+//            a sample's global position for dropout)
 //
-// Element i is word i % 4 of block i / 4. Everything here is inline and constant-evaluable; GPU kernels repeat the ten
-// rounds and are compared with this file. Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+// Element i is word i % 4 of block i / 4. GPU kernels repeat the ten rounds and are compared with this file. Source:
+// Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 #pragma once
 
 #include <array>
@@ -21,13 +21,11 @@ namespace megalith {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
-// A 128-bit counter, `low` being the least significant half.
 struct PhiloxCounter {
   uint64_t low = 0;
   uint64_t high = 0;
 };
 
-// Four random words for a key and a counter.
 constexpr PhiloxBlock philox(uint64_t key, PhiloxCounter counter) {
   constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
@@ -55,7 +53,7 @@ constexpr uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The key of everything drawn under `name` (a canonical parameter name, or "dropout.model.layers.3.mlp"). The same in
+// The key of everything drawn under `name` (a canonical parameter name, or "dropout.model.layers.3.mlp"), the same in
 // every build and on every machine: FNV-1a of the name, mixed with the seed.
 constexpr uint64_t make_philox_key(uint64_t seed, std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325;
@@ -63,19 +61,18 @@ constexpr uint64_t make_philox_key(uint64_t seed, std::string_view name) {
   return mix_bits(hash + mix_bits(seed + 0x9E3779B97F4A7C15));
 }
 
-// The random word of element `index`.
 constexpr uint32_t random_word_at(uint64_t key, uint64_t index, uint64_t stream = 0) {
   return philox(key, {index / 4, stream})[index % 4];
 }
 
-// In [0, 1), a multiple of 2^-32 (so rounding to float may give 1; use random_word_at() >> 8 for floats in [0, 1)).
+// In [0, 1), a multiple of 2^-32 (rounding to float may give 1; use random_word_at() >> 8 for floats in [0, 1)).
 constexpr double uniform_from_word(uint32_t word) { return word * 0x1p-32; }
 constexpr double uniform_at(uint64_t key, uint64_t index, uint64_t stream = 0) {
   return uniform_from_word(random_word_at(key, index, stream));
 }
 
-// The four standard normal values of one block, by Box and Muller in double: words 0 and 1 give values 0 and 1, words
-// 2 and 3 give values 2 and 3. The radius comes from 32 bits, so |value| stays below 6.77.
+// The four standard normal values of a block, by Box and Muller in double: words 0 and 1 give values 0 and 1, words 2
+// and 3 give values 2 and 3. The radius comes from 32 bits, so |value| < 6.77.
 inline std::array<double, 4> normals_of_block(uint64_t key, uint64_t block, uint64_t stream = 0) {
   const PhiloxBlock words = philox(key, {block, stream});
   std::array<double, 4> values;
@@ -89,13 +86,11 @@ inline std::array<double, 4> normals_of_block(uint64_t key, uint64_t block, uint
   return values;
 }
 
-// The standard normal value of element `index`.
 inline double normal_at(uint64_t key, uint64_t index, uint64_t stream = 0) {
   return normals_of_block(key, index / 4, stream)[index % 4];
 }
 
-// Writes the standard normal values of elements first, first + 1, … to out[0], out[1], …: what a loop over normal_at
-// gives, at a quarter of the cost.
+// Writes the values of normal_at for first, first + 1, … to out[0], out[1], …, at a quarter of the cost.
 template <typename T>
 void fill_normal(uint64_t key, uint64_t first, T* out, uint64_t count, uint64_t stream = 0) {
   for (uint64_t i = 0; i < count;) {

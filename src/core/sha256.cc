@@ -1,4 +1,3 @@
-// SHA-256 and SHA-1; see sha256.h.
 #include "core/sha256.h"
 
 #include <fmt/format.h>

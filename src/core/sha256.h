@@ -1,8 +1,5 @@
-// SHA-256 and SHA-1 over data that comes in pieces. The hub names large files by SHA-256, and small ones, as git does,
-// by SHA-1. The libraries that we link have neither. SHA-1 is no proof against malice; here it is only git's name of a
-// file.
-//
-// Source: FIPS 180-4.
+// SHA-256 and SHA-1 over data in pieces, by which the hub names large and small files (git's names); our libraries have
+// neither. SHA-1 proves nothing against malice. Source: FIPS 180-4.
 #pragma once
 
 #include <array>
@@ -14,7 +11,7 @@
 
 namespace megalith {
 
-// Cuts a stream into blocks of 64 bytes and pads the last one, as both functions ask.
+// Cuts a stream into padded blocks of 64 bytes for both functions.
 class ShaBlocks {
  public:
   void update(std::span<const std::byte> bytes);
@@ -35,7 +32,6 @@ class Sha256 final : public ShaBlocks {
  public:
   // 64 lower-case digits; ends the stream.
   std::string hex();
-  // The same as 32 bytes; ends the stream.
   std::string bytes();
 
  private:

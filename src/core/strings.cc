@@ -1,4 +1,3 @@
-// Text helpers; see strings.h.
 #include "core/strings.h"
 
 #include <fmt/format.h>
@@ -9,7 +8,7 @@
 namespace megalith {
 namespace {
 
-// A name with case and separators taken away: micro-batchSize and micro_batch_size compare equal.
+// Without case and separators: micro-batchSize and micro_batch_size compare equal.
 std::string bare(std::string_view name) {
   std::string result;
   for (const char c : lower_case(name)) {
@@ -18,7 +17,7 @@ std::string bare(std::string_view name) {
   return result;
 }
 
-// How many typing errors two names may be apart and still be taken for one word; short words must agree almost wholly.
+// The most typing errors between two names taken for one word; short words must agree almost wholly.
 size_t allowed_slips(size_t length) {
   if (length <= 4) return 1;
   if (length <= 8) return 2;
@@ -51,7 +50,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr size_t kLongestName = 200;  // anything longer is no name, and the table would be large
+  constexpr size_t kLongestName = 200;  // longer is no name, and the table would be large
   if (word.size() > kLongestName) return "";
   const std::string wanted = bare(word);
   std::string best;

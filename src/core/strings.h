@@ -1,4 +1,4 @@
-// Small text helpers: similarity of names, joining, and numbers as a person reads them.
+// Text helpers: similarity of names, joining, and human-readable numbers.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +9,24 @@
 
 namespace megalith {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string alignment; Damerau
-// 1964). Cost O(|a|·|b|).
+// Insertions, deletions, substitutions and swaps of neighbours from a to b (optimal string alignment; Damerau 1964).
+// Cost O(|a|·|b|).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate most like `word`, whatever its case and separators; "" when none is near enough to be a typing error.
+// The candidate most like `word`, ignoring case and separators; "" if none is near enough to be a typing error.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 std::string lower_case(std::string_view text);
 std::string_view trim(std::string_view text);  // blanks, tabs and line ends at both sides
 
-// An option's name as it is compared: '-' is '_'.
+// Option names compare with '-' as '_'.
 std::string fold_name(std::string_view name);
 
-// The words of a text that stand apart by blanks, tabs and line ends.
+// Splits at blanks, tabs and line ends.
 std::vector<std::string> split_words(std::string_view text);
 
-// Breaks at blanks so that no line is longer than `width` columns unless one word is.
+// Breaks at blanks into lines of at most `width` columns, unless one word is longer.
 std::vector<std::string> wrap(std::string_view text, size_t width);
 
 // Three significant digits with a decimal suffix: 950, 12.4 k, 8.03 B (k, M, B, T).

@@ -1,4 +1,3 @@
-// Timestamps; see time.h.
 #include "core/time.h"
 
 #include <array>

@@ -1,4 +1,3 @@
-// Texts without what a terminal obeys; see visible_text.h.
 #include "core/visible_text.h"
 
 #include <fmt/format.h>
@@ -10,7 +9,7 @@ namespace megalith {
 namespace {
 
 struct Character {
-  size_t length = 0;  // in bytes; 0: the byte is no UTF-8
+  size_t length = 0;  // in bytes; 0: the byte is not UTF-8
   uint32_t code = 0;
 };
 

@@ -1,12 +1,11 @@
-// Results that do not vary from run to run. On a CPU they do not anyway for a fixed number of threads; on a GPU this
-// excludes algorithms that add in the order of arrival.
+// Reproducible results. On a CPU they are for a fixed number of threads; on a GPU this excludes algorithms that add in
+// order of arrival.
 #pragma once
 
 namespace megalith {
 
-// Changes LibTorch's process-wide settings: for main functions, before the first operator runs. An operator that has no
-// deterministic form throws when it is called. Sets CUBLAS_WORKSPACE_CONFIG unless the environment has it, which cuBLAS
-// reads when it is first used.
+// Process-wide: for main functions, before the first operator runs. Operators without a deterministic form then throw.
+// Sets CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads at first use, unless the environment has it.
 void set_deterministic(bool is_deterministic);
 
 bool is_deterministic();

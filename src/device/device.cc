@@ -1,4 +1,3 @@
-// See device.h.
 #include "device/device.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -77,7 +76,7 @@ c10::Device select_device(DeviceChoice choice, int local_rank) {
 CpuFeatures cpu_features() {
   CpuFeatures features;
 #if defined(__x86_64__)
-  // The built-in tests ask the operating system too (it must save the wide registers); gcc 12 has no name for AMX.
+  // The built-in tests also ask the operating system (it must save the wide registers); gcc 12 has no name for AMX.
   __builtin_cpu_init();
   features.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   features.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

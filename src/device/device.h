@@ -1,4 +1,4 @@
-// Which device a rank computes on, and what that device is good at.
+// The device of a rank and its features.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,19 +20,17 @@ struct DeviceOptions {
   void visit(OptionVisitor& visitor);
 };
 
-// The accelerators that this LibTorch can use now: NVIDIA's or AMD's GPUs, 0 for a CPU build or without a driver.
+// NVIDIA or AMD GPUs that this LibTorch can use; 0 for a CPU build or without a driver.
 int accelerator_count();
 
-// The number of a rank's accelerator among those that its process sees: the rank's number on its machine, or 0 where
-// the launcher shows each process one of its own. UserError when there are fewer.
-//   num_of_machine  GPUs that the driver lists, whoever may see them; 0 where it lists none
+// The index of a rank's accelerator among those visible: its rank on the machine, or 0 if its process sees only one.
+// UserError if there are too few.
+//   num_of_machine  GPUs that the driver lists, visible or not; 0 if it lists none
 int accelerator_index(int local_rank, int num_visible, int num_of_machine);
 
-// The rank's device, made current: the CPU, or the accelerator with the number of accelerator_index(). kAuto takes an
-// accelerator when there is one. UserError: kGpu without an accelerator, or too few of them.
+// The rank's device, made current. kAuto prefers an accelerator. UserError: kGpu without an accelerator, or too few.
 c10::Device select_device(DeviceChoice choice, int local_rank);
 
-// What the processor can multiply in hardware, as the operating system allows it.
 struct CpuFeatures {
   bool avx2 = false;
   bool avx512 = false;       // F, BW, DQ and VL together, as ATen's AVX512 kernels need them
@@ -42,12 +40,11 @@ struct CpuFeatures {
 };
 CpuFeatures cpu_features();
 
-// Whether matrix products of bf16 run at least as fast as those of fp32: AMX, AVX512_BF16 or Arm's bf16 on a CPU; every
-// accelerator from NVIDIA's Ampere and AMD's CDNA on.
+// True if bf16 matrix products are at least as fast as fp32: AMX, AVX512_BF16 or Arm's bf16 on a CPU; every accelerator
+// from NVIDIA's Ampere and AMD's CDNA on.
 bool has_native_bf16(const c10::Device& device);
 
-// Asks the kernel for the AMX tiles, which a process may not touch otherwise; true when AMX can be used. For main
-// functions, before threads start.
+// Asks the kernel's permission to use AMX tiles; true if granted. For main functions, before threads start.
 bool enable_amx();
 
 // For the start-up report: "CPU Intel(R) Xeon(R) Platinum 8488C, 2 cores, AMX bf16, 24 GiB", "GPU 3 of 8 (cuda), 139

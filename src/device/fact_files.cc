@@ -1,4 +1,3 @@
-// See fact_files.h.
 #include "device/fact_files.h"
 
 #include <algorithm>

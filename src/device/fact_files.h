@@ -1,5 +1,4 @@
-// Reading the small files in which a system describes itself, for machine.h and machine_access.h. Whatever is missing
-// reads as empty; nothing throws.
+// Reads the small files in which a system describes itself. Missing files read as empty; nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +11,12 @@
 
 namespace megalith::fact_files {
 
-// Empty when there is none.
 std::string file_text(const std::filesystem::path& path);
 std::vector<std::string> lines_of(const std::string& text);
 std::string trimmed(const std::filesystem::path& path);
-// Nothing unless the whole text, but for blanks around it, is a number.
+// Nothing unless the whole text, trimmed, is a number.
 std::optional<int64_t> whole_number(std::string_view text);
-// "cpu17", "node0": the prefix and a number.
+// True for the prefix and a number: "cpu17", "node0".
 bool is_numbered(const std::string& name, std::string_view prefix);
 // Lines "Key:   value" and "Key value".
 std::map<std::string, std::string> fields_of(const std::string& text, std::string_view separators);

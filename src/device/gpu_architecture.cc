@@ -1,5 +1,5 @@
-// See gpu_architecture.h. What runs where: the chapters on binary and PTX compatibility of NVIDIA's CUDA C++
-// programming guide; LLVM's user guide for AMDGPU.
+// Compatibility rules: the chapters on binary and PTX compatibility of NVIDIA's CUDA C++ programming guide; LLVM's user
+// guide for AMDGPU.
 #include "device/gpu_architecture.h"
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 #include "core/finding.h"
 #include "device/machine.h"
 
-// A list with commas; src/ops/Kernels.cmake gives it.
+// Comma-separated, from src/ops/Kernels.cmake.
 #ifndef MEGALITH_GPU_ARCHITECTURES
 #define MEGALITH_GPU_ARCHITECTURES ""
 #endif
@@ -22,8 +22,8 @@
 namespace megalith {
 namespace {
 
-// cudaDeviceGetAttribute() and its numbers are part of CUDA's stable interface. LibTorch brings it into the process,
-// and so no header of CUDA's is needed.
+// cudaDeviceGetAttribute() and its numbers are part of CUDA's stable interface; LibTorch loads it, so no CUDA header is
+// needed.
 constexpr int kMajorAttribute = 75, kMinorAttribute = 76;
 
 std::string nvidia_architecture(int device) {
@@ -35,8 +35,7 @@ std::string nvidia_architecture(int device) {
   return fmt::format("sm_{}{}", major, minor);
 }
 
-// The driver lists all GPUs of the machine, whichever of them the process may see: only when they are alike it is known
-// which this one is.
+// The driver lists all GPUs of the machine, visible or not: the answer is known only if all are alike.
 std::string amd_architecture() {
   std::string found;
   for (const GpuFacts::Device& gpu : read_gpus("/").devices) {
@@ -46,7 +45,7 @@ std::string amd_architecture() {
   return found;
 }
 
-// "90a-real" is code of chip 90 that only it runs, without a form for the driver.
+// "90a-real": code for chip 90 only, without PTX.
 struct NvidiaTarget {
   int number = 0;               // 10 * major + minor
   bool is_exact = false;        // 90a: no other chip
@@ -113,7 +112,7 @@ ArchitectureFit check_architecture(std::string_view device, const std::vector<st
     std::optional<ArchitectureFit> fit;
     if (number) {
       const std::optional<NvidiaTarget> target = nvidia_target(text);
-      // What is no number ("all", "native") was resolved by the compiler, and is not known here.
+      // Words ("all", "native") were resolved by the compiler and are unknown here.
       if (!target) return ArchitectureFit::kNative;
       fit = fit_of(*target, *number);
     } else if (text.substr(0, text.find(':')) == device) {
@@ -166,7 +165,7 @@ Finding check_kernels(const std::optional<std::string>& device, const std::vecto
 
 bool has_fp8_products(std::string_view architecture) {
   if (const std::optional<int> number = nvidia_number(architecture)) return *number >= 89;
-  // gfx90a and all before it have none; of the workstations' chips those of the twelfth series have.
+  // Not gfx90a and before; among workstation chips, the twelfth series.
   for (const std::string_view series : {"gfx94", "gfx95", "gfx12"}) {
     if (architecture.starts_with(series)) return true;
   }

@@ -1,5 +1,4 @@
-// See gpu_settings.h. What is not set: TORCH_NCCL_AVOID_RECORD_STREAMS, which has been LibTorch's way since 2.7 and now
-// only makes it warn.
+// Deliberately not set: TORCH_NCCL_AVOID_RECORD_STREAMS, LibTorch's default since 2.7, now only causes a warning.
 #include "device/gpu_settings.h"
 
 #include <ATen/Context.h>
@@ -20,8 +19,8 @@ GpuSetting variable(std::string name, std::string value) {
   return {GpuSettingKind::kVariable, std::move(name), std::move(value), std::move(itself)};
 }
 
-// "NVIDIA B200", "NVIDIA GB300", "NVIDIA RTX PRO 6000 Blackwell Server Edition". A name that says nothing of it is
-// taken for an older chip, where the cautious value is right.
+// "NVIDIA B200", "NVIDIA GB300", "NVIDIA RTX PRO 6000 Blackwell Server Edition". Unknown names count as older chips,
+// for which the cautious value is right.
 bool is_blackwell(const std::string& name) {
   if (name.find("Blackwell") != std::string::npos) return true;
   for (const std::string_view series : {" B", " GB"}) {
@@ -39,18 +38,18 @@ std::vector<GpuSetting> wanted_gpu_settings(const GpuSettingFacts& facts) {
   if (facts.vendor == GpuVendor::kNone) return {};
   std::vector<GpuSetting> settings;
   if (facts.vendor == GpuVendor::kNvidia) {
-    // Blocks of varying sizes leave no holes that nothing fits into.
+    // Avoids fragmentation by blocks of varying sizes.
     settings.push_back(
         {GpuSettingKind::kAllocator, "expandable_segments", "True", {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}});
-    // 32 MiB of scratch, with which cuBLAS chooses among all its algorithms, and the same one every time.
+    // 32 MiB of scratch: cuBLAS chooses among all its algorithms, always the same one.
     settings.push_back(variable("CUBLAS_WORKSPACE_CONFIG", ":4096:8"));
     settings.push_back(variable("TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED", "1"));
-    // With one queue kernels start in the order of their issue, so that a collective of tensor parallelism begins
-    // before the product that hides it. Later chips keep that order by themselves.
+    // With one queue kernels start in issue order, so a tensor-parallel collective begins before the product that hides
+    // it. Later chips keep that order anyway.
     const bool keeps_order = !facts.gpu_names.empty() && std::ranges::all_of(facts.gpu_names, is_blackwell);
     const bool wants_one_queue = facts.tensor_parallel_size > 1 && !keeps_order;
     settings.push_back(variable("CUDA_DEVICE_MAX_CONNECTIONS", wants_one_queue ? "1" : "32"));
-    // Kernels of several communicators of a rank start in the order of their issue on every rank.
+    // Kernels of a rank's communicators start in issue order on every rank.
     if (facts.world_size > 1) settings.push_back(variable("NCCL_LAUNCH_ORDER_IMPLICIT", "1"));
   }
   settings.push_back({GpuSettingKind::kReductions, "reductions of 16-bit products in 16 bits", "off", {}});
@@ -60,7 +59,7 @@ std::vector<GpuSetting> wanted_gpu_settings(const GpuSettingFacts& facts) {
 GpuSettingFacts gpu_setting_facts(DeviceChoice choice, int tensor_parallel_size, int world_size) {
   GpuSettingFacts facts;
   if (choice == DeviceChoice::kCpu) return facts;
-  // Whether there is a device is not asked: the driver would start, and read its variables.
+  // Does not ask for a device: the driver would start and read its variables.
   if (at::Context::hasROCM()) {
     facts.vendor = GpuVendor::kAmd;
   } else if (at::Context::hasCUDART()) {

@@ -1,4 +1,3 @@
-// See graph.h.
 #include "device/graph.h"
 
 #include <atomic>

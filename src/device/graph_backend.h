@@ -1,4 +1,4 @@
-// A kind of device's own graphs, as graph.h uses them. LibTorch 2.11 has no interface of its own for that.
+// A device type's own graphs, as graph.h uses them. LibTorch 2.11 has no interface for that.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -8,13 +8,11 @@
 
 namespace megalith {
 
-// One graph of the thread's current device.
 class GraphBackend {
  public:
   virtual ~GraphBackend() = default;
-  // Captures what comes to the thread's current stream, until end(), which the same thread calls. Other threads may do
-  // what they like meanwhile.
-  // pool  of which its memory is: another graph's, or {0, 0} for one of its own
+  // Captures the thread's current stream until end() on the same thread. Other threads are unaffected.
+  // pool  for its memory: another graph's, or {0, 0} for one of its own
   virtual void begin(c10::MempoolId_t pool) = 0;
   virtual void end() = 0;
   virtual void replay() = 0;
@@ -26,7 +24,7 @@ using GraphMaker = std::unique_ptr<GraphBackend> (*)();
 // at::cuda::CUDAGraph; null in builds without CUDA's headers.
 GraphMaker cuda_graph_maker();
 
-// For a kind of device that LibTorch does not bring: the tests' one. Called before threads start.
+// For device types that are not LibTorch's own: the tests'. Called before threads start.
 void set_graph_maker(c10::DeviceType type, GraphMaker maker);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// See graph_backend.h: graph.cc's part that needs CUDA's headers.
+// The part of graph.cc that needs CUDA's headers; see graph_backend.h.
 #include "device/graph_backend.h"
 
 #ifdef MEGALITH_CUDA_HEADERS

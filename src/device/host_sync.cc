@@ -1,4 +1,3 @@
-// See host_sync.h.
 #include "device/host_sync.h"
 
 #include <ATen/record_function.h>
@@ -18,18 +17,17 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kMostRanges = 5;  // of a place: the outer ones say little more
+constexpr size_t kMostRanges = 5;  // of a place; the outer ones say little more
 
-// LibTorch hands what is kept under such a kind on from a thread to those that run its backward. It uses none of its
-// own kinds for tests.
+// A kind of thread state that LibTorch passes on to backward's threads; it does not use the test kinds itself.
 c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO_2; }
 
 class Forbidden final : public c10::DebugInfoBase {};
 
 bool is_forbidden() { return c10::ThreadLocalDebugInfo::get(kind()) != nullptr; }
 
-// Where the first exception since the beginning came from: LibTorch says only that something waits, and by the time
-// that its error arrives here the ranges are closed. Backward runs on threads of its own.
+// The place of the first exception: LibTorch's error says only that something waits, and arrives after the ranges have
+// closed. Backward runs on its own threads.
 class FirstFailure {
  public:
   static FirstFailure& instance() {
@@ -54,7 +52,7 @@ class FirstFailure {
   std::string place_;
 };
 
-// "torch::autograd::CppNode<megalith::(anonymous namespace)::LinearFunction>" is LinearFunction to a reader.
+// Shortens "torch::autograd::CppNode<megalith::(anonymous namespace)::LinearFunction>" to LinearFunction.
 std::string readable(std::string name) {
   for (const std::string_view noise :
        {"torch::autograd::CppNode<", "torch::autograd::generated::", "megalith::", "(anonymous namespace)::"}) {
@@ -64,14 +62,12 @@ std::string readable(std::string name) {
   return name;
 }
 
-// The ranges that are open on this thread, the outermost first.
 std::vector<std::string>& open_ranges() {
   static thread_local std::vector<std::string> ranges;
   return ranges;
 }
 
-// LibTorch's operators call one another: of such a chain the innermost is told, which waits, and the outermost, which
-// was called.
+// Names the innermost of nested LibTorch operators, which waits, and the outermost, which was called.
 std::string place_here() {
   const std::vector<std::string>& ranges = open_ranges();
   const auto is_of_libtorch = [&](size_t i) { return ranges[i].starts_with("aten::"); };
@@ -96,7 +92,7 @@ void close_range(const at::RecordFunction& /*range*/, at::ObserverContext* /*con
   open_ranges().pop_back();
 }
 
-// Forbids waits and watches ranges while it lives, on this thread and on those of its backward.
+// Forbids waits and watches ranges while it lives, on this thread and its backward's.
 class Watch {
  public:
   explicit Watch(const c10::Device& device) : device_(device), forbidden_(kind(), std::make_shared<Forbidden>()) {

@@ -1,4 +1,3 @@
-// See host_sync_cuda.h.
 #include "device/host_sync_cuda.h"
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Reading /proc, /sys and /dev; see machine.h. Formats: proc(5), the kernel's documentation of cgroup v1 and v2, of
+// Reads /proc, /sys and /dev. Formats: proc(5), the kernel's documentation of cgroup v1 and v2, of
 // sysfs-class-infiniband and of amdkfd's topology.
 #include "device/machine.h"
 
@@ -20,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using namespace fact_files;
 
-// Version 1 says "no limit" with the largest multiple of a page.
+// Version 1's "no limit" is the largest multiple of a page.
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 struct ControlGroupLimit {
   std::optional<int64_t> limit, used, cache;
 };
 
-// Pages of files that a group and those below it hold. Version 1 counts those below under names of their own.
+// File pages of a group and its descendants. Version 1 counts descendants under separate names.
 std::optional<int64_t> control_group_cache(const fs::path& group) {
   const auto fields = fields_of(file_text(group / "memory.stat"), " ");
   for (const std::string prefix : {"total_", ""}) {
@@ -39,8 +39,8 @@ std::optional<int64_t> control_group_cache(const fs::path& group) {
   return std::nullopt;
 }
 
-// The tightest limit of a group and of its ancestors. In a container the files often lie at the top, whatever path the
-// group has outside, so the top is always read too.
+// The tightest limit of a group and its ancestors, and of the top, where a container's files often are, whatever the
+// group's path outside.
 ControlGroupLimit tightest_limit(const fs::path& mount, fs::path group, const char* limit_name, const char* used_name) {
   ControlGroupLimit tightest;
   group = group.relative_path();
@@ -56,7 +56,7 @@ ControlGroupLimit tightest_limit(const fs::path& mount, fs::path group, const ch
   }
 }
 
-// The groups of this process: of version 2, and of version 1 the one of a controller ("memory", "cpu").
+// The group of version 2, and in version 1 that of a controller ("memory", "cpu").
 struct ControlGroups {
   std::string v2 = "/", v1 = "/";
 };
@@ -100,7 +100,6 @@ std::optional<double> quota_in_v1(const fs::path& group) {
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
-// Lowers `least` to the least that the group or one of its ancestors has.
 void take_tightest_quota(const fs::path& mount, fs::path group, std::optional<double> (*quota_in)(const fs::path&),
                          std::optional<double>& least) {
   group = group.relative_path();
@@ -112,8 +111,8 @@ void take_tightest_quota(const fs::path& mount, fs::path group, std::optional<do
   }
 }
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar …" and "… Open Kernel Module for x86_64 560.28.03
-// …": the first word of digits with a dot.
+// The first word of digits with a dot in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar …" or "…
+// Open Kernel Module for x86_64 560.28.03 …".
 std::string nvidia_version(const std::string& text) {
   const size_t end = text.find('\n');
   for (const std::string& word : split_words(text.substr(0, end))) {
@@ -124,14 +123,14 @@ std::string nvidia_version(const std::string& text) {
   return "";
 }
 
-// amdkfd writes 90402 for gfx942: major, then two digits each of minor and stepping, which are hexadecimal in the name.
+// amdkfd writes 90402 for gfx942: major, then two digits each of minor and stepping, hexadecimal in the name.
 std::string gfx_name(int64_t version) {
   return fmt::format("gfx{}{:x}{:x}", version / 10000, version / 100 % 100, version % 100);
 }
 
 void add_amd_devices(const fs::path& root, GpuFacts& facts) {
   const fs::path nodes = root / "sys/class/kfd/kfd/topology/nodes";
-  // Product names are told by the display driver, by PCI address.
+  // The display driver knows product names, by PCI address.
   std::vector<std::string> products;
   for (const std::string& card : names_in(root / "sys/class/drm")) {
     if (!is_numbered(card, "card")) continue;
@@ -313,7 +312,7 @@ std::optional<Mount> mount_of(const fs::path& root, const fs::path& path) {
     if (words.size() < 5 || words.end() - dash < 3) continue;
     const std::string point = unescaped(words[4]);
     const bool is_below = point == "/" || wanted == point || wanted.starts_with(point + "/");
-    // When two file systems are mounted at one place, the later hides the earlier.
+    // A later mount at the same place hides the earlier.
     if (is_below && (!best || point.size() >= best->point.size())) best = Mount{point, dash[1], unescaped(dash[2])};
   }
   return best;

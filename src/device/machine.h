@@ -1,6 +1,5 @@
-// What the operating system tells of this machine: processors, memory, GPUs and their drivers, NUMA, limits, RDMA
-// ports, mounts. Read from the files below a root folder, which is "/" except in tests. A file that is missing or
-// cannot be read leaves its field empty; nothing here throws.
+// The operating system's facts about this machine. Read below a root folder ("/" except in tests). Missing or
+// unreadable files leave fields empty; nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +12,30 @@
 namespace megalith {
 
 struct CpuFacts {
-  std::string model;                   // "Intel(R) Xeon(R) Platinum 8488C"; empty when not told (Arm)
+  std::string model;                   // "Intel(R) Xeon(R) Platinum 8488C"; empty if unknown (Arm)
   int num_processors = 0;              // hardware threads
-  std::vector<std::string> governors;  // of clock frequencies: the distinct ones
+  std::vector<std::string> governors;  // distinct clock governors
 };
 CpuFacts read_cpu(const std::filesystem::path& root);
-// Processors' worth of time that the control groups of the process grant, the tightest of its ancestors; nothing
-// without a limit. 2.5 in a container that was started with --cpus 2.5.
+// Processors that the process's control groups grant, the tightest of its ancestors: 2.5 in a container started with
+// --cpus 2.5; nothing without a limit.
 std::optional<double> read_cpu_quota(const std::filesystem::path& root);
 
 struct MemoryFacts {
   std::optional<int64_t> total_bytes, available_bytes, swap_total_bytes, swap_free_bytes;
-  // What the control groups of the process allow and use, the tightest of its ancestors; empty without a limit.
+  // Limit and use of the process's control groups, the tightest of its ancestors; empty without a limit.
   std::optional<int64_t> limit_bytes, limit_used_bytes;
-  std::optional<int64_t> limit_cache_bytes;  // of that, pages of files, which the kernel gives back when asked
-  std::string transparent_huge_pages;        // "always", "madvise", "never"; empty when not told
+  std::optional<int64_t> limit_cache_bytes;  // of that, file pages, which the kernel can reclaim
+  std::string transparent_huge_pages;        // "always", "madvise", "never"; empty if unknown
 };
 MemoryFacts read_memory(const std::filesystem::path& root);
 
 struct GpuFacts {
-  bool has_nvidia = false, has_amd = false;  // device nodes that a driver has made: /dev/nvidiactl, /dev/kfd
-  std::string nvidia_driver, amd_driver;     // versions; empty when not told
+  bool has_nvidia = false, has_amd = false;  // drivers' device nodes exist: /dev/nvidiactl, /dev/kfd
+  std::string nvidia_driver, amd_driver;     // versions; empty if unknown
   struct Device {
-    std::string name;          // "NVIDIA H200"; of AMD's the product's name when the driver tells it, else "AMD GPU"
-    std::string architecture;  // "gfx942"; empty when not told
+    std::string name;          // "NVIDIA H200"; AMD's product name if known, else "AMD GPU"
+    std::string architecture;  // "gfx942"; empty if unknown
     std::optional<int64_t> memory_bytes;
   };
   std::vector<Device> devices;
@@ -46,7 +45,7 @@ GpuFacts read_gpus(const std::filesystem::path& root);
 struct SystemFacts {
   std::string host, kernel;  // "5.15.0-105-generic"
   std::optional<int64_t> numa_balancing;
-  int num_numa_nodes = 0;  // 0: not told
+  int num_numa_nodes = 0;  // 0: unknown
 };
 SystemFacts read_system(const std::filesystem::path& root);
 
@@ -71,11 +70,10 @@ std::vector<RdmaPort> read_rdma_ports(const std::filesystem::path& root);
 struct Mount {
   std::string point, type, source;  // "/home", "nfs4", "server:/home"
 };
-// The mount that an absolute path lies on; nothing when the table cannot be read.
+// The mount of an absolute path; nothing if the table cannot be read.
 std::optional<Mount> mount_of(const std::filesystem::path& root, const std::filesystem::path& path);
 
-// Bytes of the file system that holds a folder; nothing when it cannot be asked. Whose root the path has is the
-// caller's business.
+// Space of a folder's file system; nothing if unknown. The path is used as it is, without a root.
 struct SpaceFacts {
   int64_t total_bytes = 0, free_bytes = 0;    // free: for ordinary users
   int64_t total_inodes = 0, free_inodes = 0;  // 0 in all: the file system does not count them

@@ -1,5 +1,4 @@
-// What this process may do with the machine, and how the machine is set: device nodes and their groups, tracing, clocks
-// of AMD's GPUs, firewalls, ROCm's version. Read as machine.h reads, from the files below a root folder.
+// This process's permissions and the machine's settings. Read below a root folder, as in machine.h.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +11,27 @@ namespace megalith {
 
 struct DeviceNode {
   std::string path;   // "/dev/kfd"
-  std::string group;  // that owns it: "render", or its number where /etc/group has no name for it
+  std::string group;  // owner: "render", or its number if /etc/group has no name for it
   bool may_open = false;
 };
 
 struct AccessFacts {
-  bool has_amd_driver = false;  // the kernel has loaded amdgpu, whether this process sees its devices or not
+  bool has_amd_driver = false;  // the kernel has loaded amdgpu, even if its devices are hidden
   std::optional<DeviceNode> kfd;
   std::vector<DeviceNode> render;  // /dev/dri/renderD*
   std::vector<DeviceNode> verbs;   // /dev/infiniband/uverbs*
-  // Yama's level: 0 lets processes of a user trace one another, 3 nobody; nothing: the kernel has no Yama.
+  // Yama's level: from 0, a user's processes may trace each other, to 3, no tracing; nothing: no Yama.
   std::optional<int64_t> ptrace_scope;
   bool has_trace_capability = false;  // CAP_SYS_PTRACE
 };
 AccessFacts read_access(const std::filesystem::path& root);
 
-// How the driver of AMD's GPUs chooses clocks, the distinct answers of all cards: "auto", "perf_determinism", "high",
-// "low", "manual", …; empty when not told.
+// Distinct clock settings of all AMD cards: "auto", "perf_determinism", "high", "low", "manual", …; empty if unknown.
 std::vector<std::string> read_gpu_clock_levels(const std::filesystem::path& root);
 
-// Those that are switched on: "ufw", "firewalld". In a container the host's are not seen.
+// Active ones: "ufw", "firewalld". A container cannot see the host's.
 std::vector<std::string> read_firewalls(const std::filesystem::path& root);
 
-// What is installed in /opt/rocm; empty when it is not there.
 struct RocmInstallation {
   std::string rocm;       // "6.3.4"
   std::string hipblaslt;  // "0.13.0"

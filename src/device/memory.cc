@@ -1,4 +1,3 @@
-// See memory.h.
 #include "device/memory.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -20,8 +19,8 @@
 namespace megalith {
 namespace {
 
-// LibTorch's allocator is one for the process and lives as long as it, and so does its counter. It asks malloc how
-// large a block is, so it needs no header that would break alignment.
+// Process-wide and permanent, like LibTorch's allocator. It asks malloc for a block's size: a header would break
+// alignment.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& instance() {
@@ -65,11 +64,11 @@ class CountingAllocator final : public c10::Allocator {
 };
 
 bool is_counting() {
-  // instance() must not be called before count_cpu_memory(): it would wrap whatever allocator is current then.
+  // Not before count_cpu_memory(): it would wrap whatever allocator is current then.
   return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()) != nullptr;
 }
 
-// A line "VmRSS:   1234 kB" of /proc/self/status or /proc/meminfo, in bytes; 0 when missing.
+// A line "VmRSS:   1234 kB" of /proc/self/status or /proc/meminfo, in bytes; 0 if missing.
 int64_t proc_bytes(const char* path, const std::string& key) {
   std::istringstream file(try_read_facts(path).value_or(""));
   for (std::string line; std::getline(file, line);) {
@@ -81,7 +80,7 @@ int64_t proc_bytes(const char* path, const std::string& key) {
 int64_t cgroup_limit() {
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::istringstream file(try_read_facts(path).value_or(""));
-    int64_t limit = 0;  // version 2 says "max" when there is none, version 1 a huge number
+    int64_t limit = 0;  // without a limit version 2 says "max", version 1 a huge number
     if (file >> limit && limit > 0) return limit;
   }
   return std::numeric_limits<int64_t>::max();

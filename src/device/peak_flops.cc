@@ -1,5 +1,5 @@
-// See peak_flops.h. Sources: NVIDIA's data sheets of A10, A30, A100, L4, L40S, H20, H100, H200, GH200, B200 and GB200;
-// AMD's of MI210, MI250X (half of the card: a GPU is one of its two dies), MI300A, MI300X, MI325X, MI350X, MI355X.
+// Sources: NVIDIA's data sheets of A10, A30, A100, L4, L40S, H20, H100, H200, GH200, B200 and GB200; AMD's of MI210,
+// MI250X (half of the card: a GPU is one of its two dies), MI300A, MI300X, MI325X, MI350X, MI355X.
 #include "device/peak_flops.h"
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace megalith {
 namespace {
 
 struct PeakRow {
-  std::string_view words;  // in the name, all of them, in any order
+  std::string_view words;  // all must be in the name, in any order
   std::string_view architecture;
   double tflops;
 };
 
-// The first row that fits decides, so what is special comes before what is general.
+// The first match decides, so special rows precede general ones.
 constexpr PeakRow kPeaks[] = {
     {"GB200", "", 2500},    {"B200", "", 2250},     {"GH200", "", 989.4},   {"H200 NVL", "", 835.5},
     {"H200", "", 989.4},    {"H100 PCIe", "", 756}, {"H100 NVL", "", 835},  {"H100", "", 989.4},
@@ -28,7 +28,7 @@ constexpr PeakRow kPeaks[] = {
     {"MI210", "", 181},     {"", "gfx950", 2306.9}, {"", "gfx942", 1307.4}, {"", "gfx90a", 191.5},
 };
 
-// Whether the word stands in the name by itself: "A10" is not in "A100".
+// True if the name contains the whole word: "A10" is not in "A100".
 bool has_word(std::string_view name, std::string_view word) {
   const auto is_letter = [&](size_t i) {
     return i < name.size() && (std::isalnum(static_cast<unsigned char>(name[i])) != 0);
@@ -62,7 +62,7 @@ std::optional<double> known_peak_flops(std::string_view name, std::string_view a
 
 std::optional<double> peak_flops(const c10::Device& device, at::ScalarType dtype) {
   if (device.is_cpu()) return std::nullopt;
-  // Which of the machine's GPUs a process sees is not asked: only where all are of one kind is the name that of ours.
+  // The process may not see all GPUs: the name is known only if all are of one kind.
   std::string name;
   for (const GpuFacts::Device& one : read_gpus("/").devices) {
     if (!name.empty() && name != one.name) return known_peak_flops("", architecture_of(device), dtype);

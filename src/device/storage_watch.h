@@ -1,9 +1,6 @@
-// Measures the memory of a computation that runs on the meta device, which allocates none: how many bytes the storages
-// that this thread has made since would take, those that still live, and the most at any time.
-//
-// On the meta device operators run for their shapes only, so a forward and backward pass of a model of any size takes
-// milliseconds. What the watch sees are the results of LibTorch's operators, views of one storage once; tensors from
-// before, such as parameters, do not count. Nor does what a real kernel would need while it runs.
+// Measures the memory of a computation on the meta device: the bytes that storages made by this thread would take, now
+// and at the peak. Counted are results of LibTorch's operators, views of one storage once; not earlier tensors, such as
+// parameters, nor the workspace of real kernels.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +10,7 @@ namespace megalith {
 
 class StorageWatch {
  public:
-  // Watches until it is destroyed. When a thread has several, only the newest sees anything.
+  // Watches until destroyed. Only the newest in a thread sees anything.
   StorageWatch();
   ~StorageWatch();
   StorageWatch(const StorageWatch&) = delete;

@@ -1,4 +1,3 @@
-// See stream.h.
 #include "device/stream.h"
 
 #include <ATen/DeviceAccelerator.h>

@@ -1,5 +1,5 @@
-// Streams and events over c10's generic interface, so that callers are the same for NVIDIA, AMD and the CPU. A CPU has
-// one stream on which everything is done when it is issued: there, waiting and ordering do nothing.
+// Streams and events over c10's generic interface. A CPU has one stream on which everything is done when issued; there,
+// waiting and ordering do nothing.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,11 +10,9 @@
 
 namespace megalith {
 
-// The stream on which operators called by this thread run.
 c10::Stream current_stream(const c10::Device& device);
 
-// Another stream from LibTorch's pool, to run beside the current one: for copies and communication. Ask for high
-// priority when others wait for the work.
+// Another stream from LibTorch's pool, for copies and communication. Ask for high priority if others wait for the work.
 c10::Stream side_stream(const c10::Device& device, bool has_high_priority = false);
 
 // Blocks until everything issued on the device has run.
@@ -32,7 +30,7 @@ class StreamScope {
   c10::Stream previous_;
 };
 
-// A point in a stream that others can wait for. On the CPU, a point in time.
+// A point in a stream to wait for. On the CPU, a point in time.
 class StreamEvent {
  public:
   explicit StreamEvent(const c10::Device& device, bool has_timing = false);
@@ -41,10 +39,9 @@ class StreamEvent {
   StreamEvent& operator=(StreamEvent&&) noexcept;
 
   void record(const c10::Stream& stream);
-  // What is issued on `stream` from now on runs after the recorded point. Does not block the caller.
+  // Does not block the caller.
   void make_wait(const c10::Stream& stream) const;
   bool is_done() const;
-  // Blocks the caller until the recorded point has been reached.
   void wait() const;
   // From this event to a later one; both recorded, made with timing, and reached.
   double elapsed_ms(const StreamEvent& later) const;

@@ -1,4 +1,3 @@
-// See threads.h.
 #include "device/threads.h"
 
 #include <ATen/Parallel.h>
@@ -57,7 +56,7 @@ int usable_cores() {
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
       if (!CPU_ISSET(cpu, &allowed)) continue;
       const std::string topology = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", cpu);
-      // A processor whose place is not told counts as a core of its own.
+      // A processor of unknown place counts as its own core.
       physical.emplace(read_int(topology + "physical_package_id").value_or(0),
                        read_int(topology + "core_id").value_or(-1 - cpu));
     }
@@ -90,7 +89,7 @@ int set_num_threads(const ThreadOptions& options, int ranks_on_this_machine) {
 
 bool ProcessorShare::has_processor_for_each() const {
   const double available = quota > 0 ? std::min<double>(processors, quota) : processors;
-  // Half a thread of others, such as a shell's or a monitor's, is not worth a change.
+  // Half a thread of others, such as a shell or monitor, is tolerated.
   return threads <= 1 || threads * ranks <= available - others_load + 0.5;
 }
 
@@ -98,8 +97,8 @@ ProcessorShare processor_share(int threads, int ranks_on_this_machine) {
   ProcessorShare share{.threads = threads, .ranks = ranks_on_this_machine};
   share.processors = omp_get_num_procs();
   share.quota = read_cpu_quota("/").value_or(0);
-  // "0.84 0.51 0.33 3/712 4242": what ran in the last minute may have been a run of ours that has ended, so it counts
-  // only as far as so much wants to run now.
+  // "0.84 0.51 0.33 3/712 4242": the last minute's load may be of an earlier run of ours, so it counts only as far as
+  // so much wants to run now.
   std::istringstream file(try_read_facts("/proc/loadavg").value_or(""));
   double load = 0, skipped = 0;
   int running = 0;

@@ -1,4 +1,3 @@
-// See transfer.h.
 #include "device/transfer.h"
 
 #include <ATen/ATen.h>

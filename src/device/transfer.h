@@ -1,4 +1,4 @@
-// Copies between the host's memory and a device that the host does not wait for.
+// Copies between host and device without waiting.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,23 +7,23 @@
 
 namespace megalith {
 
-// Whether the device has memory of its own beside the host's: not the CPU, and not kMeta.
+// True unless the CPU or kMeta.
 bool has_own_memory(at::Device device);
 
-// An empty tensor of host memory that copies to and from `device` need not wait for: pinned beside an accelerator.
+// An empty host tensor whose copies to and from `device` are asynchronous: pinned for an accelerator.
 at::Tensor empty_for_copies(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
 
-// A tensor of host memory on the device: through pinned memory to an accelerator, before what the current stream does
-// next. The allocator of pinned memory keeps the copy until the stream has passed it. Any other tensor: Tensor::to().
+// A host tensor on the device: to an accelerator through pinned memory, kept until the current stream has passed the
+// copy. Other tensors: Tensor::to().
 at::Tensor sent_to(const at::Tensor& tensor, at::Device device);
 
-// A tensor on its way to the host, behind what the current stream was given before. From the CPU: the tensor itself.
+// A tensor on its way to the host, after earlier work on the current stream. From the CPU: the tensor itself.
 class HostCopy {
  public:
   HostCopy();  // of nothing
   explicit HostCopy(const at::Tensor& tensor);
 
-  // Waits until it has come; again: at once.
+  // Waits until it has come; idempotent.
   const at::Tensor& wait() const;
 
  private:

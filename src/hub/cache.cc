@@ -1,4 +1,3 @@
-// The hub's cache; see cache.h.
 #include "hub/cache.h"
 
 #include <fcntl.h>
@@ -55,7 +54,7 @@ fs::path expanded_path(std::string text, const EnvironmentMap& environment) {
   return text;
 }
 
-// Leaves the timeout as it is where the variable is not set.
+// Keeps the timeout if the variable is not set.
 void read_timeout_variable(const EnvironmentMap& environment, const std::string& name,
                            std::chrono::milliseconds& timeout) {
   const std::string value = hub_variable(environment, name);
@@ -177,8 +176,8 @@ void link_hub_blob(const HubSettings& settings, const HubName& name, const std::
   std::error_code error;
   if (fs::equivalent(target, blob, error)) return;
   make_directories(target.parent_path());
-  // Made under another name and then renamed: readers of the snapshot find the old link, the new one, or none. The name
-  // lies outside the snapshot, so a process that is killed here leaves nothing that could be taken for a file of it.
+  // Made under another name and renamed, so readers of the snapshot find the old link, the new one, or none. It is
+  // outside the snapshot, so a process killed here leaves nothing that could pass for one of its files.
   const fs::path locks = hub_lock_folder(settings, name), temporary = locks / fmt::format("{}.link", hash);
   make_directories(locks);
   fs::remove(temporary, error);
@@ -217,11 +216,11 @@ HubLock::HubLock(const HubSettings& settings, const HubName& name, const std::st
       if (waited - told >= std::chrono::seconds(10)) on_wait(told = waited);
     }
     struct stat status {};
-    // The former holder may have removed the lock's file: then a lock on it guards nothing, and we try again.
+    // The former holder may have removed the lock's file; a lock on it guards nothing, so try again.
     if (error == 0 && ::fstat(fd_, &status) == 0 && status.st_nlink > 0) return;
     close_descriptor(fd_);
     fd_ = -1;
-    if (error != 0) return;  // no locks on this file system; files still appear whole, at worst twice fetched
+    if (error != 0) return;  // no locks on this file system; files still appear whole, at worst fetched twice
   }
 }
 

@@ -1,8 +1,8 @@
-// The hub's cache on this machine, in huggingface_hub's own layout, so that each finds what the other fetched:
+// The hub's local cache, in huggingface_hub's layout, so each finds what the other fetched:
 //
 //   CACHE/models--org--name/blobs/HASH                  a file's bytes, by its SHA-256 (large) or git's SHA-1 (small)
-//                          /blobs/HASH.incomplete       the first bytes of one that is being fetched
-//                          /refs/main                   the commit that a branch or tag named when it was last asked
+//                          /blobs/HASH.incomplete       the first bytes of a blob being fetched
+//                          /refs/main                   the commit of a branch or tag when last asked
 //                          /snapshots/COMMIT/file       a relative link to its blob
 //   CACHE/datasets--org--name/…
 //   CACHE/.locks/models--org--name/HASH.lock            held (flock) while a blob is fetched
@@ -23,19 +23,18 @@
 
 namespace megalith {
 
-// How long we wait for a hub, and how much of an answer we read. Only `total` is an option; tests lower the others.
+// Time and size limits for a hub's answers. Only `total` is an option; tests lower the others.
 struct HubPatience {
   std::chrono::milliseconds connect_timeout{10'000};  // HF_HUB_ETAG_TIMEOUT
   std::chrono::milliseconds stall_timeout{10'000};    // HF_HUB_DOWNLOAD_TIMEOUT
   std::chrono::milliseconds first_pause{1'000};       // between tries; doubles
   std::chrono::milliseconds total{600'000};           // hub_timeout_minutes
-  std::chrono::milliseconds answer{30'000};           // of a list or a header, and a second more for each 64 KiB
+  std::chrono::milliseconds answer{30'000};           // of a list or a header, plus a second for each 64 KiB
   // About 130 000 files. The hub advises against more than 100 000 in a repository.
   size_t most_list_bytes = size_t{32} << 20;
 };
 
-// From the variables that huggingface_hub reads, and our options. The token is for requests only: no message or file
-// may hold it.
+// From huggingface_hub's variables and our options. No message or file may hold the token.
 struct HubSettings {
   std::filesystem::path cache;       // HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub
   std::filesystem::path token_path;  // HF_TOKEN_PATH, else $HF_HOME/token
@@ -46,32 +45,32 @@ struct HubSettings {
   HubPatience patience;
   std::string ca_file;  // REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE
 
-  std::string shown_endpoint() const;  // without a password that it may have
+  std::string shown_endpoint() const;  // without a password
 };
 
-// UserError: an endpoint that is no URL, a token that no header can carry, a timeout that is no number.
+// UserError for a malformed endpoint URL, a token that no header can carry, a timeout that is not a number.
 HubSettings read_hub_settings(const EnvironmentMap& environment, const HubOptions& options = {});
 
-// Where a repository lies in the cache: CACHE/models--org--name.
+// CACHE/models--org--name.
 std::filesystem::path hub_repo_folder(const HubSettings& settings, const HubName& name);
 std::filesystem::path hub_blob(const HubSettings& settings, const HubName& name, const std::string& hash);
 
-// The commit that the name's revision stands for, as far as the cache knows.
+// The commit of the name's revision, as far as the cache knows.
 std::optional<std::string> cached_commit(const HubSettings& settings, const HubName& name);
-// The folder of that commit's files, when it is there. It may hold only some of the files.
+// The folder of that commit, if present. It may be incomplete.
 std::optional<std::filesystem::path> cached_snapshot(const HubSettings& settings, const HubName& name);
 std::filesystem::path hub_snapshot(const HubSettings& settings, const HubName& name, const std::string& commit);
 
-// Records what a branch or tag names; nothing to do for a commit.
+// Records the commit of a branch or tag; does nothing for a commit.
 void write_hub_ref(const HubSettings& settings, const HubName& name, const std::string& commit);
 
-// Makes a blob appear as a file of a snapshot: a relative link, or a second name or a copy where links cannot be.
-// The caller holds the blob's lock.
+// Makes a blob appear in a snapshot: a relative link, or a hard link or copy where those are impossible. The caller
+// holds the blob's lock.
 void link_hub_blob(const HubSettings& settings, const HubName& name, const std::string& commit, const std::string& file,
                    const std::string& hash);
 
-// A lock between processes, and with huggingface_hub's: flock on a file below CACHE/.locks. Held until destruction; the
-// system releases it when the process ends, however it ends.
+// A lock between processes, including huggingface_hub's: flock on a file below CACHE/.locks, until destruction or the
+// end of the process.
 class HubLock {
  public:
   // key       the name of the lock, without ".lock"

@@ -1,4 +1,3 @@
-// The hub's HTTP interface; see client.h.
 #include "hub/client.h"
 
 #include <fcntl.h>
@@ -24,8 +23,8 @@ namespace {
 
 constexpr int kMostAnswerTries = 3;
 constexpr int kMostFileTries = 5;  // without progress
-// A try counts as progress when it brought this share of the file, and this many bytes. So a store that cuts every
-// answer short is asked a bounded number of times.
+// A try counts as progress if it brought this share of the file and this many bytes, which bounds the requests to a
+// store that cuts every answer short.
 constexpr int64_t kLeastProgressShare = 1024, kLeastProgressBytes = int64_t{64} << 10;
 constexpr int64_t kLeastAnswerBytesPerS = int64_t{64} << 10;
 constexpr int64_t kMostFileBytes = int64_t{1} << 50;
@@ -39,7 +38,7 @@ std::string plain_etag(std::string_view tag) {
   return std::string(tag);
 }
 
-// A file that arrives in pieces, perhaps over several runs, with its hash. The bytes that are there are read once.
+// A file that arrives in pieces, perhaps over several runs, and its hash. Existing bytes are read once.
 class PartialFile {
  public:
   PartialFile(fs::path path, const HubFile& file) : path_(std::move(path)), file_(file) {
@@ -48,7 +47,7 @@ class PartialFile {
     try {
       require_regular_file(fd_, path_);
     } catch (...) {
-      ::close(fd_);  // no destructor runs for an object whose constructor throws
+      ::close(fd_);  // no destructor runs after a throwing constructor
       throw;
     }
     begin_hash();
@@ -99,7 +98,7 @@ class PartialFile {
     size_ = 0;
     sha256_ = Sha256();
     sha1_ = Sha1();
-    if (file_.hash.size() == 40) sha1_.update(fmt::format("blob {}{}", file_.size, '\0'));  // as git names a file
+    if (file_.hash.size() == 40) sha1_.update(fmt::format("blob {}{}", file_.size, '\0'));  // git's name of a file
   }
   void count_in(std::span<const std::byte> bytes) {
     size_ += static_cast<int64_t>(bytes.size());
@@ -119,13 +118,13 @@ class PartialFile {
   Sha1 sha1_;
 };
 
-// The position in "bytes 100-199/200"; nothing for what is not written so.
+// The position in "bytes 100-199/200"; nothing if malformed.
 std::optional<int64_t> first_byte_of_range(const std::string& header) {
   if (!header.starts_with("bytes ")) return std::nullopt;
   return parse_integer(header.substr(6, header.find('-') - 6));
 }
 
-// The whole file's size as the store's answer states it; nothing when it states none.
+// The file's whole size according to the store's answer, if given.
 std::optional<int64_t> announced_size(const HttpResponse& response) {
   if (response.status == 200) return parse_integer(response.header("content-length"));
   const std::string range = response.header("content-range");
@@ -140,7 +139,7 @@ HubFile read_sibling(const Json& sibling, const std::string& where) {
   file.hash = json_get_or<std::string>(sibling, "blobId", "", where);
   if (const Json* lfs = find_member(sibling, "lfs", where)) {
     file.size = json_get_or<int64_t>(*lfs, "size", file.size, where);
-    // Without it the blobId would be the pointer's, not the file's.
+    // Otherwise the blobId would be the pointer's, not the file's.
     file.hash = json_get_or<std::string>(*lfs, "sha256", "", where);
   }
   if (!is_hex_digits(file.hash, 64) && !is_hex_digits(file.hash, 40)) file.hash.clear();
@@ -269,7 +268,7 @@ HttpResponse HubClient::send(HttpRequest request, std::string* body, const std::
     } catch (const HttpError& error) {
       reason = without_token(error.what());
       if (!error.is_transient()) give_up(fmt::format("the hub cannot be reached: {}", reason));
-      // Another try would be as slow, and bytes enough against a stall would let a list go on for hours.
+      // Another try would be as slow, and steady trickles would let a list go on for hours.
       if (is_slow()) {
         give_up(fmt::format("{} after {}, {} of it; fewer than {} a second are no answer", reason,
                             format_duration(watch.elapsed_s()), format_bytes(body == nullptr ? 0 : std::ssize(*body)),
@@ -310,7 +309,7 @@ HubListing HubClient::read_listing(const std::string& body, const std::string& w
   if (!siblings.is_array()) give_up(fmt::format("{}: siblings is no list", where));
   for (const Json& sibling : siblings) {
     HubFile file = read_sibling(sibling, where);
-    // A name that leads out of the snapshot would be written there.
+    // Guards against names that lead out of the snapshot.
     if (!is_safe_hub_file(file.name)) give_up(fmt::format("{} has a file with an unsafe name", where));
     listing.files.push_back(std::move(file));
   }
@@ -335,7 +334,7 @@ void HubClient::describe(const std::string& commit, HubFile& file) {
   }
 }
 
-// A file on its way, over all tries.
+// A file's transfer, over all tries.
 struct HubClient::FileTransfer {
   FileTransfer(const HubFile& listed, const fs::path& path, HubRetries& patience,
                const std::function<void(int64_t)>& progress, const std::atomic<bool>& end)
@@ -348,7 +347,7 @@ struct HubClient::FileTransfer {
     received += static_cast<int64_t>(bytes.size());
     on_bytes(static_cast<int64_t>(bytes.size()));
     retries.note_arrival();
-    // Bytes that were there before, and are fetched anew, are no progress.
+    // Refetched bytes are no progress.
     if (part.size() < next_mark) return;
     retries.note_progress();
     set_next_mark();
@@ -373,9 +372,8 @@ struct HubClient::FileTransfer {
   int64_t received = 0, next_mark = 0;
 };
 
-// How a try for a file ended.
 struct HubClient::FileTry {
-  std::string reason;     // why the file is not whole
+  std::string reason;     // why the file is incomplete
   bool is_wrong = false;  // the bytes on disk are not the file that the hub lists
   std::optional<HttpResponse> answer;
 };
@@ -399,7 +397,7 @@ HubClient::FileTry HubClient::try_file(FileTransfer& transfer) {
         const std::optional<int64_t> size = announced_size(response);
         if (size && *size != file.size) return set_wrong_size(fmt::format("{} bytes are announced", *size));
         const auto begin = first_byte_of_range(response.header("content-range"));
-        // A server that knows no ranges, or answers another one, begins anew.
+        // Start over with a server that ignores ranges or answers another one.
         if (response.status == 200 && part.size() > 0) transfer.restart();
         if (response.status == 206 && begin != part.size()) {
           transfer.restart();
@@ -439,7 +437,7 @@ void HubClient::download(const std::string& commit, const HubFile& file, const f
   FileTransfer transfer(file, incomplete, retries, on_bytes, stop);
   PartialFile& part = transfer.part;
   transfer.url = resolve_url(commit, file.name);
-  retries.note_progress();  // the bytes that were there have been read, which takes time
+  retries.note_progress();  // reading the existing bytes took time
   bool was_wrong = false;
   while (!stop) {
     FileTry last;

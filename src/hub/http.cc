@@ -1,4 +1,3 @@
-// HTTP over libcurl; see http.h.
 #include "hub/http.h"
 
 #include <curl/curl.h>
@@ -22,14 +21,14 @@ constexpr int64_t kMostHeaderBytes = int64_t{256} << 10;
 constexpr int64_t kMostDroppedBytes = int64_t{1} << 20;  // of the body of an error or a redirect
 constexpr int kLookEvery_ms = 20;                        // at stalls and should_stop
 
-// The functions of libcurl that are used here. Its ABI has been the same since version 7.16 (2006); the
-// newest of them, curl_multi_wait, came with 7.28 (2012).
+// The libcurl functions used here. Its ABI has been stable since 7.16 (2006); the newest of them, curl_multi_wait, came
+// with 7.28 (2012).
 struct CurlLibrary {
   decltype(&::curl_global_init) global_init;
   decltype(&::curl_easy_init) easy_init;
   decltype(&::curl_easy_cleanup) easy_cleanup;
   decltype(&::curl_easy_reset) easy_reset;
-  // The header turns these two into macros that check types; the functions are variadic.
+  // Macros in the header; the functions are variadic.
   CURLcode (*easy_setopt)(CURL*, CURLoption, ...);
   CURLcode (*easy_getinfo)(CURL*, CURLINFO, ...);
   decltype(&::curl_easy_strerror) easy_strerror;
@@ -80,7 +79,7 @@ CurlLibrary load_curl() {
   return curl;
 }
 
-// Loaded once a process; never unloaded, because threads may still hold handles.
+// Loaded once; never unloaded, because threads may still hold handles.
 const CurlLibrary& curl_library() {
   static const CurlLibrary library = load_curl();
   return library;
@@ -113,7 +112,7 @@ struct HttpExchange {
   std::exception_ptr failure;
 };
 
-// libcurl's C code must not see an exception: it is kept, and the transfer ends.
+// Keeps exceptions from libcurl's C code, and ends the transfer.
 template <typename Body>
 size_t guarded(HttpExchange& exchange, size_t num_bytes, const Body& body) {
   exchange.num_bytes += static_cast<int64_t>(num_bytes);
@@ -133,7 +132,7 @@ size_t on_http_header(char* data, size_t size, size_t count, void* context) {
       throw HttpError(fmt::format("{} sends headers without end", shown_url(exchange.response.url)), false);
     }
     const std::string_view line = trim({data, size * count});
-    // Each answer begins anew: those of a proxy and of `100 Continue` are passed over.
+    // Each answer begins anew, skipping a proxy's and `100 Continue`.
     if (line.starts_with("HTTP/")) exchange.response.headers.clear();
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
@@ -180,14 +179,14 @@ size_t on_http_body(char* data, size_t size, size_t count, void* context) {
   });
 }
 
-// Whether enough bytes still arrive: `quota` within each `timeout`, counted from the last time that so many were there.
+// Checks that at least `quota` bytes arrive within each `timeout`.
 class HttpStallWatch {
  public:
   explicit HttpStallWatch(const HttpSettings& settings)
       : timeout_(settings.stall_timeout),
         quota_(std::max<int64_t>(1, settings.stall_bytes_per_s * settings.stall_timeout.count() / 1000)) {}
 
-  // num_bytes  that have arrived since the request began
+  // num_bytes  since the request began
   bool is_stalled(int64_t num_bytes) {
     if (num_bytes - marked_bytes_ >= quota_) begin_at(num_bytes);
     return watch_.elapsed_ms() > static_cast<double>(timeout_.count());
@@ -248,7 +247,7 @@ CURLcode HttpClient::State::transfer(HttpExchange& exchange, const HttpRequest& 
     } else {
       int num_ready = 0;
       curl.multi_wait(multi, nullptr, 0, kLookEvery_ms, &num_ready);
-      // It returns at once while there is no socket yet, such as during the search for an address.
+      // Returns at once without a socket, such as during name resolution.
       if (num_ready == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -286,7 +285,7 @@ HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::
   const std::string range = fmt::format("{}-", request.first_byte);
   if (request.first_byte > 0) curl.easy_setopt(handle, CURLOPT_RANGE, range.c_str());
 
-  curl_slist* headers = curl.slist_append(nullptr, "Accept-Encoding: identity");  // so that sizes are those of the file
+  curl_slist* headers = curl.slist_append(nullptr, "Accept-Encoding: identity");  // so that sizes are the file's
   if (!request.secret.empty() && url_origin(url) == request.secret_origin) {
     headers = curl.slist_append(headers, fmt::format("Authorization: Bearer {}", request.secret).c_str());
   }

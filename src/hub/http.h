@@ -1,7 +1,7 @@
-// HTTP over libcurl: one request at a time, redirects followed here so that a secret stays with the host it is for.
+// HTTP over libcurl: one request at a time. Redirects are followed here, so a secret stays with its host.
 //
-// The library is loaded when the first client is made (libcurl.so.4, whichever TLS it was built with), so the program
-// starts on machines that have none. Proxies are those of the environment (https_proxy, no_proxy).
+// libcurl.so.4 is loaded with the first client, so the program starts without it. Proxies come from the environment
+// (https_proxy, no_proxy).
 #pragma once
 
 #include <chrono>
@@ -17,11 +17,11 @@
 
 namespace megalith {
 
-// No answer, or only a part of one. The message holds no query and no secret.
+// No answer, or an incomplete one. The message holds no query and no secret.
 class HttpError : public std::runtime_error {
  public:
   HttpError(const std::string& message, bool is_transient) : std::runtime_error(message), is_transient_(is_transient) {}
-  // Whether the same request may succeed a moment later.
+  // True if the same request may soon succeed.
   bool is_transient() const { return is_transient_; }
 
  private:
@@ -30,8 +30,7 @@ class HttpError : public std::runtime_error {
 
 struct HttpSettings {
   std::chrono::milliseconds connect_timeout{10'000};
-  // Once connected, this many bytes a second have to arrive over each stall_timeout: a slower answer counts as no
-  // answer.
+  // Once connected, this many bytes per second must arrive over each stall_timeout; slower counts as no answer.
   std::chrono::milliseconds stall_timeout{10'000};
   int64_t stall_bytes_per_s = 1024;
   std::string ca_file;  // certificates to trust instead of the system's
@@ -54,36 +53,36 @@ struct HttpResponse {
   HttpHeaders headers;         // of the last answer
   HttpHeaders origin_headers;  // of the answers from the host that was asked, redirects included; the latest wins
   std::string origin() const;  // of the host that answered
-  std::string url;             // that answered; may be signed, so it is not for messages
+  std::string url;             // that answered; may be signed, so not for messages
 
   // A header of the last answer, or "".
   std::string header(std::string_view name) const;
   std::string origin_header(std::string_view name) const;
 };
 
-// "https://host:443" in lower case, the port always there; "" when the text is no http or https URL.
+// "https://host:443" in lower case, always with the port; "" unless the text is an http or https URL.
 std::string url_origin(std::string_view url);
 
-// A URL as messages may show it: without user, password, query and fragment.
+// A URL for messages: without user, password, query and fragment.
 std::string shown_url(std::string_view url);
 
-// Bytes as a part of a URL's path: what is not a letter, a digit or one of "-._~" and `kept` becomes %XX.
+// Escapes a part of a URL's path: anything but letters, digits, "-._~" and `kept` becomes %XX.
 std::string percent_encoded(std::string_view text, std::string_view kept = "");
 
 class HttpClient {
  public:
-  // UserError when libcurl cannot be loaded.
+  // UserError if libcurl cannot be loaded.
   explicit HttpClient(HttpSettings settings);
   ~HttpClient();
   HttpClient(HttpClient&&) noexcept;
   HttpClient& operator=(HttpClient&&) = delete;
 
-  // Receives bytes of a body with status 200 or 206. Returning false ends the request early, without an error.
+  // Receives a body's bytes with status 200 or 206. Returning false ends the request early, without an error.
   using Sink = std::function<bool(const HttpResponse&, std::span<const std::byte>)>;
 
   // The last answer after redirects, whatever its status; other bodies are dropped. A HEAD is not sent on to another
-  // host: the redirect itself is the answer. Throws HttpError, and what the sink throws. Redirects from https to http,
-  // to another scheme, to nowhere and without end are refused, and so are headers without end.
+  // host: the redirect is the answer. Throws HttpError, and what the sink throws. Refused: redirects from https to
+  // http, to another scheme, to nowhere or without end, and endless headers.
   HttpResponse send(const HttpRequest& request, const Sink& sink = {});
 
  private:

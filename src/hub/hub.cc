@@ -1,4 +1,3 @@
-// Names of the hub as paths; see hub.h.
 #include "hub/hub.h"
 
 #include <fmt/format.h>
@@ -27,7 +26,7 @@ namespace {
 constexpr size_t kMostConnections = 4;
 constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
 
-// Weights in one file, and the index of those in several: transformers' names and diffusers'.
+// Weights in one file, and the index of several: transformers' names and diffusers'.
 struct WeightFiles {
   std::string_view single, index;
 };
@@ -35,7 +34,7 @@ constexpr std::array kWeightFiles = {
     WeightFiles{"model.safetensors", kWeightsIndex},
     WeightFiles{"diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json"}};
 
-// A pipeline of diffusers' is folders below an index: the model, and what makes its inputs and shows what it gives.
+// A diffusers pipeline: folders below an index, for the model, encoders of its inputs and decoder of its output.
 constexpr std::string_view kPipelineIndex = "model_index.json", kTransformer = "transformer";
 constexpr std::array<std::string_view, 3> kEncoderFolders = {"vae", "text_encoder", "text_encoder_2"};
 constexpr std::array<std::string_view, 3> kPipelinePatterns = {"scheduler/*.json", "transformer/config.json",
@@ -49,7 +48,6 @@ std::function<void(std::chrono::seconds)> waiting_note(Logger& log, const std::s
   };
 }
 
-// Files of the repository's top folder that match a pattern.
 std::vector<std::string> top_files(const HubListing& listing, const std::vector<std::string>& patterns) {
   std::vector<std::string> names;
   for (const HubFile& file : listing.files) {
@@ -58,7 +56,7 @@ std::vector<std::string> top_files(const HubListing& listing, const std::vector<
   return names;
 }
 
-// What says how a model of sentence-transformers makes vectors of texts (train/sentence_folder.h); nothing in others.
+// How a sentence-transformers model makes vectors (train/sentence_folder.h); nothing in others.
 std::vector<std::string> sentence_files(const HubListing& listing) {
   std::vector<std::string> names = top_files(listing, {"modules.json"});
   if (names.empty()) return names;
@@ -81,7 +79,7 @@ bool has_tokenizer(const fs::path& folder) {
   return false;
 }
 
-// The weights' files that an index names. UserError for a broken index, or one that leads out of its folder.
+// UserError for a broken index, or one that leads out of its folder.
 std::vector<std::string> files_of_index(const fs::path& index) {
   const std::string where = index.string();
   const Json parsed = load_json(index);
@@ -108,7 +106,6 @@ bool has_weights(const fs::path& folder) {
   return false;
 }
 
-// The folder of the model itself: below that of a pipeline.
 fs::path model_part_of(const fs::path& folder) {
   return is_there(folder / kPipelineIndex) ? folder / kTransformer : folder;
 }
@@ -125,7 +122,6 @@ std::string data_prefix(std::string name) {
   return name;
 }
 
-// The prefixes that have both a .bin and an .idx file.
 std::vector<std::string> data_prefixes(const std::vector<std::string>& files) {
   const std::set<std::string> all(files.begin(), files.end());
   std::vector<std::string> prefixes;
@@ -148,7 +144,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
   return names;
 }
 
-// The path in the cached snapshot that serves this need; nothing when the snapshot lacks something.
+// The path in the cached snapshot that serves this need; nothing if incomplete.
 std::optional<fs::path> find_cached(const HubSettings& settings, const HubName& name, HubNeed need) {
   const std::optional<fs::path> folder = cached_snapshot(settings, name);
   if (!folder) return std::nullopt;
@@ -191,7 +187,7 @@ bool is_listed(const HubListing& listing, std::string_view name) {
   return std::ranges::find(listing.files, name, &HubFile::name) != listing.files.end();
 }
 
-// part: the folder of a pipeline in which they are, "vae/"; empty for a model of its own. Its index was fetched before.
+// part: the weights' folder in a pipeline, "vae/"; empty for a plain model. Its index was fetched before.
 void get_weights(HubFetch& fetch, const HubName& name, const std::string& what, const std::string& part = "") {
   std::vector<std::string> names;
   for (const WeightFiles& files : kWeightFiles) {
@@ -212,7 +208,7 @@ void get_weights(HubFetch& fetch, const HubName& name, const std::string& what, 
   fetch.get(names);
 }
 
-// The one prefix of token files that a name means among those of the hub.
+// The one prefix of token files that a name means on the hub.
 std::string chosen_prefix(const HubListing& listing, const HubName& name, const std::string& what) {
   std::vector<std::string> files;
   for (const HubFile& file : listing.files) files.push_back(file.name);
@@ -230,7 +226,7 @@ std::string chosen_prefix(const HubListing& listing, const HubName& name, const 
                               name.revision == "main" ? "" : name.revision));
 }
 
-// What is needed of a pipeline. Weights beside its folders are other forms of the same, and stay where they are.
+// A pipeline's needed files. Weights beside its folders are other forms of the same and are skipped.
 fs::path fetch_of_pipeline(HubFetch& fetch, const HubName& name, HubNeed need, const std::string& what) {
   std::vector<std::string> patterns(kPipelinePatterns.begin(), kPipelinePatterns.end());
   patterns.emplace_back(kPipelineIndex);
@@ -298,7 +294,7 @@ bool is_existing_value(const std::string& value, HubNeed need) {
   return need == HubNeed::kTokenData && (is_there(value + ".idx") || is_there(value + ".bin"));
 }
 
-// From the cache, else from the hub. hint: an advice that is added to errors; may be empty.
+// From the cache, else from the hub. hint: advice added to errors; may be empty.
 fs::path find_or_fetch(const std::string& option, const HubName& name, HubNeed need, const std::string& hint,
                        const EnvironmentMap& environment, const HubOptions& options, Logger& log) {
   const HubSettings settings = read_hub_settings(environment, options);
@@ -315,7 +311,7 @@ fs::path find_or_fetch(const std::string& option, const HubName& name, HubNeed n
   }
   try {
     HubFetch fetch(settings, name, what, log);
-    // Another process may have fetched it while this one waited.
+    // Another process may have fetched it meanwhile.
     if (std::optional<fs::path> found = find_cached(settings, name, need)) return *found;
     fetch.list();
     return fetch_needed(fetch, name, need, what);
@@ -365,7 +361,7 @@ void resolve_hub_option(const std::string& option, std::optional<std::string>& v
 }
 
 std::vector<UserError> refuse_urls(const OptionSet& options) {
-  // Options that take paths. They are declared in several folders; a command that lacks one of them skips it.
+  // Options that take paths. A command that lacks one skips it.
   constexpr std::string_view kPathOptions[] = {"load",
                                                "save",
                                                "load_hf",
@@ -483,7 +479,7 @@ void HubFetch::get_one(HubClient& client, const HubFile& file, const std::functi
   const fs::path blob = hub_blob(settings_, name_, file.hash);
   const HubLock lock(settings_, name_, file.hash, waiting_note(log_, fmt::format("{} {}", what_, file.name)));
   std::error_code error;
-  // A blob of another length was cut while somebody wrote it: it is fetched again.
+  // A blob of another length was truncated while being written: fetch it again.
   if (is_there(blob) && static_cast<int64_t>(fs::file_size(blob, error)) != file.size) fs::remove(blob, error);
   if (!is_there(blob)) client.download(listing_.commit, file, blob, on_bytes, stop);
   if (is_there(blob)) link_hub_blob(settings_, name_, listing_.commit, file.name, file.hash);

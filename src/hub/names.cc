@@ -1,4 +1,3 @@
-// Names on the hub; see names.h.
 #include "hub/names.h"
 
 #include <fmt/format.h>
@@ -19,7 +18,7 @@ bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
 }
 
-// What huggingface_hub asks of each of the two words.
+// huggingface_hub's rules for each of the two words.
 bool is_repo_word(std::string_view word) {
   if (word.empty() || word.front() == '-' || word.front() == '.' || word.back() == '-' || word.back() == '.') {
     return false;
@@ -70,7 +69,7 @@ std::optional<HubName> parse_snapshot_path(std::string_view text) {
   return std::nullopt;
 }
 
-// The end of a "[…]" that begins at pattern[0], and whether c is in it; npos when it is not closed.
+// The end of a "[…]" that begins at pattern[0], and whether c is in it; npos if unclosed.
 std::pair<size_t, bool> match_class(std::string_view pattern, char c) {
   size_t i = 1;
   const bool is_negated = i < pattern.size() && pattern[i] == '!';
@@ -89,7 +88,7 @@ std::pair<size_t, bool> match_class(std::string_view pattern, char c) {
 }
 
 bool matches_from(std::string_view name, std::string_view pattern) {
-  // The last star, to come back to: without it, hostile patterns would take exponential time.
+  // Backtracking only to the last star: otherwise hostile patterns take exponential time.
   size_t n = 0, p = 0, star = std::string_view::npos, star_name = 0;
   while (n < name.size()) {
     bool is_match = false;
@@ -164,7 +163,7 @@ bool is_hub_repo(std::string_view repo) {
 }
 
 bool is_hub_revision(std::string_view revision) {
-  // It becomes the name of a file below refs/.
+  // It becomes a file name below refs/.
   return is_safe_hub_file(revision) && revision.find_first_of(" ~^:?*[\\@") == std::string_view::npos &&
          revision.find("..") == std::string_view::npos && !revision.ends_with(".lock");
 }

@@ -1,4 +1,4 @@
-// Names of repositories on the Hugging Face hub, `org/name[@revision]`, and which files of one are meant.
+// Names of Hugging Face repositories, `org/name[@revision]`, and of files in them.
 #pragma once
 
 #include <optional>
@@ -18,20 +18,20 @@ struct HubName {
   std::string revision = "main";  // branch, tag, "refs/pr/1" or commit
   std::string inner;              // a path within the repository, for data; may be empty
 
-  // "meta-llama/Llama-3.1-8B", with "@revision" when it is not main: what messages call it.
+  // For messages: "meta-llama/Llama-3.1-8B", with "@revision" unless it is main.
   std::string text() const;
   // "model" or "dataset".
   std::string_view type_word() const;
-  // Where its web page lies below the hub's address: "org/name" or "datasets/org/name".
+  // Its web page below the hub's address: "org/name" or "datasets/org/name".
   std::string page() const;
 };
 
-// Reads `org/name[@revision]`, for data sets also `org/name/path/within[@revision]`. Also reads a path into some hub
-// cache (…/models--org--name/snapshots/COMMIT[/path]), so that what another machine recorded is found on this one.
-// Nothing when the text is no such name: it begins with '/', '.' or '~', has no '/', or has characters no name has.
+// Parses `org/name[@revision]`, for data sets also `org/name/path/within[@revision]`, or a path into any hub cache
+// (…/models--org--name/snapshots/COMMIT[/path]), so that another machine's records work here. Nothing for other texts:
+// those that begin with '/', '.' or '~', have no '/', or have invalid characters.
 std::optional<HubName> parse_hub_name(std::string_view text, HubRepoType type);
 
-// Whether a text is only a repository's name, with or without org: what `megalith fetch` takes.
+// True for a bare repository name, with or without org: what `megalith fetch` takes.
 bool is_hub_repo(std::string_view repo);
 bool is_hub_revision(std::string_view revision);
 
@@ -39,20 +39,20 @@ bool is_hub_revision(std::string_view revision);
 bool is_commit(std::string_view revision);
 bool is_hex_digits(std::string_view text, size_t length);
 
-// A file's name that stays within its repository: relative, without "..", empty parts and control characters.
+// True if the name stays within its repository: relative, without "..", empty parts and control characters.
 bool is_safe_hub_file(std::string_view name);
 
 // "s3" for "s3://…", "" for a path.
 std::string url_scheme(std::string_view text);
 
-// What is wrong with a URL as the value of a path option, and what to do instead; nothing for a path or a name.
+// The error, with a remedy, if a path option's value is a URL.
 std::optional<UserError> refuse_url(std::string_view option, std::string_view value);
 
-// Whether a name matches a pattern with *, ? and [a-z], where * also matches '/', and a pattern that ends in '/' means
-// all below it: as the include and exclude patterns of huggingface_hub (Python's fnmatch).
+// Glob with *, ? and [a-z], where * also matches '/', and a final '/' means everything below, as in huggingface_hub's
+// include and exclude patterns (Python's fnmatch).
 bool matches_glob(std::string_view name, std::string_view pattern);
 
-// Whether a file is wanted: it matches one of `include`, or there are none, and none of `exclude`.
+// True if `include` is empty or has a match, and `exclude` has none.
 bool is_included(std::string_view name, const std::vector<std::string>& include,
                  const std::vector<std::string>& exclude);
 

@@ -1,4 +1,3 @@
-// Options of downloads; see options.h.
 #include "hub/options.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-// The options of every command that takes names of the hub.
+// The options of every command that takes hub names.
 #pragma once
 
 #include "config/option.h"

@@ -1,4 +1,3 @@
-// How long a hub is waited for; see retry.h.
 #include "hub/retry.h"
 
 #include <fmt/format.h>
@@ -25,7 +24,7 @@ milliseconds asked_seconds(int64_t seconds) {
   return std::chrono::seconds(std::clamp<int64_t>(seconds, 0, kMostAskedSeconds));
 }
 
-// "Wed, 21 Oct 2026 07:28:00 GMT". Months are found by hand: strptime reads them in the language of the process.
+// "Wed, 21 Oct 2026 07:28:00 GMT". Months are searched by hand: strptime is locale-dependent.
 std::optional<std::chrono::system_clock::time_point> parse_http_date(const std::string& text) {
   constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   std::tm time{};

@@ -1,4 +1,3 @@
-// Names of files with texts; see text_files.h.
 #include "hub/text_files.h"
 
 #include <fmt/format.h>
@@ -68,7 +67,7 @@ std::vector<std::string> choose_texts(const std::vector<std::string>& files, con
   for (const std::string& file : files) {
     if (file.starts_with(folder) && is_texts_name(file)) texts.push_back(file);
   }
-  // Notes and lists at the top are no texts where there are tables.
+  // Beside tables, plain text at the top is notes and lists.
   const auto is_plain = [](const std::string& file) { return lower_case(file).ends_with(".txt"); };
   if (!std::all_of(texts.begin(), texts.end(), is_plain)) std::erase_if(texts, is_plain);
   const auto is_other = [&](const std::string& file) {

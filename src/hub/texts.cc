@@ -1,4 +1,3 @@
-// Data sets of the hub as files of texts; see texts.h.
 #include "hub/texts.h"
 
 #include <fmt/format.h>
@@ -49,7 +48,7 @@ std::vector<std::string> resolve_hub_texts(const std::string& option, const std:
     folder = *cached;
     chosen = choose_texts(files_in(folder), name->inner, name->repo, split);
   } else {
-    // Only the hub knows which files there are; those that are in the cache are not fetched again.
+    // Only the hub knows its files; cached ones are not fetched again.
     HubFetch fetch(settings, *name, what, log);
     try {
       fetch.list();

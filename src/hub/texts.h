@@ -1,4 +1,4 @@
-// Data sets of the hub as files of texts: `prepare --input org/name`.
+// Data sets of the hub as text files: `prepare --input org/name`.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace megalith {
 
-// The local files that a value of `option` stands for: what exists and what is no name of a repository as it is, else
-// those of choose_texts(), from the hub's cache or fetched. Throws as resolve_hub_path() does.
+// The local files for a value of `option`: existing paths and non-names as they are, else those of choose_texts(),
+// cached or fetched. Throws as resolve_hub_path() does.
 std::vector<std::string> resolve_hub_texts(const std::string& option, const std::string& value,
                                            const EnvironmentMap& environment, const HubOptions& options, Logger& log,
                                            const std::optional<std::string>& split = {});

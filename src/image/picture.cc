@@ -1,4 +1,3 @@
-// See picture.h.
 #include "image/picture.h"
 
 #include <algorithm>

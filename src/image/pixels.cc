@@ -1,4 +1,3 @@
-// See pixels.h.
 #include "image/pixels.h"
 
 #include <ATen/ops/empty.h>

@@ -10,7 +10,7 @@ namespace megalith {
 // (3, height, width) float32 on the CPU: bytes 0 … 255 as -1 … 1, computed as diffusers does (v / 255 · 2 - 1).
 at::Tensor to_pixels(const Picture& picture);
 
-// The inverse, of pixels (3, height, width) of any floating dtype and device: clamped to [-1, 1], then rounded to the
+// The inverse, for pixels (3, height, width) of any floating dtype and device: clamped to [-1, 1], then rounded to the
 // nearest byte. InternalError for another shape.
 Picture from_pixels(const at::Tensor& pixels);
 

@@ -1,4 +1,3 @@
-// See resize.h.
 #include "image/resize.h"
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 namespace megalith {
 namespace {
 
-constexpr int kWeightBits = 22;  // a byte times a weight, summed up, stays within 32 bits
+constexpr int kWeightBits = 22;  // byte times weight, summed, stays within 32 bits
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(std::numbers::pi * x) / (std::numbers::pi * x); }
 
@@ -36,7 +35,6 @@ Kernel kernel_of(ResizeFilter filter) {
   fail_internal(__FILE__, __LINE__, "filter", "no such filter");
 }
 
-// Which inputs an output is the weighted sum of.
 struct Window {
   int64_t first = 0;
   std::vector<int32_t> weights;  // in 2^-22

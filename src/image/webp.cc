@@ -1,4 +1,4 @@
-// WebP through libwebp; see codecs.h.
+// WebP through libwebp.
 #include <webp/decode.h>
 
 #include "core/error.h"

@@ -1,5 +1,5 @@
-// See back_end_fault.h. Sources: gloo/transport/tcp (pair.cc, unbound_buffer.cc, error.h), gloo/rendezvous;
-// torch/csrc/distributed/c10d (socket.cpp, TCPStore.cpp, TCPStoreBackend.cpp, Utils.hpp); NCCL's src/misc/ and init.cc.
+// Sources: gloo/transport/tcp (pair.cc, unbound_buffer.cc, error.h), gloo/rendezvous; torch/csrc/distributed/c10d
+// (socket.cpp, TCPStore.cpp, TCPStoreBackend.cpp, Utils.hpp); NCCL's src/misc/ and init.cc.
 #include "launch/back_end_fault.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,6 @@
 namespace megalith {
 namespace {
 
-// What to do, said once for many messages.
 constexpr const char* kSeeOthers =
     "see what the rank at its other end said last, and the kernel's log of its machine (dmesg)";
 constexpr const char* kSlowOrGone =
@@ -24,11 +23,11 @@ constexpr const char* kSeeNetwork =
 
 struct FaultRow {
   const char* pattern;  // ECMAScript, anywhere in the first line
-  const char* cause;    // $1, $2: what the pattern's groups matched; "5000ms" is made readable
+  const char* cause;    // $1, $2: the pattern's groups; "5000ms" is made readable
   const char* remedy;
 };
 
-// The first that matches is taken: what names an address comes before what does not.
+// The first match counts: rows with an address precede those without.
 constexpr FaultRow kFaultRows[] = {
     {R"(closed by peer \[([^\]]+)\]:(\d+))", "the connection to $1 port $2 was closed at its other end", kSeeOthers},
     {R"(\[([^\]]+)\]:(\d+): (?:Connection reset by peer|Broken pipe))",
@@ -67,7 +66,7 @@ constexpr FaultRow kFaultRows[] = {
     {R"([Tt]imed out|[Tt]imeout)", "an answer did not come in time", kSlowOrGone},
 };
 
-// Phrases at which the facts of a library's message end: advice, guesses and places in its own sources follow.
+// Phrases that begin a library's advice, guesses and source locations.
 constexpr std::string_view kEndsOfFacts[] = {
     "This is typically",
     "this may indicate",
@@ -87,7 +86,7 @@ constexpr std::string_view kEndsOfFacts[] = {
     "Please ",
 };
 
-// "[file.cc:12] ", "[enforce fail at file.cc:12] " and the like, wherever they stand.
+// "[file.cc:12] ", "[enforce fail at file.cc:12] " and the like.
 const std::regex& source_place() {
   static const std::regex place(R"(\[[^\[\]]*\.(?:cc|cpp|cu|h|hpp|hh):\d+\]\s*)");
   return place;
@@ -103,13 +102,13 @@ std::string with_readable_times(std::string text) {
   return text;
 }
 
-// The facts of a message that no row of the table matches.
+// The facts of a message not in the table.
 std::string bare_facts(std::string line) {
   constexpr size_t kLongest = 300;
   for (const std::string_view end : kEndsOfFacts) line = line.substr(0, line.find(end));
   line = std::regex_replace(line, source_place(), "");
   // Some terminals and log collectors cannot show these characters.
-  std::erase_if(line, [](char c) { return c < 0x20 || c >= 0x7f; });  // char may be signed: beyond ASCII is below 0
+  std::erase_if(line, [](char c) { return c < 0x20 || c >= 0x7f; });  // signed char: non-ASCII is negative
   line = std::string(trim(line));
   while (!line.empty() && std::string_view(" .,;:!([").find(line.back()) != std::string_view::npos) line.pop_back();
   if (line.size() > kLongest) line = line.substr(0, kLongest) + " ...";
@@ -121,7 +120,7 @@ std::string bare_facts(std::string line) {
 std::string BackEndFault::text() const { return fmt::format("\n  cause: {}\n  {}", cause, remedy); }
 
 BackEndFault translate_back_end_error(std::string_view message) {
-  // std::regex recurses once for each character.
+  // std::regex recurses per character.
   constexpr size_t kMostRead = 2000;
   const std::string line(trim(message).substr(0, std::min(trim(message).find('\n'), kMostRead)));
   for (const FaultRow& row : kFaultRows) {

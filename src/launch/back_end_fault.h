@@ -1,5 +1,5 @@
-// What the libraries below us (c10d and its store, Gloo, NCCL) and the system say when communication fails, in our
-// words: theirs come with source files, call stacks and advice for their own developers.
+// Communication failures in our words: the libraries' messages (c10d, Gloo, NCCL) come with source files, call stacks
+// and advice for their developers.
 #pragma once
 
 #include <string>
@@ -8,15 +8,14 @@
 namespace megalith {
 
 struct BackEndFault {
-  std::string cause;   // what happened, on one line: "the connection to 10.0.0.2 port 4711 was closed at its other end"
-  std::string remedy;  // what to do about it, on one line
+  std::string cause;   // one line: "the connection to 10.0.0.2 port 4711 was closed at its other end"
+  std::string remedy;  // one line
 
-  // "\n  cause: …\n  …", to be put behind what failed.
+  // "\n  cause: …\n  …", to append to what failed.
   std::string text() const;
 };
 
-// `message` as it was thrown. When it is not in the table, its first line is the cause, without source files, greetings
-// and advice.
+// message  as thrown; if the table lacks it, its bare first line is the cause
 BackEndFault translate_back_end_error(std::string_view message);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See back_ends.h.
 #include "launch/back_ends.h"
 
 #include <dlfcn.h>
@@ -19,7 +18,7 @@ BackEnds back_ends() {
 #ifdef MEGALITH_NCCL
   found.has_nccl = true;
 #endif
-  // torch's library for GPUs brings it into the process; its header is not always there when we are built.
+  // Loaded by torch's GPU library; its header may be absent at build time.
   using GetVersion = int (*)(int*);
   int code = 0;
   const auto get_version = reinterpret_cast<GetVersion>(::dlsym(RTLD_DEFAULT, "ncclGetVersion"));

@@ -1,4 +1,4 @@
-// What the one file that names NCCL or RCCL gives to c10d_world.cc. Includes c10d, so only these two files include it.
+// The NCCL or RCCL back end for c10d_world.cc. Includes c10d.
 #pragma once
 
 #include <chrono>
@@ -7,8 +7,8 @@
 
 namespace megalith {
 
-// Null when the program was built without it.
-//   has_priority  the device does its work before that of other streams
+// Null if built without it.
+//   has_priority  its work precedes that of other streams
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     std::chrono::milliseconds timeout, bool has_priority);
 

@@ -1,4 +1,4 @@
-// The board of the watchdogs in c10d's store; see watchdog.h.
+// The watchdogs' board in c10d's store; see watchdog.h.
 #include "launch/c10d_shared.h"
 
 namespace megalith {

@@ -1,9 +1,6 @@
-// Groups over LibTorch's c10d, for ranks that are processes: Gloo for tensors on the CPU, NCCL or RCCL for those on a
-// GPU where it was compiled in. The ranks meet in a key-value store over TCP, the launcher's own or one that rank 0
-// serves. Later a rank that fails leaves its reason in that store, so that the others can say why their collectives
-// broke.
-//
-// Environment: network.h says which network interfaces are taken.
+// Groups over LibTorch's c10d, for ranks that are processes: Gloo for CPU tensors, NCCL or RCCL for GPUs if compiled
+// in. Ranks meet in a store over TCP, served by the launcher or rank 0; a failing rank leaves its reason there for the
+// others. Network interfaces: network.h.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,8 +18,8 @@
 
 namespace megalith {
 
-// The others could not be reached, or a collective broke because one of them is gone or did not come in time. The
-// message names the collective, its axis and ranks, and as far as known the rank at fault.
+// The others cannot be reached, or a collective broke because one is gone or late. The message names collective, axis,
+// ranks and, if known, the rank at fault.
 class CommunicationError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -33,40 +30,38 @@ class C10dGroup;
 class C10dWorld {
  public:
   // Meets the other ranks; returns when all have come.
-  //   launch     who meets where. A single rank, for checks of a back end, needs no address: it serves the store on a
-  //              free port of this machine
+  //   launch     a single rank, for checks of a back end, needs no address: it serves the store on any free port
   //   device     where this rank computes
-  //   timeout_s  longest wait for the others here and in every collective
-  //   terms      what must be the same on all ranks
-  //   on_hang    called with a message on a thread of its own when any rank waits longer than that, see watchdog.h; it
-  //              should leave the process. Without it nobody watches, and the collective fails by itself
-  // UserError: the build lacks the back end for the device, the network is not as the environment says (network.h),
-  // the port is taken, ranks were started twice, with different world sizes or another secret. DifferentTerms.
-  // CommunicationError: the others did not come.
+  //   timeout_s  longest wait for others, here and in every collective
+  //   terms      must be the same on all ranks
+  //   on_hang    called with a message, on its own thread, when any rank waits longer (watchdog.h); should end the
+  //              process. If empty, there is no watchdog, and the collective itself fails
+  // UserError: no back end for the device, a network that contradicts the environment (network.h), a port in use, ranks
+  // started twice or with other world sizes or secrets. DifferentTerms. CommunicationError: others did not come.
   C10dWorld(const Launch& launch, c10::Device device, double timeout_s, const MeetingTerms& terms = {},
             std::function<void(const std::string& message)> on_hang = {});
   ~C10dWorld();
   C10dWorld(const C10dWorld&) = delete;
   C10dWorld& operator=(const C10dWorld&) = delete;
 
-  // Choices made for this run that may surprise.
+  // Choices that may surprise.
   const std::vector<std::string>& notes() const;
-  // The network interface over which tensors travel, as the environment names it or as it was chosen: "eth0", "lo".
+  // The interface that tensors use, given or chosen: "eth0", "lo".
   const std::string& interface() const;
 
-  // Makes this rank's groups; they keep alive what they need of the world. A group waits for its members when it
-  // connects, at its first collective or in Group::connect().
+  // Makes this rank's groups, which may outlive the world. A group connects to its members at its first collective or
+  // in Group::connect(), and waits for them.
   GroupFactory factory();
 
-  // Leaves word of why this rank ends. To be called while its groups still exist: their end is what others notice. A
-  // CommunicationError need not be reported, somebody else is at fault.
+  // Records why this rank ends. Call while its groups exist, because others notice their end; not for a
+  // CommunicationError, whose fault is elsewhere.
   void report_failure(std::string_view message) noexcept;
 
-  // After report_failure(): which ranks end with this very message, this one included, ascending. The first of them
-  // says it for all. It waits a little for those that come later; the others return when they see one before them.
+  // After report_failure(): the ranks ending with this same message, this one included, ascending. The first prints it
+  // for all: it waits briefly for later ones, the others only for earlier ones.
   std::vector<int> ranks_that_end_with(std::string_view message) noexcept;
 
-  // Returns when all ranks have come here, so that none ends while others still need it. CommunicationError.
+  // Returns when all ranks are here, so that none ends while others need it. CommunicationError.
   void finish();
 
  private:

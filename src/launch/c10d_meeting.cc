@@ -1,26 +1,25 @@
-// How the ranks of a C10dWorld meet: each comes to the store at MASTER_ADDR, says who it is, and goes on when all have
-// come. All ranks find contradictions here (a rank that is there twice, worlds of different sizes), before there is a
-// collective to hang in.
+// The ranks' meeting: each registers in the store at MASTER_ADDR and waits for all. Contradictions (a rank registered
+// twice, differing world sizes) show here, before a collective could hang.
 //
-//   megalith/<round>/world_size       as the first to come has it
-//                    rank/<r>         which process that is
-//                    process/<r>      the same for rank_process.h, there when the verdict is good
+//   megalith/<round>/world_size       the first to come's
+//                    rank/<r>         its process
+//                    process/<r>      the same for rank_process.h, once the verdict is good
 //                    network          of the first to come: whether all share the loopback interface
-//                    terms/first      digest of what must be the same (meeting_terms.h), as the first to come has it
-//                    terms/of/<r>     the same of each rank
-//                    terms/list/<d>   what has this digest
-//                    terms/differ     there when not all digests are the same
-//                    terms/said       how many have said theirs; an older program does not
-//                    registered       how many have come
-//                    verdict          "1" when all have come, or a contradiction, or who has not come in time
-//                    terms/verdict    how the terms differ, from the first rank that finds that they do
-//   megalith_secret                   which secret seals all other keys (store_secret.h), as the first to come has it
-//   megalith_stranger                 there when a rank with another secret has come
+//                    terms/first      digest of the first to come's terms (meeting_terms.h)
+//                    terms/of/<r>     each rank's digest
+//                    terms/list/<d>   the terms with this digest
+//                    terms/differ     exists if digests differ
+//                    terms/said       ranks that have given terms; older programs do not
+//                    registered       ranks that have come
+//                    verdict          "1" when all have come, or a contradiction, or the missing ranks
+//                    terms/verdict    the difference, from the first rank that finds it
+//   megalith_secret                   identifies the first to come's secret, which seals all other keys
+//                                     (store_secret.h)
+//   megalith_stranger                 exists if a rank with another secret has come
 //
-// A launcher's store outlives the ranks, and its agents may not agree on how often they have restarted them: rank 0
-// therefore opens a new round each time it starts, and the others look for the newest that is still open. There only
-// rank 0 says that all have come. When a rank is killed while the others meet, its successor may complete their round
-// before the new rank 0 has opened one: with ranks that have ended since. Nobody confirms that round, and it goes on.
+// A launcher's store outlives the ranks, and its agents may disagree on the number of restarts, so rank 0 opens a round
+// whenever it starts, the others join the newest open one, and only rank 0 completes it. A killed rank's successor may
+// complete an older round, with ranks that have ended; no rank confirms that, and waiting continues.
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -49,30 +48,29 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kGoodVerdict = "1", kLateVerdict = "late: ";
-// How long the rank that serves the store keeps it for others to read a contradiction.
+// The serving rank keeps the store this long for others to read a contradiction.
 constexpr auto kVerdictPatience = std::chrono::seconds(2);
-// Once a server has accepted its connection, c10d waits for the reply without end: we give up so much later than the
-// time-out. Where nobody listens, c10d itself gives up before.
+// Once a server accepts the connection, c10d waits forever for a reply: we give up this much after the time-out.
+// Without a listener, c10d gives up earlier.
 constexpr auto kReplyPatience = std::chrono::seconds(3);
 constexpr Milliseconds kConfirmationPause{5};
 
 std::vector<uint8_t> stored(std::string_view text) { return {text.begin(), text.end()}; }
 
-// What the key holds now: this text when it is the first.
+// The key's value now: this text if it is the first.
 std::string set_if_absent(c10d::Store& store, const std::string& key, std::string_view text) {
   const std::vector<uint8_t> found = store.compareSet(key, {}, stored(text));
   return {found.begin(), found.end()};
 }
 
-// c10d prints a call stack when the store's server is gone or does not come, and warns of addresses without a name: our
-// messages say what there is to know.
+// Silences c10d's call stacks and warnings of unnamed addresses; our messages say enough.
 class QuietC10d {
  public:
   QuietC10d() : level_(FLAGS_caffe2_log_level) { FLAGS_caffe2_log_level = c10::GLOG_FATAL; }
   QuietC10d(const QuietC10d&) = delete;
   QuietC10d& operator=(const QuietC10d&) = delete;
 
-  // Not called by a process that is about to end, which may leave a thread behind in c10d.
+  // Not called by a process about to end, which may leave a thread in c10d.
   void restore() { FLAGS_caffe2_log_level = level_; }
 
  private:
@@ -92,7 +90,7 @@ class Meeting {
     network_ = network_identity();
   }
 
-  // UserError: a contradiction. std::exception: the store is gone. False: not all have come in time.
+  // UserError: a contradiction. std::exception: the store is gone. False: not all came in time.
   bool gather() {
     if (!launch_.has_agent_store) {
       enter(launch_.restart_count);
@@ -101,7 +99,7 @@ class Meeting {
     int64_t round = launch_.rank == 0 ? root_->add(kRoundKey, 1) : newer_round_than(0);
     while (round > 0) {
       enter(round);
-      // A round whose meeting is over is from before a restart.
+      // A finished round is from before a restart.
       const bool is_over = store_->check({"verdict"});
       if (!is_over && register_self() && await_verdict()) return agree_on_terms();
       if (launch_.rank == 0) {
@@ -126,7 +124,7 @@ class Meeting {
     return processes;
   }
 
-  // "rank 1 has not come"; empty when nothing is known.
+  // "rank 1 has not come"; empty if unknown.
   std::string missing() {
     const std::string ranks = missing_ranks();
     if (!open_store_->check({kStrangerKey})) return ranks;
@@ -178,7 +176,7 @@ class Meeting {
 
   bool is_late() const { return Clock::now() >= deadline_; }
 
-  // Waits a little longer each time; false at the end of the time-out.
+  // Waits a little longer each time; false after the time-out.
   bool pause() {
     if (is_late()) return false;
     std::this_thread::sleep_for(pause_);
@@ -186,7 +184,7 @@ class Meeting {
     return true;
   }
 
-  // 0 when none is opened in time.
+  // 0 if none opens in time.
   int64_t newer_round_than(int64_t round) {
     do {
       const int64_t newest = root_->add(kRoundKey, 0);
@@ -195,7 +193,7 @@ class Meeting {
     return 0;
   }
 
-  // False: this round is from before a restart. A launcher that serves the store numbers the ranks itself, each once.
+  // False: this round is from before a restart. A launcher that serves the store numbers ranks uniquely itself.
   bool register_self() {
     const std::string size = std::to_string(launch_.world_size);
     const std::string first_size = set_if_absent(*store_, "world_size", size);
@@ -237,7 +235,7 @@ class Meeting {
     return {bytes.begin(), bytes.end()};
   }
 
-  // Once all have come. True, or throws DifferentTerms on all ranks that have brought terms.
+  // Called once all have come. True, or throws DifferentTerms on all ranks that brought terms.
   bool agree_on_terms() {
     const bool have_all_said = store_->add("terms/said", 0) >= launch_.world_size;
     if (terms_.empty() || (have_all_said && !store_->check({"terms/differ"}))) return true;
@@ -270,17 +268,17 @@ class Meeting {
 
   void confirm() {
     if (!launch_.has_agent_store || launch_.rank != 0) return;
-    pause_ = kConfirmationPause;  // everybody waits for it
+    pause_ = kConfirmationPause;  // all ranks wait for it
     if (store_->add("registered", 0) == launch_.world_size) set_if_absent(*store_, "verdict", kGoodVerdict);
   }
 
-  // False: it did not come, or a newer round was opened.
+  // False: it did not come, or a newer round opened.
   bool await_verdict() {
     for (confirm(); !store_->check({"verdict"}); confirm()) {
       if (launch_.has_agent_store && root_->add(kRoundKey, 0) > round_) return false;
       if (pause()) continue;
       if (launch_.has_agent_store) return false;
-      // All give up together: otherwise the rank that serves the store would leave first, and seem to be at fault.
+      // All give up together: if the serving rank left first, it would seem at fault.
       set_if_absent(*store_, "verdict", std::string(kLateVerdict) + missing_ranks());
     }
     const std::vector<uint8_t> bytes = store_->get("verdict");
@@ -294,7 +292,7 @@ class Meeting {
 
   [[noreturn]] void contradict(const std::string& what, const std::string& remedy) {
     const std::string text = what + '\n' + remedy;
-    // When the others have met before, only this rank is wrong, and they go on.
+    // If the others have met already, only this rank fails.
     set_if_absent(*store_, "verdict", text);
     fail(text);
   }
@@ -308,7 +306,7 @@ class Meeting {
         std::this_thread::sleep_for(Milliseconds(5));
       }
     } catch (const std::exception&) {
-      // Whoever serves the store has gone first.
+      // The store's server left first.
     }
   }
 
@@ -320,7 +318,7 @@ class Meeting {
 
   const Launch& launch_;
   const std::vector<Term>& terms_;
-  StorePointer open_store_;  // as everybody sees it
+  StorePointer open_store_;  // shared by all
   StorePointer root_, store_;
   Clock::time_point deadline_;
   Milliseconds pause_{5};
@@ -328,16 +326,16 @@ class Meeting {
   std::string name_, network_, missing_;
 };
 
-// What comes out of a meeting.
+// A meeting's result.
 struct Met {
-  StorePointer store;   // of this round; null: not all have come in time
-  std::string missing;  // who has not
+  StorePointer store;   // of this round; null: not all came in time
+  std::string missing;  // ranks
   bool has_several_hosts = false;
   std::vector<std::pair<int, std::string>> processes_here;
   std::shared_ptr<SharedBoard> board;
 };
 
-// All that is asked of the store before the first collective.
+// All requests to the store before the first collective.
 Met meet_at(const Launch& launch, const MeetingTerms& terms, const StorePointer& root, Milliseconds timeout) {
   Meeting meeting(launch, terms, root, timeout);
   if (!meeting.gather()) return {.store = nullptr, .missing = meeting.missing()};
@@ -348,8 +346,8 @@ Met meet_at(const Launch& launch, const MeetingTerms& terms, const StorePointer&
           .board = open_board(*meeting.store())};
 }
 
-// Writing to a rank that is just being killed shall be an error of that connection, not the end of this process: the
-// server of c10d's store writes through libuv, which leaves SIGPIPE to its program.
+// Writing to a killed rank must fail only that connection: c10d's store server writes through libuv, which leaves
+// SIGPIPE to the program.
 void survive_closed_connections() { std::signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace
@@ -357,11 +355,11 @@ void survive_closed_connections() { std::signal(SIGPIPE, SIG_IGN); }
 StorePointer C10dWorld::Shared::open_store(const NetworkChoice& network) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(launch.master_port);
-  options.timeout = timeout / 2;  // c10d tries again when it is over
+  options.timeout = timeout / 2;  // c10d retries after it
   options.isServer = !launch.has_agent_store && launch.rank == 0;
   options.waitWorkers = false;
   if (options.isServer && network.owns_meeting_address) {
-    // Left to itself the store listens on every address that this machine has.
+    // By default the store listens on all of the machine's addresses.
     options.masterListenFd = listen_on(network.meeting_address, launch.master_port);
   }
   return c10::make_intrusive<c10d::TCPStore>(network.meeting_address, options);
@@ -425,7 +423,7 @@ void C10dWorld::Shared::meet() {
     throw gone(fault_of(error).text());
   }
   if (!met) {
-    // A process that is only stopped still has its port.
+    // A stopped process still owns its port.
     if (!accepts_connections(network.meeting_address, launch.master_port, kVerdictPatience))
       throw gone("\n  cause: nobody takes connections there any more");
     throw not_met(

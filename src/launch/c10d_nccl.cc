@@ -1,5 +1,5 @@
-// The collectives of NVIDIA's NCCL and AMD's RCCL, which c10d knows under one name; outside src/ops only this
-// file and device/host_sync_cuda.cc are compiled against a GPU's headers.
+// The collectives of NCCL and AMD's RCCL, one name in c10d. Outside src/ops only this file and device/host_sync_cuda.cc
+// compile against GPU headers.
 #ifdef MEGALITH_NCCL
 #define USE_C10D_NCCL 1
 #endif

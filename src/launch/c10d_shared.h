@@ -1,5 +1,5 @@
-// What the groups of a C10dWorld and the world itself share. Includes most of c10d, which costs ten seconds: for
-// c10d_group.cc, c10d_world.cc, c10d_meeting.cc, c10d_board.cc and c10d_sealed_store.cc only.
+// State shared by a C10dWorld and its groups. Includes most of c10d, ten seconds of compilation: only for
+// src/launch/c10d_*.cc.
 #pragma once
 
 #ifdef MEGALITH_GLOO
@@ -37,22 +37,22 @@ using StorePointer = c10::intrusive_ptr<c10d::Store>;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-// What c10d and the libraries below it say, in our words.
+// An error of c10d or its libraries, in our words.
 BackEndFault fault_of(const std::exception& error);
 
-// The words of all ranks, over a connection to the store of its own: one store lets one thread ask at a time.
+// The ranks' board on a connection of its own: a store serves one thread at a time.
 std::shared_ptr<SharedBoard> open_board(c10d::Store& store);
 
-// The store as it is for those who know the secret, see store_secret.h; itself without one. Counters are not sealed.
+// The store sealed with the secret (store_secret.h), or itself without one. Counters are not sealed.
 StorePointer seal_store(StorePointer store, const std::string& secret);
 
-// What the groups of one world share; they may outlive it.
+// The groups may outlive their world.
 struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   Launch launch;
   MeetingTerms terms;
   c10::Device device = c10::kCPU;
   Milliseconds timeout{0};
-  Milliseconds backend_timeout{0};  // later than the watchdog's, where there is one: it knows more
+  Milliseconds backend_timeout{0};  // later than the watchdog's, which knows more
   StorePointer store;
 #ifdef MEGALITH_GLOO
   c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options;
@@ -60,39 +60,40 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
 
   std::vector<std::string> notes;
   std::string interface;
-  // The processes of this machine's ranks, named as in rank_process.h. Whether ranks elsewhere still run is not known.
+  // This machine's ranks and their processes (rank_process.h). Ranks elsewhere are unknown.
   std::vector<std::pair<int, std::string>> processes_here;
-  std::shared_ptr<SharedBoard> board;  // of the watchdog
-  // Set when the run fails: until then whoever serves the store keeps it, so that all learn why.
+  std::shared_ptr<SharedBoard> board;
+  // Set when the run fails: until then the serving rank keeps the store, so that all learn why.
   std::optional<std::chrono::steady_clock::time_point> farewell_ends;
   std::mutex farewell_mutex;
-  // Null when nobody watches.
+  // Null without a watchdog.
   std::shared_ptr<CollectiveLog> log;
   std::unique_ptr<Watchdog> watchdog;
 
-  // Until all ranks have come; sets what stands above. c10d_meeting.cc.
+  // Blocks until all ranks have come; sets the members above. c10d_meeting.cc.
   void meet();
   StorePointer open_store(const NetworkChoice& network);
-  StorePointer reach_store(const NetworkChoice& network);  // with patience: somebody else may listen there
-  std::string place() const;                               // where the ranks meet
+  StorePointer reach_store(const NetworkChoice& network);  // with patience: the listener may be another program
+  std::string place() const;                               // of the meeting
   CommunicationError not_met(const std::string& reason,
                              const std::string& remedy =
                                  "see that all ranks were started and that the machines reach "
                                  "that address") const;
   BackendPointer make_backend(const std::string& key, int rank, int size, bool has_priority);
-  // The connections of these ranks, of which this one is at `position`. Returns when all have come. CommunicationError.
+  // Connects these ranks, of which this is number `position`. Returns when all have come. CommunicationError.
   BackendPointer connect(const std::vector<int>& ranks, int position, const std::string& axis);
-  // Who is at fault when a collective over these ranks broke. Never throws: it is asked in the middle of a failure.
+  // The rank at fault when a collective over these ranks broke. Never throws: used while failing.
   std::string explain(const std::vector<int>& ranks) noexcept;
   std::string explain_from_store(const std::vector<int>& ranks) noexcept;
   void start_watching(std::function<void(const std::string&)> on_hang);
-  // While the watchdog speaks, connections to ranks that have spoken break: that is no news. It ends the process.
+  // During the watchdog's report, connections to ranks that have finished theirs break. That is not news; the watchdog
+  // ends the process.
   void leave_to_watchdog() const noexcept;
-  // Those whose processes have ended, as far as can be told from this machine.
+  // Ranks whose processes have ended, as far as this machine knows.
   std::vector<int> ended_ranks() const;
-  // Until the key is there; std::exception when a rank ends before, or at the time-out.
+  // Returns when the key exists; std::exception if a rank ends first, or at the time-out.
   void await_while_all_run(const std::string& key);
-  void begin_farewell();  // as often as it is wanted
+  void begin_farewell();  // idempotent
   void end_farewell() noexcept;
   bool has(const std::string& key) { return store->check({key}); }
   std::string timeout_text() const {
@@ -125,7 +126,7 @@ class C10dGroup : public Group {
 
   World world_;
   BackendPointer backend_;  // null before connect()
-  SingleGroup self_;        // what a rank sends to itself: Gloo has no connection for it
+  SingleGroup self_;        // a rank's transfers to itself, for which Gloo has no connection
 };
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// How ranks tell one another why one failed, and how they leave; see c10d_group.h. How they meet: c10d_meeting.cc.
+// Why a rank failed, told to the others, and the ranks' departure; see c10d_group.h. Their meeting: c10d_meeting.cc.
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,21 +21,21 @@ namespace {
 
 Milliseconds milliseconds_of(double seconds) { return Milliseconds(static_cast<int64_t>(seconds * 1e3)); }
 
-// c10d prints a call stack when the store's server is gone. From here on the run only ends, and our messages say why.
+// c10d prints a call stack when the store's server is gone; from here on the run only ends, and our messages say why.
 void silence_warnings() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
 
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// Every rank prints this message, so it is cut to this length, which has room for a stack of causes.
+// Every rank prints this message; the limit has room for a stack of causes.
 constexpr size_t kLongestReport = 2000;
 
-// How long a rank whose collective broke waits for word from the others. They notice within milliseconds when a
-// connection closes, unless they are busy computing.
+// A rank whose collective broke waits this long for reports. Closed connections are noticed within milliseconds, except
+// while computing.
 constexpr auto kReportPatience = std::chrono::seconds(2);
-// How long the store has for its replies to a rank that only ends: whoever serves it may be stopped.
+// Longest wait for the store's reply to a rank that ends: its server may be stopped.
 constexpr auto kStorePatience = std::chrono::seconds(3);
-// How much later than the watchdog a back end gives up.
+// Back ends give up this much later than the watchdog.
 constexpr auto kWatchdogFirst = std::chrono::seconds(30);
 constexpr auto kWatchdogSpeaks = std::chrono::seconds(15);
 
@@ -67,7 +67,7 @@ std::vector<int> C10dWorld::Shared::ended_ranks() const {
 void C10dWorld::Shared::await_while_all_run(const std::string& key) {
   const auto end = std::chrono::steady_clock::now() + backend_timeout;
   for (Milliseconds pause(1); !has(key); pause = std::min(pause * 2, Milliseconds(200))) {
-    // The rank that has ended may have set the key before.
+    // The ended rank may have set the key first.
     if (!ended_ranks().empty() && !has(key)) throw std::runtime_error("a rank has ended before");
     if (std::chrono::steady_clock::now() >= end) throw std::runtime_error("not within " + timeout_text());
     std::this_thread::sleep_for(pause);
@@ -79,7 +79,7 @@ void C10dWorld::Shared::begin_farewell() {
   if (!farewell_ends) farewell_ends = std::chrono::steady_clock::now() + kReportPatience;
 }
 
-// The rank that serves the store leaves when all others have begun to leave, or are gone, or do not come in time.
+// The serving rank leaves when all others are leaving, gone, or late.
 void C10dWorld::Shared::end_farewell() noexcept {
   try {
     const std::lock_guard lock(farewell_mutex);
@@ -96,11 +96,10 @@ void C10dWorld::Shared::end_farewell() noexcept {
       }
     }
   } catch (const std::exception&) {
-    // Nobody serves the store any more.
+    // The store's server is gone.
   }
 }
 
-// Who is at fault when a collective over these ranks broke. Never throws: it is asked in the middle of a failure.
 std::string C10dWorld::Shared::explain(const std::vector<int>& ranks) noexcept {
   if (watchdog) watchdog->stand_back();
   leave_to_watchdog();
@@ -111,7 +110,7 @@ std::string C10dWorld::Shared::explain(const std::vector<int>& ranks) noexcept {
     leave_to_watchdog();
     if (!reason && watchdog) {
       watchdog->raise("a collective broke, and the ranks' store does not answer");
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // unless it was stopped before, at the end of the run
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // unless stopped earlier, at the run's end
       leave_to_watchdog();
     }
   } catch (const std::exception&) {
@@ -136,19 +135,19 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
     silent = ranks;
     while (true) {
       if (has(kFirstFailure)) return text_of(store->get(kFirstFailure));
-      // A rank that ends because it lost another one has left word of that before.
+      // A rank that ends because it lost another one has recorded that.
       std::vector<int> ended = ended_ranks();
       std::erase_if(ended, lost_contact);
-      // Ranks on other machines cannot see that it has ended, so this tells them. It may just have left its own reason.
+      // Tells ranks on other machines, which cannot see the end; the rank may just have left its own reason.
       if (!ended.empty()) return text_of(store->compareSet(kFirstFailure, {}, bytes_of(gone_text(ended))));
       std::erase_if(silent, lost_contact);
-      // When all of them have lost contact, the one at fault is outside, or just ending.
+      // When all have lost contact, the rank at fault is another, or just ending.
       const auto patience = silent.empty() ? kReportPatience / 2 : kReportPatience;
       if (std::chrono::steady_clock::now() - begin >= patience) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   } catch (const std::exception&) {
-    // The rank that served the store may have ended only because another one did.
+    // The serving rank may have ended only because another did.
     if (std::string known = watchdog ? watchdog->known_reason() : ""; !known.empty()) return known;
     const std::vector<int> ended = ended_ranks();
     if (!launch.has_agent_store) return gone_with_store_text(ended);
@@ -161,7 +160,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
   for (const int rank : ranks) {
     if (rank != launch.rank && std::find(silent.begin(), silent.end(), rank) == silent.end()) answered.push_back(rank);
   }
-  // A rank that waits for a third one notices only later, so several may be silent where one is at fault.
+  // A rank waiting for a third notices later, so several may be silent because of one.
   return fmt::format("{} {} is gone or stuck: no word from {} within {} s (killed, or out of memory?){}",
                      silent.size() == 1 ? "rank" : "one of the ranks", fmt::join(silent, ", "),
                      silent.size() == 1 ? "it" : "them", kReportPatience.count(),
@@ -169,7 +168,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
 }
 
 void C10dWorld::Shared::start_watching(std::function<void(const std::string&)> on_hang) {
-  // A watchdog that asks a store whose server has ended must not print a call stack over our messages.
+  // A watchdog asking an ended store must not print a call stack over our messages.
   silence_warnings();
   log = std::make_shared<CollectiveLog>(launch.rank, !device.is_cpu());
   watchdog = std::make_unique<Watchdog>(log, board,
@@ -235,7 +234,7 @@ const std::string& C10dWorld::interface() const { return shared_->interface; }
 
 namespace {
 
-// What all these ranks do together without a Group: the log sees it as a barrier.
+// A collective of all these ranks without a Group; the log sees a barrier.
 class SharedPart {
  public:
   SharedPart(CollectiveLog* log, const std::string& axis, const std::vector<int>& ranks, const std::string& label)
@@ -264,11 +263,11 @@ class SharedPart {
 BackendPointer C10dWorld::Shared::connect(const std::vector<int>& ranks, int position, const std::string& axis) {
   const SharedPart meeting(log.get(), axis, ranks, "connecting the ranks");
   try {
-    // The groups of one axis have no rank in common.
+    // An axis's groups are disjoint.
     BackendPointer backend = make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position,
                                           static_cast<int>(ranks.size()), has_priority(axis));
     if (!device.is_cpu()) {
-      // NCCL connects in its first operation, which must be one of all ranks, and transfers between two are not.
+      // NCCL connects in its first operation, which must involve all ranks.
       c10d::BarrierOptions options;
       options.device_ids = {device.index()};
       backend->barrier(options)->wait();
@@ -301,7 +300,7 @@ void C10dWorld::report_failure(std::string_view message) noexcept {
         shared->begin_farewell();
         shared->store->compareSet(kFirstFailure, {}, bytes_of(text));
       } catch (const std::exception&) {
-        // The store is gone, so others have failed before.
+        // The store is gone: others failed before.
       }
       return true;
     });
@@ -336,7 +335,7 @@ std::vector<int> C10dWorld::ranks_that_end_with(std::string_view message) noexce
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     } catch (const std::exception&) {
-      same = {rank};  // the store is gone: each speaks for itself
+      same = {rank};  // the store is gone: each rank reports for itself
     }
     return same;
   };
@@ -359,7 +358,7 @@ void C10dWorld::finish() {
     if (arrived == shared_->launch.world_size) shared_->store->set("all_" + key, bytes_of("1"));
     shared_->await_while_all_run("all_" + key);
     if (shared_->watchdog) shared_->watchdog->stop();
-    // Whoever serves the store leaves last.
+    // The serving rank leaves last.
     if (shared_->launch.rank != 0) {
       shared_->store->add("left", 1);
     } else if (!shared_->launch.has_agent_store) {

@@ -1,4 +1,3 @@
-// See folder_lock.h.
 #include "launch/folder_lock.h"
 
 #include <fcntl.h>
@@ -24,12 +23,12 @@ namespace {
 constexpr const char* kLockFile = "lock.json";
 constexpr std::string_view kHeirPrefix = "lock-after-";
 constexpr const char* kUnreadable = "unreadable";
-constexpr int kLongestChain = 100;  // each link is a run that was killed while it took over
+constexpr int kLongestChain = 100;  // each link is a run killed during its takeover
 constexpr int kLooksInABeat = 5;
 
 struct Link {
   fs::path path;
-  std::string bytes;  // with the number
+  std::string bytes;  // including the number
   FolderHolder holder;
 };
 
@@ -46,7 +45,7 @@ FolderHolder parse_holder(const std::string& bytes, const std::string& where) {
     FolderHolder holder{text("run_id"), text("host"), text("process"), text("since"), text("meeting")};
     if (is_run_id(holder.run_id)) return holder;
   } catch (const UserError&) {
-    // Its writer was killed in the middle, or is not done.
+    // Its writer was killed or is not done.
   }
   return {.run_id = kUnreadable, .host = {}, .process = {}, .since = {}, .meeting = {}};
 }
@@ -56,7 +55,7 @@ Link read_link(fs::path path) {
   try {
     link.bytes = read_file(link.path);
   } catch (const UserError&) {
-    // It is gone by now, or the file system stumbles: then it counts as one that is being written.
+    // Gone by now, or a file system error: treat as being written.
   }
   link.holder = parse_holder(link.bytes, link.path.string());
   return link;
@@ -104,7 +103,7 @@ FolderLock::FolderLock(fs::path folder, std::string what, FolderLockSettings set
   try {
     make_directories(folder_);
     take();
-  } catch (...) {  // no destructor runs for an object whose constructor throws
+  } catch (...) {  // destructors do not run when a constructor throws
     remove_made_folders();
     throw;
   }
@@ -124,7 +123,6 @@ FolderLock::~FolderLock() {
   remove_made_folders();
 }
 
-// Returns when this run holds the folder.
 void FolderLock::take() {
   Stopwatch stands_still;
   std::string seen_run, seen_bytes;
@@ -167,14 +165,14 @@ void FolderLock::take() {
     }
     if (!other) return;
     rename_path(place, folder_ / kLockFile);
-    for (const std::string& name : names_in(folder_)) {  // of holders before the dead one, and of those that came late
+    for (const std::string& name : names_in(folder_)) {  // of holders before the dead one, and of latecomers
       if (name.starts_with(kHeirPrefix)) ::unlink((folder_ / name).c_str());
     }
     return settings_.note(fmt::format("{}: taken over from {}, which has ended", what_, other->holder.text()));
   }
 }
 
-// Whether this run made the file; not when there is one.
+// True if this run created the file; false if it exists.
 bool FolderLock::try_make(const fs::path& path) {
   fd_ = retry_interrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); });
   if (fd_ < 0 && errno == EEXIST) return false;
@@ -196,7 +194,7 @@ void FolderLock::drop(const fs::path& path) {
   close_descriptor(std::exchange(fd_, -1));
 }
 
-// The bytes differ only in the number, and are as many each time: the file is never cut, and a full disk has its block.
+// Only the number differs, and the length is fixed: no truncation, and a full disk already has the block.
 void FolderLock::write() {
   const FolderHolder& self = settings_.self;
   const std::string bytes = fmt::format(
@@ -218,7 +216,7 @@ void FolderLock::beat() {
     try {
       write();
     } catch (const UserError&) {
-      // A disk that fails is the run's to notice, at its next save.
+      // A failing disk shows at the run's next save.
     }
     const std::optional<FolderHolder> holder = find_holder(folder_);
     if (!holder || holder->run_id == settings_.self.run_id || holder->run_id == kUnreadable) continue;
@@ -227,7 +225,7 @@ void FolderLock::beat() {
 }
 
 void FolderLock::remove_made_folders() {
-  for (const fs::path& folder : made_folders_) ::rmdir(folder.c_str());  // refuses one that is not empty
+  for (const fs::path& folder : made_folders_) ::rmdir(folder.c_str());  // refuses non-empty folders
 }
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See hang_report.h.
 #include "launch/hang_report.h"
 
 #include <fmt/format.h>
@@ -45,11 +44,11 @@ bool is_in(const std::vector<int>& ranks, int rank) {
 
 enum class Part { kIssued, kLate, kOther };
 
-// What `member` did about the collective that `waiting` is in.
+// The member's part in the waiter's collective.
 Part part_of(const RankStatus& member, const RankStatus& waiter, const CollectiveStatus& waiting) {
   const std::optional<CollectiveStatus>& own = member.waiting;
   if (waiting.ordinal < 0) {
-    // Sends and receives have no common number: a peer that exchanges with the waiter too is taken to have come.
+    // Transfers share no sequence number: a peer that also exchanges with the waiter counts as arrived.
     return own && own->ordinal < 0 && is_in(own->ranks, waiter.rank) ? Part::kIssued : Part::kLate;
   }
   const auto issued = member.issued.find(waiting.group);
@@ -62,7 +61,7 @@ std::string idle_text(const RankStatus& status) {
   return fmt::format("in no collective for {} (computing, reading or writing)", format_duration(status.quiet_s));
 }
 
-// What ranks in the same state have in common: all but the times.
+// A state without its times, to group ranks.
 std::string state_key(const RankStatus& status) {
   const auto key = [](const std::optional<CollectiveStatus>& collective) {
     return collective ? fmt::format("{} {} {}", collective->text, collective->sequence, collective->group) : "";
@@ -114,7 +113,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   for (size_t i = 0; i < ranks.size();) {
     size_t end = i + 1;
     while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    // Two neighbours read better as two.
+    // Two neighbours read better separately.
     if (end - i > 2) {
       parts.push_back(fmt::format("{}-{}", ranks[i], ranks[end - 1]));
     } else {
@@ -150,8 +149,8 @@ std::vector<std::string> find_fault(const std::vector<RankStatus>& answered, con
   std::map<int, const RankStatus*> by_rank;
   for (const RankStatus& status : answered) by_rank[status.rank] = &status;
 
-  // Who is missing where, and whether it waits for something else. How many sends and receives have arrived is not
-  // known, so a peer that waits in nothing is only a guess, made when there is nothing better.
+  // Missing ranks, and what they wait for instead. Arrived transfers are not counted, so a peer that waits in nothing
+  // is a guess, used only for lack of better.
   std::map<std::string, std::set<int>> idle, idle_peers, blocked;
   std::set<std::string> mismatches;
   for (const RankStatus& waiter : answered) {
@@ -197,7 +196,7 @@ std::vector<std::string> find_fault(const std::vector<RankStatus>& answered, con
 
 std::vector<std::string> rank_lines(const std::vector<RankStatus>& answered, const std::vector<int>& silent) {
   struct Line {
-    RankStatus status;  // of the first of them, with the longest times
+    RankStatus status;  // of the first rank, with the longest times
     std::vector<int> ranks;
   };
   std::map<std::string, Line> by_state;
@@ -205,7 +204,7 @@ std::vector<std::string> rank_lines(const std::vector<RankStatus>& answered, con
     Line& line = by_state.try_emplace(state_key(status), Line{status, {}}).first->second;
     line.ranks.push_back(status.rank);
     line.status.quiet_s = std::max(line.status.quiet_s, status.quiet_s);
-    // Both wait, or none does.
+    // Both wait, or neither.
     if (status.waiting) line.status.waiting->age_s = std::max(line.status.waiting->age_s, status.waiting->age_s);
   }
   std::map<int, std::string> by_first;

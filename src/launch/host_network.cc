@@ -1,4 +1,4 @@
-// What network.h asks the operating system.
+// network.h's queries to the operating system.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
@@ -104,7 +104,7 @@ int listen_on(const std::string& address, int port) {
   MEGALITH_CHECK(list != nullptr, "'{}' is no address, or {} no port", address, port);
   const int socket = ::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int yes = 1;
-  // A port whose last connections are still closing is free, as it is for every server.
+  // A port with only closing connections is free, as for any server.
   if (socket >= 0 && ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
       ::bind(socket, list->ai_addr, list->ai_addrlen) == 0 && ::listen(socket, SOMAXCONN) == 0) {
     return socket;

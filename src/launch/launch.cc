@@ -1,4 +1,3 @@
-// Rank discovery; see launch.h.
 #include "launch/launch.h"
 
 #include <fmt/format.h>
@@ -17,7 +16,7 @@ class Variables {
  public:
   explicit Variables(const EnvironmentMap& environment) : environment_(environment) {}
 
-  // An empty variable counts as unset.
+  // Empty variables count as unset.
   std::optional<std::string> text(const std::string& name) const {
     const auto found = environment_.find(name);
     if (found == environment_.end() || found->second.empty()) return std::nullopt;
@@ -51,7 +50,7 @@ class Variables {
   const EnvironmentMap& environment_;
 };
 
-// Two runs on one machine should not meet by accident. Below 32768, where Linux begins to hand out ports.
+// A hash keeps two runs on one machine apart; below 32768, where Linux's ephemeral ports begin.
 int port_from(std::string_view run_id) {
   if (run_id.empty()) return kDefaultPort;
   uint32_t hash = 2166136261u;  // FNV-1a
@@ -65,7 +64,7 @@ Launch from_torchrun(const Variables& v) {
   launch.world_size = v.required_number("WORLD_SIZE", "RANK is");
   if (launch.world_size > 1) {
     launch.local_rank = v.required_number("LOCAL_RANK", fmt::format("WORLD_SIZE is {}", launch.world_size));
-    // People who set the variables by hand often leave it out. One machine is the only guess that overloads none.
+    // Often left out by hand. Assuming one machine overloads none.
     launch.local_world_size = v.number("LOCAL_WORLD_SIZE").value_or(launch.world_size);
     const std::string because = fmt::format("the {} ranks must know where to meet", launch.world_size);
     if (!v.text("MASTER_ADDR")) throw v.missing("MASTER_ADDR", because);
@@ -104,7 +103,7 @@ Launch from_open_mpi(const Variables& v) {
   return launch;
 }
 
-// Tasks on node number `node` of "2(x3),1": 2, 2, 2, 1.
+// Tasks on node `node`; "2(x3),1" means 2, 2, 2, 1.
 int tasks_on_node(const std::string& list, int node) {
   int seen = 0;
   const char* at = list.data();
@@ -171,8 +170,8 @@ void check_ranks(const Launch& launch) {
   if (launch.master_port > 65535) refuse(fmt::format("port {} to meet at", launch.master_port));
 }
 
-// Variables set by hand, or by a container's image, hide those of the launcher that started the ranks: each would then
-// believe that it is rank 0 of 1, train by itself and overwrite the others' files.
+// Variables set by hand or by a container image hide the launcher's: each process would train by itself, as rank 0 of
+// 1, and overwrite the others' files.
 void check_against_outer(const Launch& launch, const Launch& outer) {
   const bool is_same = launch.rank == outer.rank && launch.world_size == outer.world_size;
   if (launch.world_size > outer.world_size || is_same) return;
@@ -224,7 +223,7 @@ Launch discover_launch(const EnvironmentMap& environment) {
   Launch launch;
   if (v.text("RANK") || v.text("WORLD_SIZE")) {
     launch = from_torchrun(v);
-    // torchrun's agent may itself be a rank of another launcher.
+    // torchrun's agent may be another launcher's rank.
     const bool has_agent = v.text("TORCHELASTIC_RUN_ID").has_value();
     if (has_open_mpi && !has_agent) check_against_outer(launch, from_open_mpi(v));
     if (has_slurm && !has_open_mpi && !has_agent) check_against_outer(launch, from_slurm(v));
@@ -240,9 +239,9 @@ Launch discover_launch(const EnvironmentMap& environment) {
 void check_num_nodes(const Launch& launch, const EnvironmentMap& environment) {
   const Variables v(environment);
   const std::string num_nodes = v.text("NNODES").value_or("1");
-  const bool is_range = num_nodes.find(':') != std::string::npos;  // as elastic launches have it
+  const bool is_range = num_nodes.find(':') != std::string::npos;  // of elastic launches
   if (is_range || !v.text("NODE_RANK") || v.number("NNODES").value_or(1) <= 1 || !launch.is_one_machine()) return;
-  // Set by hand, a missing number of local ranks says nothing of machines.
+  // A missing number of local ranks, set by hand, says nothing about machines.
   if (launch.launcher == Launcher::kTorchrun && !v.text("LOCAL_WORLD_SIZE") && launch.world_size > 1) return;
   const std::string what =
       launch.launcher == Launcher::kNone

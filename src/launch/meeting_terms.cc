@@ -1,4 +1,3 @@
-// See meeting_terms.h.
 #include "launch/meeting_terms.h"
 
 #include <fmt/format.h>
@@ -12,7 +11,6 @@
 namespace megalith {
 namespace {
 
-// What is said of a kind of term.
 struct KindWords {
   std::string_view noun, missing, remedy;
 };
@@ -33,7 +31,8 @@ KindWords words_of(TermKind kind) {
 
 constexpr size_t kMostLines = 12, kMostValues = 4, kMostRanges = 3, kLongest = 60, kBefore = 20;
 
-using Values = std::vector<std::pair<std::string, std::vector<int>>>;  // shown, and who has it; by their first ranks
+using Values = std::vector<std::pair<std::string, std::vector<int>>>;  // shown value and its ranks, ordered by first
+                                                                       // rank
 
 std::string ranks_with(const std::vector<int>& ranks) {
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
@@ -42,10 +41,11 @@ std::string ranks_with(const std::vector<int>& ranks) {
   return fmt::format("rank {} and {} others", ranks[0], ranks.size() - 1);
 }
 
-// Long values, such as lists of paths, from a little before the place where they begin to differ.
+// Long values, such as lists of paths, from just before their first difference.
 std::string shortened(const std::string& text, size_t same) {
   if (text.size() <= kLongest) return text;
-  const auto is_inside = [&](size_t at) { return at < text.size() && (text[at] & 0xC0) == 0x80; };  // of a character
+  const auto is_inside = [&](size_t at) { return at < text.size() && (text[at] & 0xC0) == 0x80; };  // within a UTF-8
+                                                                                                    // character
   size_t begin = same > kBefore ? same - kBefore : 0;
   while (is_inside(begin)) ++begin;
   size_t end = std::min(text.size(), begin + kLongest);
@@ -105,7 +105,7 @@ std::string digest_of(const std::vector<Term>& terms) {
 
 std::string difference_text(const std::vector<std::string>& digests,
                             const std::map<std::string, std::vector<Term>>& terms) {
-  // By kind and name, in the order in which the first rank has them.
+  // By kind and name, in the order of first appearance.
   std::vector<std::pair<TermKind, std::string>> order;
   std::map<std::pair<TermKind, std::string>, std::map<std::string, const Term*>> by_digest;
   std::vector<int> older;
@@ -131,7 +131,7 @@ std::string difference_text(const std::vector<std::string>& digests,
     add(TermKind::kProgram, fmt::format("program: an older one, which does not compare, on {}", ranks_with(older)));
   }
   for (const auto& key : order) {
-    std::map<std::string, size_t> place;  // by what is compared
+    std::map<std::string, size_t> place;  // by compared value
     Values values;
     for (size_t rank = 0; rank < digests.size(); ++rank) {
       if (!terms.contains(digests[rank])) continue;

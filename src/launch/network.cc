@@ -1,4 +1,3 @@
-// Choosing network interfaces; see network.h.
 #include "launch/network.h"
 
 #include <arpa/inet.h>
@@ -19,7 +18,7 @@ std::string variable(const EnvironmentMap& environment, const std::string& name)
   return found == environment.end() ? "" : found->second;
 }
 
-// Entries are taken as they are, blanks included: so do the libraries.
+// Entries keep their blanks, as in the libraries.
 std::vector<std::string> comma_list(std::string_view text) {
   std::vector<std::string> entries;
   for (size_t at = 0; at <= text.size();) {
@@ -32,16 +31,16 @@ std::vector<std::string> comma_list(std::string_view text) {
 
 bool is_ipv4(const std::string& address) { return address.find(':') == std::string::npos; }
 
-// IPv4 first: where a machine has both, all machines must come to the same kind.
+// IPv4 first: with both, all machines must choose the same kind.
 std::vector<std::string> ipv4_first(std::vector<std::string> addresses) {
   std::stable_partition(addresses.begin(), addresses.end(), is_ipv4);
   return addresses;
 }
 
-// The address of an interface that others can use best.
+// The interface's best address for others.
 std::string main_address(const NetworkInterface& interface) {
   std::vector<std::string> addresses = ipv4_first(interface.addresses);
-  // A link-local address means nothing without the interface, whose name differs from machine to machine.
+  // Link-local addresses need the interface's name, which differs between machines.
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const std::string& address) { return !address.starts_with("fe80:"); });
   return addresses.empty() ? "" : addresses.front();
@@ -74,7 +73,7 @@ std::string describe(const std::vector<RdmaPort>& ports) {
   return parts.empty() ? "no InfiniBand or RoCE device" : join(parts, ", ");
 }
 
-// "^=name:port,name": the form of NCCL's two lists.
+// "^=name:port,name", the form of NCCL's two lists.
 struct NcclList {
   struct Entry {
     std::string name;
@@ -99,7 +98,6 @@ struct NcclList {
     return is_exact ? name == entry.name : name.starts_with(entry.name);
   }
 
-  // Whether NCCL takes this one.
   bool takes(const std::string& name, int port = -1) const {
     const bool is_listed = entries.empty() || std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
                              return matches(entry, name, port);
@@ -162,7 +160,7 @@ class Check {
       });
   }
 
-  // On one machine GPUs do not talk over these devices.
+  // On one machine GPUs do not use these devices.
   void rdma_devices() {
     const std::string name = "NCCL_IB_HCA", text = variable(environment_, name);
     const std::string disabled = variable(environment_, "NCCL_IB_DISABLE");
@@ -231,7 +229,7 @@ const NetworkInterface* interface_with(const HostNetwork& host, const std::strin
   return nullptr;
 }
 
-// The one interface over which other machines can reach this one; null when there are several.
+// The only interface that others can reach; null if there are several.
 const NetworkInterface* only_way_out(const HostNetwork& host) {
   const NetworkInterface* found = nullptr;
   for (const NetworkInterface& interface : host.interfaces) {
@@ -262,7 +260,7 @@ UserError loopback_error(const Launch& launch, const std::vector<std::string>& a
 }
 
 // Fills in the way to MASTER_ADDR.
-//   needs_interface  nobody has named one, and Gloo listens on no address without
+//   needs_interface  no interface is given, and Gloo needs an address
 void find_way(const Launch& launch, const HostNetwork& host, bool needs_interface, NetworkChoice& choice) {
   const std::string& name = launch.master_address;
   std::vector<std::string> addresses = ipv4_first(host.resolve(name));
@@ -275,11 +273,11 @@ void find_way(const Launch& launch, const HostNetwork& host, bool needs_interfac
     choice.owns_meeting_address = true;
     choice.address = address;
     if (const NetworkInterface* interface = interface_with(host, address)) choice.interface = interface->name;
-    // What the launcher serves listens on all addresses; its own word for the place is the safest.
+    // The launcher's store listens on all addresses; the launcher's own name for it is safest.
     choice.meeting_address = launch.has_agent_store ? name : address;
   };
   if (launch.is_one_machine()) {
-    // A connection to "all addresses" goes to the loopback interface.
+    // Connections to "all addresses" use the loopback interface.
     if (addresses.front() == "0.0.0.0") return own("127.0.0.1");
     if (addresses.front() == "::") return own("::1");
     const auto first = std::find_if(addresses.begin(), addresses.end(), [&](const std::string& address) {
@@ -358,12 +356,12 @@ NetworkUse network_use(const NetworkChoice& choice, bool uses_gpus, bool has_sev
   const bool has_way = has_several_hosts && !is_loopback_address(choice.address);
   const std::string name = uses_gpus ? "NCCL_SOCKET_IFNAME" : "GLOO_SOCKET_IFNAME";
   if (uses_gpus) {
-    // An address of a loopback interface, as some fabrics have them, is not to be found by the interface's name.
+    // Some fabrics put addresses on a loopback interface, which its name would not find.
     if (has_way && !choice.has_nccl_interface && choice.interface != "lo") use.nccl_interface = choice.interface;
   } else if (!choice.gloo_addresses.empty()) {
     use.gloo_addresses = choice.gloo_addresses;
   } else {
-    // No need for the machine's name, which in containers often leads nowhere.
+    // The machine's name often does not resolve in containers.
     use.gloo_addresses = {has_way ? choice.address : "127.0.0.1"};
   }
   if (has_way && (uses_gpus ? !use.nccl_interface.empty() : choice.gloo_addresses.empty())) {

@@ -1,4 +1,4 @@
-// Waiting, but not for ever, for a call that may never return, such as a question to a process that was stopped.
+// Bounded waits for calls that may never return, such as requests to a stopped process.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,7 @@
 
 namespace megalith {
 
-// f(), or nothing when it takes longer; then it is left behind with its thread. What it throws is thrown here. f owns
-// what it uses.
+// f(), or nothing when it takes longer and is abandoned with its thread. Rethrows. f must own what it uses.
 template <typename F>
 auto within(std::chrono::milliseconds patience, F f) -> std::optional<decltype(f())> {
   const auto promise = std::make_shared<std::promise<decltype(f())>>();
@@ -20,7 +19,7 @@ auto within(std::chrono::milliseconds patience, F f) -> std::optional<decltype(f
   std::thread([promise, f = std::make_optional(std::move(f))]() mutable {
     try {
       auto result = (*f)();
-      f.reset();  // what it owns does not end on this thread, while the process may be exiting
+      f.reset();  // end its objects on their own thread, not while the process exits
       promise->set_value(std::move(result));
     } catch (...) {
       f.reset();

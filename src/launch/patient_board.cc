@@ -1,4 +1,3 @@
-// See patient_board.h.
 #include "launch/patient_board.h"
 
 #include <chrono>
@@ -9,7 +8,7 @@ namespace megalith {
 struct PatientBoard::State {
   mutable std::mutex mutex;
   std::condition_variable changed;
-  Question question;  // not taken up yet
+  Question question;  // pending
   bool is_busy = false, is_gone = false, is_stopping = false;
   int64_t num_asked = 0, num_done = 0;
 
@@ -47,7 +46,7 @@ PatientBoard::~PatientBoard() {
     std::unique_lock lock(state_->mutex);
     state_->is_stopping = true;
     state_->changed.notify_all();
-    // A question that is answered at all is answered soon.
+    // Answers come soon or never.
     is_stuck = !state_->changed.wait_for(lock, std::chrono::milliseconds(500), [&] { return state_->is_free(); });
   }
   if (is_stuck) {

@@ -1,5 +1,5 @@
-// A SharedBoard that is asked by a thread of its own, so that whoever asks can give up: a reply from a process that was
-// stopped never comes. What is still being asked when this object goes is left behind with its thread.
+// A SharedBoard queried on its own thread, because a stopped process never replies: callers give up, and abandon the
+// question with its thread.
 #pragma once
 
 #include <condition_variable>
@@ -20,8 +20,8 @@ class PatientBoard {
   PatientBoard(const PatientBoard&) = delete;
   PatientBoard& operator=(const PatientBoard&) = delete;
 
-  // Result of question(board), or nothing when it threw or has not returned within patience_s, the time for questions
-  // before it included. The question may outlive the call: it owns what it uses.
+  // question(board)'s result; nothing if it threw or took longer than patience_s, earlier questions included. The
+  // question may outlive the call, so it owns what it uses.
   template <typename Result>
   std::optional<Result> ask(std::function<Result(SharedBoard&)> question, double patience_s) {
     const auto result = std::make_shared<std::optional<Result>>();
@@ -32,10 +32,10 @@ class PatientBoard {
     return *result;
   }
 
-  // Asks without waiting; does nothing while another question is open.
+  // Asks without waiting; dropped while another question is pending.
   void post(std::function<void(SharedBoard&)> question);
 
-  // A question threw: nobody answers there any more.
+  // A question threw: the server is gone.
   bool is_gone() const;
 
  private:

@@ -1,4 +1,3 @@
-// See port.h.
 #include "launch/port.h"
 
 #include <fcntl.h>
@@ -24,11 +23,11 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Listeners {
-  std::set<std::string> sockets;  // "socket:[4711]", as the files of a process link to it
-  std::string user;               // the number of the first one's user
+  std::set<std::string> sockets;  // "socket:[4711]", as in the process's links
+  std::string user;               // the first one's user id
 };
 
-// Adds the sockets of one table that listen on the port.
+// Adds a table's sockets listening on the port.
 void add_listeners(const fs::path& table, int port, Listeners& listeners) {
   constexpr std::string_view kListens = "0A";
   std::istringstream lines(try_read_facts(table).value_or(""));
@@ -43,7 +42,7 @@ void add_listeners(const fs::path& table, int port, Listeners& listeners) {
   }
 }
 
-// False also when this user may not look.
+// Also false without permission.
 bool has_one_of(const fs::path& process, const std::set<std::string>& sockets) {
   std::error_code error;
   for (fs::directory_iterator file(process / "fd", error), end; !error && file != end; file.increment(error)) {
@@ -53,10 +52,10 @@ bool has_one_of(const fs::path& process, const std::set<std::string>& sockets) {
   return false;
 }
 
-// Whether a connection stood: it is refused when nobody listens; one that was reset at once had been accepted before.
+// True if the connection was established: one reset at once had been accepted.
 bool stood(int problem) { return problem == 0 || problem == ECONNRESET || problem == ECONNABORTED || problem == EPIPE; }
 
-// Whether a connection that was begun stands in time.
+// True if a connection is established in time.
 bool connects(int socket, const addrinfo& address, std::chrono::milliseconds patience) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return stood(errno);

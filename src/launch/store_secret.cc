@@ -1,4 +1,3 @@
-// See store_secret.h.
 #include "launch/store_secret.h"
 
 #include <fmt/format.h>
@@ -70,7 +69,7 @@ StoreSecretFile::StoreSecretFile() {
     throw UserError("the system gives no random numbers for the store's secret", "give --store_secret_file FILE");
   }
   std::string name = (std::filesystem::temp_directory_path() / "megalith-secret-XXXXXX").string();
-  const int fd = ::mkstemp(name.data());  // with mode 0600
+  const int fd = ::mkstemp(name.data());  // mode 0600
   if (fd < 0) fail_file("make", name, errno);
   path_ = name;
   const std::string text = hex_text({bytes.data(), bytes.size()}) + "\n";

@@ -1,10 +1,9 @@
-// A secret that the ranks of a run share, for the store in which they meet. c10d's store takes every connection, and
-// tells whoever asks which keys there are: on a shared machine every user reaches a port of its loopback interface.
+// A secret that protects the store of a run's ranks: c10d's accepts every connection and lists its keys, and any local
+// user reaches its loopback port.
 //
-// With a secret, a key is written as its HMAC, and a value is written after an HMAC of key and value, which is checked
-// when it is read. So a process without the secret cannot register as a rank, give an address in a rank's name, or
-// change a value unnoticed. It can still read values, spoil the meeting by deleting keys or counting counters up, and
-// reach the connections over which tensors travel: c10d encrypts nothing.
+// Keys are written as HMACs, values with an HMAC of key and value that readers check. Without the secret a process
+// cannot register as a rank, forge an address, or change a value unnoticed. It can still read values, disrupt the
+// meeting by deleting keys or raising counters, and reach the tensors' connections: c10d encrypts nothing.
 //
 // Source: RFC 2104 (HMAC), FIPS 180-4 (SHA-256).
 #pragma once
@@ -18,12 +17,11 @@ namespace megalith {
 // HMAC-SHA256: 64 lower-case digits.
 std::string hmac_sha256(std::string_view key, std::string_view text);
 
-// The text of a secret's file without blanks at its ends. UserError: it is not there, may be read or written by others
-// than its owner, or holds less than 16 characters.
+// A secret file's text, trimmed. UserError: missing, accessible to others than its owner, or shorter than 16
+// characters.
 std::string read_store_secret(const std::filesystem::path& path);
 
-// A new file that only this user may read, with 32 random bytes in hexadecimal digits, in the folder for temporary
-// files; removed with this object.
+// A new temporary file, readable only by this user, with 32 random bytes in hexadecimal; removed with this object.
 class StoreSecretFile {
  public:
   StoreSecretFile();

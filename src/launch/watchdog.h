@@ -1,21 +1,18 @@
-// The watchdog of a rank: a thread that notices when the rank waits too long in a collective, asks all ranks what they
-// do, and reports it, so that a run does not hang until somebody looks.
+// A rank's watchdog thread: when the rank waits too long in a collective, it asks all ranks for their state and
+// reports, so that runs do not hang silently.
 //
-//   1  Four times a second it looks at the rank's CollectiveLog. Time in which this process itself did not run (the
-//      whole job was suspended) does not count.
-//   2  When the wait is longer than the time-out it leaves the word "hang" on the board that all ranks share (c10d's
-//      store). Every watchdog looks for that word once a second, and answers with its rank's state.
-//   3  The rank that left the word collects the answers for at most answer_patience_s, finds who is at fault
-//      (hang_report.h) and publishes that. It prints a line for every rank; the others print who is at fault and their
-//      own state.
-//   4  A rank whose process has ended, or that has left the reason why it failed, does not come any more: whoever waits
-//      says so after a few seconds instead of at the time-out. Where a connection breaks, the rank that used it
-//      says so first; while the ranks connect, and on GPUs, none may break.
-//   5  on_hang(message) is called once, on this thread. The program prints the message and leaves the process: the main
-//      thread is stuck in the collective.
+//   1  It looks at the rank's CollectiveLog four times a second, ignoring time in which the process was suspended.
+//   2  When a wait exceeds the time-out it writes "hang" to the ranks' board (c10d's store), which every watchdog
+//      checks once a second and answers with its rank's state.
+//   3  The rank that wrote it collects answers for at most answer_patience_s, and publishes who is at fault
+//      (hang_report.h). It prints a line for every rank; the others that verdict and their own state.
+//   4  Ranks waiting for one that has ended, or recorded why it failed, say so after a few seconds. Where a connection
+//      breaks, the rank that used it reports first; while ranks connect, and on GPUs, none may break.
+//   5  on_hang(message) is called once, on this thread. The program prints the message and exits: the main thread is
+//      stuck in the collective.
 //
-// The board itself may not answer: rank 0 serves it, and may be the rank that was stopped. So every use of the board
-// has a time limit, and when that is over the report names the rank that serves the board.
+// Rank 0, which serves the board, may be stopped, so every use has a time limit, after which the report names that
+// rank.
 #pragma once
 
 #include <atomic>
@@ -33,40 +30,40 @@
 
 namespace megalith {
 
-// Words that all ranks see. Functions throw when the board is gone; while its server is stopped they need not return.
-// One thread uses it at a time.
+// Entries visible to all ranks. Functions throw when the board is gone, and may not return while its server is stopped.
+// One thread at a time.
 class SharedBoard {
  public:
   virtual ~SharedBoard() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // What is there afterwards: `value`, or what was there before.
+  // Returns the resulting value: `value` or an earlier one.
   virtual std::string set_if_absent(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> find(const std::string& key) = 0;
 };
 
-// Keys on the board that groups whose collectives broke use too (c10d_world.cc): the reason why the run fails, and that
-// a rank ends because it lost another one.
+// Keys also used by groups whose collectives broke (c10d_world.cc): why the run fails, and that a rank ends because it
+// lost another.
 inline constexpr const char* kFirstFailure = "first_failure";
 std::string lost_contact_of(int rank);
 
 struct WatchdogSettings {
   int rank = 0, world_size = 1;
   double timeout_s = 600;
-  int server_rank = -1;  // of the rank that serves the board; -1: the launcher does
-  // Called once, when this rank or another one hangs: who is at fault, and what the ranks do.
+  int server_rank = -1;  // serves the board; -1: the launcher
+  // Called once, when any rank hangs: who is at fault, and the ranks' states.
   std::function<void(const std::string& message)> on_hang;
-  // The ranks whose processes have ended, as far as this machine can tell. Empty: nobody looks for them.
+  // Ranks whose processes have ended, as far as this machine can tell. May be empty.
   std::function<std::vector<int>()> ended_ranks;
-  // How long a collective in which somebody has ended may still break by itself.
+  // Time for a collective with an ended rank to break by itself.
   double break_patience_s = 3;
-  // The rank that collects waits so long for the others' answers, and whoever asks the board for its reply.
+  // The collecting rank's wait for answers, and any wait for the board.
   double answer_patience_s = 2.5, board_patience_s = 2;
-  // How often it looks at its rank, and at the board.
+  // Intervals of looking at the rank and at the board.
   double look_every_s = 0.25, board_every_s = 1;
 };
 
-// Whether one collective has been waited in for longer than the time-out, by a clock that counts only while somebody
-// looks: observe() is called a few times a second.
+// True when one collective has been waited in beyond the time-out, by a clock that runs only while observe() is called
+// a few times a second.
 class HangDetector {
  public:
   explicit HangDetector(double timeout_s) : timeout_s_(timeout_s) {}
@@ -79,7 +76,7 @@ class HangDetector {
   std::optional<int64_t> serial_;
 };
 
-// Whether a rank has waited this long in one collective since a reason was known why it will not end.
+// True when a rank has waited this long in one collective since it became known that it cannot end.
 class VainWait {
  public:
   explicit VainWait(double patience_s) : patience_s_(patience_s) {}
@@ -96,36 +93,36 @@ class PatientBoard;
 class Watchdog {
  public:
   Watchdog(std::shared_ptr<CollectiveLog> log, std::shared_ptr<SharedBoard> board, WatchdogSettings settings);
-  ~Watchdog();  // stops
+  ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Returns when the thread has ended; if it speaks, when it has spoken. May be called again.
+  // Returns when the thread has ended, after any report. Idempotent.
   void stop();
 
-  // For a thread whose collective broke: other ranks leave the process when they have spoken, and connections break
-  // then. True: on_hang is about to be called, or was.
+  // For a thread whose collective broke: reporting ranks exit, which breaks connections. True: on_hang is, or was,
+  // about to be called.
   bool is_speaking() const { return is_speaking_.load(); }
-  // The rank's main thread knows why its collective broke, and says so itself.
+  // The main thread knows why its collective broke, and reports itself.
   void stand_back() { stands_back_.store(true); }
-  // The last reason that was found on the board why a collective will not end; empty without one. For a thread whose
-  // collective broke when the board is gone: whoever served it may only have followed the first to fail.
+  // The last reason on the board why a collective will not end, or empty. For a thread whose collective broke after the
+  // board went: its server may only have followed the first to fail.
   std::string known_reason() const;
-  // Speaks now: `why` ("all_reduce … broke") begins the message.
+  // Reports now, beginning with `why` ("all_reduce … broke").
   void raise(const std::string& why);
 
  private:
   void run();
-  // Waits for a tick or less; false when it is time to stop.
+  // Waits a tick or less; false when stopping.
   bool sleep();
   void look_for_word();
   void speak(const std::string& why);
-  // Why what this rank waits in will not end: the first reason that was left, or who has ended; empty without either.
+  // Why this rank's collective will not end: the first reason left, or the ended ranks; else empty.
   std::string find_reason();
   void give_up(const std::string& reason);
   std::string collect(const RankStatus& own);
   std::string listen(const RankStatus& own, const std::string& first);
-  // Whoever serves the board leaves after these ranks, which read there: each leaves a mark before it goes, or ends.
+  // The serving rank leaves after these ranks, which still read: each marks its departure, or ends.
   void wait_for_departures(std::vector<int> ranks, std::string (*mark_of)(int rank));
   std::string text_without_board(const RankStatus& own, bool is_gone) const;
 

@@ -1,4 +1,4 @@
-// A file that records are appended to, each with one write: whole, or not at all.
+// A file of records, each appended with one write: whole or not at all.
 #pragma once
 
 #include <filesystem>
@@ -12,18 +12,18 @@ class Logger;
 class AppendFile {
  public:
   enum class Open {
-    kAppend,     // creates the file, or goes on behind what it has
-    kCreateNew,  // fails when there is a file of this name
+    kAppend,     // creates the file or appends to it
+    kCreateNew,  // fails if the file exists
   };
 
-  // Makes the folder, and opens. UserError that names `option` when that fails.
+  // Creates the folder and opens the file. UserError naming `option` on failure.
   AppendFile(std::filesystem::path path, std::string option, Open open, Logger& log);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // A record that cannot be written whole (a full disk) is dropped: the part that was written is cut off again, and the
-  // first one is warned of, "metrics_file run.jsonl: the line of iteration 3 was not written: …".
+  // A record that cannot be written whole (disk full) is cut off again; the first one is reported as "metrics_file
+  // run.jsonl: the line of iteration 3 was not written: …".
   void append(std::string_view record, std::string_view what);
 
   const std::filesystem::path& path() const { return path_; }

@@ -1,4 +1,3 @@
-// See averages.h.
 #include "metrics/averages.h"
 
 namespace megalith {

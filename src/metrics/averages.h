@@ -1,4 +1,4 @@
-// Means over steps: arithmetic over a window as Primus's iteration line has them, and over the time of a run.
+// Means over steps: Primus's windowed means for the iteration line, and the means of a whole run.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace megalith {
 
-// The averages of an iteration line: arithmetic over the lines since the start, emptied once when the first
-// `skip_iterations` are over and whenever it holds `reset_interval` values (Primus v0.1, megatron/trainer.py).
+// The averages of an iteration line: arithmetic over all lines since the start, reset once after `skip_iterations` and
+// whenever `reset_interval` values are held (Primus v0.1, megatron/trainer.py).
 class LineAverages {
  public:
   struct Values {
@@ -19,7 +19,6 @@ class LineAverages {
   LineAverages(int64_t skip_iterations, int64_t reset_interval)
       : skip_iterations_(skip_iterations), reset_interval_(reset_interval) {}
 
-  // Adds a line's values and returns the means with them.
   Values add(int64_t iteration, const Values& values);
 
  private:
@@ -29,9 +28,9 @@ class LineAverages {
   Values sum_;
 };
 
-// What a run did on average. Rates are amount over time, that is, harmonic means over the steps.
+// A run's averages. Rates are amount over time: harmonic means over the steps.
 struct RunSummary {
-  int64_t num_steps = 0;  // that the means are over
+  int64_t num_steps = 0;  // in the means
   double elapsed_ms = 0;
   double tflops_per_device = 0;
   double causal_tflops_per_device = 0;
@@ -39,8 +38,8 @@ struct RunSummary {
   double memory_used_fraction = 0;
 };
 
-// Means over all steps but those that are slow for another reason: with at least four, the first two and the last are
-// left out (as the ROCm example scripts do); with two or three, the first.
+// Means without the slow first steps: of four steps or more, the first two and the last are left out (as in the ROCm
+// example scripts); of two or three, the first.
 class RunAverages {
  public:
   void add(const StepRecord& record);
@@ -48,11 +47,11 @@ class RunAverages {
 
  private:
   struct Step {
-    double elapsed_ms, flops, causal_flops, tokens, memory_used_fraction;  // per device where it applies
+    double elapsed_ms, flops, causal_flops, tokens, memory_used_fraction;  // per device where that applies
   };
   static void accumulate(Step& sum, const Step& step, double sign);
 
-  // Sums over all steps, and the steps that may have to be taken out again.
+  // Sums over all steps, and the steps that may have to be subtracted.
   int64_t count_ = 0;
   Step sum_{};
   Step first_[2] = {};

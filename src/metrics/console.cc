@@ -1,4 +1,3 @@
-// See console.h.
 #include "metrics/console.h"
 
 #include <fmt/format.h>
@@ -18,7 +17,7 @@ namespace megalith {
 LineWriter standard_output(Logger& log, std::function<void()> on_closed) {
   return [&log, on_closed = std::move(on_closed)](std::string_view text) {
     log.set_status("");
-    std::fflush(stdout);  // what was printed through stdio comes first
+    std::fflush(stdout);  // stdio's earlier output comes first
     while (!text.empty()) {
       const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
       if (written < 0 && errno == EINTR) continue;
@@ -72,7 +71,7 @@ std::string ConsoleSink::line(const StepRecord& record) {
   add(" learning rate: {:.6E}", record.next_learning_rate.value_or(record.learning_rate));
   add(" global batch size: {:5d}", record.global_batch_size);
   for (const auto& [name, sum] : interval_.losses) {
-    // Megatron leaves out what is not above zero (a loss that was off, an interval of skipped steps); NaN is shown.
+    // As in Megatron, values <= 0 are left out (an unused loss, skipped steps); NaN is shown.
     if (!(sum <= 0)) add(" {}: {:.6E}", name, interval_.mean_loss(sum));
   }
   add(" loss scale: {:.1f}", record.loss_scale);

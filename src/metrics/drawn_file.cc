@@ -1,4 +1,3 @@
-// See drawn_file.h.
 #include "metrics/drawn_file.h"
 
 #include <chrono>
@@ -28,7 +27,7 @@ void DrawnFile::write(const std::function<std::string()>& render) {
     write_file_atomic(path_, render());
   } catch (const UserError& error) {
     reason = error.message();
-  } catch (const std::exception& error) {  // no memory for it, say
+  } catch (const std::exception& error) {  // such as bad_alloc
     reason = error.what();
   }
   if (!reason.empty() && !has_warned_) {

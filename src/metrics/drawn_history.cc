@@ -1,4 +1,3 @@
-// See drawn_history.h.
 #include "metrics/drawn_history.h"
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// Rounds to six digits, which are more than a pixel shows.
+// Six digits resolve more than a pixel.
 Json short_number(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::stod(fmt::format("{:.6g}", value));

@@ -1,5 +1,4 @@
-// What a picture or a page carries of its own curves, so that a run that is resumed goes on drawing them: JSON that the
-// next program reads back from the file.
+// Curves embedded as JSON in a picture or page, so that a resumed run continues them.
 #pragma once
 
 #include <filesystem>
@@ -13,19 +12,19 @@
 
 namespace megalith {
 
-// {"name", "x", "y"}: what is drawn; y is null where it is no number.
+// {"name", "x", "y"}; y is null where not finite.
 Json points_of(const PlotSeries& series);
 
-// {"name", "x", "y", "of": points a bin, "count": points that were added}; y is null where it is no number.
+// {"name", "x", "y", "of": points per bin, "count": points added}; y is null where not finite.
 Json history_of(const LongSeries& series);
 
-// Adds the points up to and with `last_x` to a series that has none yet. UserError when the JSON is something else.
+// Adds the points with x <= last_x to an empty series. UserError for malformed JSON.
 void restore_history(const Json& history, double last_x, LongSeries& series, const std::string& where);
 
-// JSON for the inside of an element of HTML or SVG: '<', '>' and '&' are written as JSON's escapes.
+// JSON safe inside an HTML or SVG element: '<', '>' and '&' are escaped.
 std::string embedded_json(const Json& value);
 
-// What stands between two marks in the file, parsed; nothing when there is no file, or no such part in it.
+// The JSON between two marks in the file; nothing if file or marks are missing.
 std::optional<Json> find_embedded_json(const std::filesystem::path& path, std::string_view before,
                                        std::string_view after);
 

@@ -1,4 +1,3 @@
-// See expert_load.h.
 #include "metrics/expert_load.h"
 
 #include <fmt/format.h>
@@ -10,7 +9,7 @@
 namespace megalith {
 namespace {
 
-// What models call them (models/observation.h), the dropped ones behind the choices of their layer.
+// The models' names (models/observation.h); a layer's dropped count follows its choices.
 constexpr std::string_view kTokensName = "expert_tokens", kDroppedName = "experts_dropped";
 
 double mean_of(const std::vector<int64_t>& tokens) {
@@ -19,7 +18,7 @@ double mean_of(const std::vector<int64_t>& tokens) {
          static_cast<double>(tokens.size());
 }
 
-// From white (nothing) over a middle blue (the mean) to orange and red (twice the mean and more).
+// From white (0) over blue (the mean) and orange to red (twice the mean or more).
 std::string load_colour(double over_mean) {
   struct Stop {
     double at;

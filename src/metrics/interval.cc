@@ -1,4 +1,3 @@
-// See interval.h.
 #include "metrics/interval.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The steps since the last line on the console: sums of what a line shows as means.
+// Sums over the steps since the last console line.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace megalith {
 
 struct StepInterval {
   int64_t num_steps = 0, num_skipped = 0, num_nan = 0;
-  double elapsed_ms = 0, flops = 0, tokens = 0, loss_tokens = 0, samples = 0;  // all but the time a device
+  double elapsed_ms = 0, flops = 0, tokens = 0, loss_tokens = 0, samples = 0;  // per device, except the time
   std::vector<std::pair<std::string, double>> losses;
 
   void add(const StepRecord& record);
 
-  // Over the steps that were not skipped; the sum where all were.
+  // Over the steps that were not skipped; the plain sum if all were.
   double mean_loss(double sum) const;
   double tokens_per_s_per_device() const { return per_s(tokens); }
   double loss_tokens_per_s_per_device() const { return per_s(loss_tokens); }
@@ -28,7 +28,7 @@ struct StepInterval {
   double per_s(double amount) const { return elapsed_ms > 0 ? amount * 1e3 / elapsed_ms : 0; }
 };
 
-// Whether a line is due after this step: every log_interval iterations, and after the last one.
+// True every log_interval iterations and after the last.
 bool is_line_due(const StepRecord& record, int64_t log_interval);
 
 }  // namespace megalith

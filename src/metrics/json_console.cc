@@ -1,4 +1,3 @@
-// See json_console.h.
 #include "metrics/json_console.h"
 
 #include <nlohmann/json.hpp>

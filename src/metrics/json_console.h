@@ -1,9 +1,9 @@
-// log_format json: one JSON object a line on standard output, for programs that read a run as it goes.
+// log_format json: one JSON object a line on standard output, for programs that follow a run.
 //
-//   a step        what --metrics_file writes of it (metrics/jsonl.h), every log_interval iterations and at the end
-//   an evaluation the same, of each set
+//   a step        as in --metrics_file (metrics/jsonl.h), every log_interval iterations and at the end
+//   an evaluation likewise, per set
 //   a text        {"kind":"text","iteration":100,"prompt":"…","continuation":"…"}
-//   the end       {"kind":"summary","num_steps":97,"elapsed_ms":210.3,…}: means, as RunAverages takes them
+//   the end       {"kind":"summary","num_steps":97,"elapsed_ms":210.3,…}: RunAverages' means
 #pragma once
 
 #include "metrics/averages.h"

@@ -1,4 +1,3 @@
-// See jsonl.h.
 #include "metrics/jsonl.h"
 
 #include <fmt/format.h>
@@ -20,7 +19,7 @@
 namespace megalith {
 namespace {
 
-// Loads of more experts than these, over all layers, would make lines of many kilobytes.
+// More loads than this would make lines of many kilobytes.
 constexpr size_t kMostExpertNumbers = 4096;
 
 template <typename T>
@@ -28,13 +27,13 @@ OrderedJson or_null(const std::optional<T>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-// The length of the file up to and with its last line break, read backwards.
+// The file's length up to its last newline, found backwards.
 off_t complete_length(int fd, off_t size) {
   char block[4096];
   while (size > 0) {
     const off_t begin = std::max<off_t>(0, size - static_cast<off_t>(sizeof(block)));
     const ssize_t got = retry_interrupted([&] { return ::pread(fd, block, static_cast<size_t>(size - begin), begin); });
-    if (got <= 0) return size;  // unreadable: keep what is there
+    if (got <= 0) return size;  // unreadable: keep it
     for (ssize_t i = got; i > 0; --i) {
       if (block[i - 1] == '\n') return begin + i;
     }
@@ -110,7 +109,7 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
     }
   }
   add_stamp(line, run_id);
-  return dump_json(line);  // writes what is not finite as null
+  return dump_json(line);  // non-finite numbers as null
 }
 
 std::string json_line(const EventRecord& record, const std::string& run_id) {
@@ -129,7 +128,7 @@ JsonlSink::JsonlSink(std::filesystem::path path, Logger& log, std::string run_id
       run_id_(run_id.empty() ? make_run_id() : std::move(run_id)) {
   const int fd = file_.descriptor();
   struct stat status {};
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;  // a pipe or a terminal has nothing to mend
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;  // a pipe or terminal
   const off_t complete = complete_length(fd, status.st_size);
   if (complete == status.st_size) return;
   const std::string name = file_.path().string();

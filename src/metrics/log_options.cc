@@ -1,4 +1,3 @@
-// See log_options.h.
 #include "metrics/log_options.h"
 
 #include "config/option.h"

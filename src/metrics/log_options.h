@@ -1,4 +1,4 @@
-// What a run tells of itself, and where.
+// A run's logging options.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace megalith {
 class OptionVisitor;
 class UserError;
 
-// What a run prints on standard output. kAuto is kCompact: who reads Megatron's line says so.
+// The format on standard output. kAuto is kCompact.
 enum class LogFormat { kAuto, kCompact, kMegatron, kJson };
 
 struct LogOptions {
@@ -43,12 +43,11 @@ struct LogOptions {
 
   LogFormat console_format() const { return log_format == LogFormat::kAuto ? LogFormat::kCompact : log_format; }
   bool writes_tensorboard() const { return tensorboard_dir && !disable_tensorboard; }
-  // Whether this iteration is logged as a line, an event or an object, with the norm of the parameters. The same on all
-  // ranks.
+  // True if this iteration is logged, as line, event or object, with the parameters' norm. The same on all ranks.
   bool is_params_norm_due(int64_t iteration, int64_t train_iters) const;
 };
 
-// The rules between these options: one error for each that fails.
+// The rules between these options: one error per violation.
 std::vector<UserError> check_log_options(const LogOptions& options);
 
 }  // namespace megalith

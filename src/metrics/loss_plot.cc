@@ -1,4 +1,3 @@
-// See loss_plot.h.
 #include "metrics/loss_plot.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@ namespace {
 
 constexpr double kShortestPause_s = 2;
 
-// Around the curves in the picture's file.
+// Marks around the curves in the file.
 constexpr std::string_view kPlotHistoryBegin = "<metadata id=\"megalith-history\">", kPlotHistoryEnd = "</metadata>";
 
 }  // namespace

@@ -1,6 +1,5 @@
-// loss_plot_file: the training loss and the losses of the evaluations, as a picture that is written anew after
-// evaluations (not more often than every two seconds) and at the end. For a long run it draws the lowest and the
-// highest of every few steps, and says so.
+// loss_plot_file: training and evaluation losses as a picture, redrawn after evaluations (at most every two seconds)
+// and at the end. Long runs draw the lowest and highest of every few steps, and say so.
 #pragma once
 
 #include <filesystem>
@@ -18,12 +17,12 @@ class Logger;
 
 class LossPlotSink : public MetricsSink {
  public:
-  // subtitle  what was trained: "llama 12.6 M, global batch 32 × 256 tokens"
-  // A picture that cannot be written costs one warning. UserError when its folder cannot be made.
+  // subtitle  what is trained: "llama 12.6 M, global batch 32 × 256 tokens"
+  // UserError when the folder cannot be created; a picture that cannot be written costs one warning.
   LossPlotSink(std::filesystem::path path, std::string subtitle, Logger& log, SecondsClock clock = steady_seconds);
 
-  // For a run that goes on after so many iterations: draws also what the picture in the file shows up to there. A
-  // picture that is missing, or is not ours, costs nothing but its curves.
+  // For a run resumed after `iteration`: keeps the curves of the existing picture up to there. A missing or foreign
+  // picture is ignored.
   void resume(int64_t iteration);
 
   void on_step(const StepRecord& record) override;
@@ -40,7 +39,7 @@ class LossPlotSink : public MetricsSink {
   DrawnFile file_;
   PlotSettings settings_;
   LongSeries train_;
-  std::vector<LongSeries> validation_;  // one a data set
+  std::vector<LongSeries> validation_;  // one per data set
 };
 
 }  // namespace megalith

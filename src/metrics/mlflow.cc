@@ -1,4 +1,3 @@
-// See mlflow.h.
 #include "metrics/mlflow.h"
 
 #include <algorithm>
@@ -21,12 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMeta = "meta.yaml";
-constexpr const char* kDefaultExperiment = "Default";  // has the number 0
+constexpr const char* kDefaultExperiment = "Default";  // number 0
 // mlflow.entities.RunStatus
 constexpr int kRunning = 1, kFinished = 3, kFailed = 4, kKilled = 5;
 constexpr int kLocalSource = 4;  // mlflow.entities.SourceType: started by hand
 
-// A text in quotes of JSON, which are YAML's as well.
+// A quoted JSON string, which is also YAML.
 std::string yaml_text(const std::string& text) { return dump_json(Json(text)); }
 
 std::string file_uri(const fs::path& path) {
@@ -39,7 +38,7 @@ std::string file_uri(const fs::path& path) {
   return uri;
 }
 
-// The value of a key at the top level of a meta.yaml; nothing where the file cannot be read.
+// A top-level value of a meta.yaml; nothing if it cannot be read.
 std::string meta_value(const fs::path& file, std::string_view key) {
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored)) return "";
@@ -48,7 +47,7 @@ std::string meta_value(const fs::path& file, std::string_view key) {
   return value != nullptr && value->is_scalar() ? value->text : "";
 }
 
-// The text of a meta.yaml with another value of a key; all other lines stay as they are.
+// A meta.yaml with one value replaced.
 std::string with_meta_value(const std::string& meta, const std::string& key, const std::string& value) {
   const std::string line = fmt::format("{}: {}\n", key, value);
   size_t begin = 0;
@@ -79,8 +78,8 @@ void make_experiment(const fs::path& folder, const std::string& name) {
                                 file_uri(folder), now_ms, folder.filename().string(), now_ms, yaml_text(name)));
 }
 
-// The experiment of that name, made where there is none. Its number follows from the name, so that runs which start
-// at the same time make the same one.
+// The experiment of that name, created if missing. Its number follows from its name, so that runs starting together
+// make the same one.
 fs::path find_or_make_experiment(const fs::path& store, const std::string& name) {
   std::error_code ignored;
   const bool has_default = fs::exists(store / "0" / kMeta, ignored) || fs::exists(store / ".trash" / "0", ignored);
@@ -88,7 +87,7 @@ fs::path find_or_make_experiment(const fs::path& store, const std::string& name)
   for (const fs::path& folder : folders_in(store)) {
     if (meta_value(folder / kMeta, "name") == name) return folder;
   }
-  constexpr uint64_t kLeast = 100'000'000'000'000'000;  // 18 digits, as MLflow makes them
+  constexpr uint64_t kLeast = 100'000'000'000'000'000;  // 18 digits, as MLflow's
   uint64_t number = kLeast + checksum64(name) % (9 * kLeast);
   while (fs::exists(store / std::to_string(number), ignored) ||
          fs::exists(store / ".trash" / std::to_string(number), ignored))
@@ -106,7 +105,7 @@ std::optional<fs::path> find_run(const fs::path& store, const std::string& id) {
   return std::nullopt;
 }
 
-// The iteration of a metric's line; nothing for a line that was cut short.
+// The iteration of a metric's line; nothing for a truncated line.
 std::optional<int64_t> iteration_of(const std::string& line) {
   const std::vector<std::string> words = split_words(line);
   int64_t iteration = 0;
@@ -116,7 +115,7 @@ std::optional<int64_t> iteration_of(const std::string& line) {
   return iteration;
 }
 
-// Takes out the lines of later iterations, which the run does again, and what a kill left unfinished.
+// Removes the lines of later iterations, which the run repeats, and a killed run's partial line.
 void cut_metric(const fs::path& file, int64_t last_iteration) {
   const std::string text = read_file(file);
   std::string kept;
@@ -142,14 +141,13 @@ void cut_metrics(const fs::path& folder, int64_t last_iteration) {
   for (const fs::path& file : files) cut_metric(file, last_iteration);
 }
 
-// A value that takes more than one line cannot be read back.
+// Multi-line values cannot be read back.
 std::string one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
   return text;
 }
 
-// What times are called, and what they are multiplied by.
 struct PerformanceName {
   const char* tag;
   const char* name;
@@ -203,13 +201,13 @@ MlflowSink::~MlflowSink() {
   if (!has_ended_) set_state(kFailed, /*has_ended=*/true);
 }
 
-// Hundreds of small files: none is flushed to disk by itself, since the run's options are in its checkpoints too.
+// Hundreds of small files, not flushed one by one: the options are also in the run's checkpoints.
 void MlflowSink::write_value(const std::string& name, const std::string& value) {
   remove_tree(folder_ / name);
   AppendFile(folder_ / name, "mlflow_dir", AppendFile::Open::kCreateNew, log_).append(value, "its value");
 }
 
-// What may differ from start to start of a run is that of the last one.
+// Facts that differ between starts are the last start's.
 void MlflowSink::write_facts(const TrackedRun& run) {
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) make_directories(folder_ / part);
   for (const TrackedOption& option : run.options) {
@@ -251,7 +249,7 @@ AppendFile* MlflowSink::file_of(const std::string& metric) {
   std::unique_ptr<AppendFile>& file = files_[metric];
   try {
     file = std::make_unique<AppendFile>(folder_ / "metrics" / metric, "mlflow_dir", AppendFile::Open::kAppend, log_);
-  } catch (const UserError& error) {  // no reason to end the run
+  } catch (const UserError& error) {  // does not end the run
     warn_once(metric, error.message());
   }
   return file.get();
@@ -293,7 +291,7 @@ void MlflowSink::on_generation(const GenerationRecord& record) {
   }
 }
 
-// A run that stopped before its end may go on; until then it counts as one that was stopped.
+// An unfinished run may be resumed; until then it counts as killed.
 void MlflowSink::on_end() { set_state(iteration_ < train_iters_ ? kKilled : kFinished, /*has_ended=*/true); }
 
 }  // namespace megalith

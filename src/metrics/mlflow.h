@@ -3,15 +3,14 @@
 //   STORE/EXPERIMENT/meta.yaml                   an experiment: its number is its folder's name
 //   STORE/EXPERIMENT/RUN/meta.yaml               a run: 32 hexadecimal digits, name, state, times
 //   STORE/EXPERIMENT/RUN/metrics/lm loss         lines "milliseconds value iteration"
-//   STORE/EXPERIMENT/RUN/params/lr, tags/…       one value a file
-//   STORE/EXPERIMENT/RUN/artifacts/config.yaml   the configuration, to run it again
+//   STORE/EXPERIMENT/RUN/params/lr, tags/…       one value per file
+//   STORE/EXPERIMENT/RUN/artifacts/config.yaml   the configuration, ready to run
 //   STORE/EXPERIMENT/RUN/artifacts/samples/…     texts that the model wrote
 //
-// Metrics have the tags of TensorBoard, but for times, which have Primus's names (perf/iteration_time_ms, …), and for
-// characters that MLflow's names lack. Each number is on disk after its step.
-//
-// A run that goes on is the same run: lines of steps that it does again are taken out when it begins.
-// Source: mlflow/store/tracking/file_store.py (3.17; what it adds for older readers is that of 2.22).
+// Metrics have TensorBoard's tags, except times, which have Primus's names (perf/iteration_time_ms, …), and characters
+// that MLflow does not allow. Each number is on disk after its step. A resumed run is the same run: lines of steps to
+// be repeated are removed first.
+// Source: mlflow/store/tracking/file_store.py (3.17; extras for older readers as in 2.22).
 #pragma once
 
 #include <filesystem>
@@ -31,10 +30,10 @@ class Logger;
 
 class MlflowSink : public MetricsSink {
  public:
-  // Makes what is missing of store, experiment and run. A run that is to go on and is not in the store is begun anew,
-  // with a warning. UserError when something cannot be written.
+  // Creates store, experiment and run as needed. A run to resume that is not in the store starts afresh, with a
+  // warning. UserError when something cannot be written.
   MlflowSink(const TrackedRun& run, const LogOptions& options, Logger& log);
-  // Without on_end() before it the run is one that failed.
+  // Without a preceding on_end() the run counts as failed.
   ~MlflowSink() override;
 
   void on_step(const StepRecord& record) override;
@@ -43,7 +42,7 @@ class MlflowSink : public MetricsSink {
   void on_end() override;
 
   const std::string& id() const { return id_; }
-  const std::filesystem::path& folder() const { return folder_; }  // of the run
+  const std::filesystem::path& folder() const { return folder_; }
 
  private:
   void write_facts(const TrackedRun& run);
@@ -57,12 +56,12 @@ class MlflowSink : public MetricsSink {
   Logger& log_;
   std::string id_;
   std::filesystem::path folder_;
-  std::map<std::string, std::unique_ptr<AppendFile>> files_;  // by metric; null: it cannot be written
+  std::map<std::string, std::unique_ptr<AppendFile>> files_;  // by metric; null: cannot be written
   int64_t iteration_ = 0, train_iters_ = 0;                   // of the last step
   bool has_warned_ = false, has_ended_ = false;
 };
 
-// A metric's name as MLflow takes it: letters, digits, blanks and _-.:/ stay, others become '_'.
+// A metric's name as MLflow allows it: letters, digits, blanks and _-.:/ stay, others become '_'.
 std::string mlflow_name(const std::string& tag);
 
 }  // namespace megalith

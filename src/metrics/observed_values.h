@@ -1,4 +1,4 @@
-// Numbers by which a model reports on a step, each with a name. The trainer need not know what they mean.
+// Named numbers that a model reports of a step, opaque to the trainer.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace megalith {
 
 struct ObservedValues {
   std::string name;    // "expert_tokens"
-  int64_t layer = -1;  // number in the whole model; -1: of no layer
+  int64_t layer = -1;  // in the whole model; -1: none
   std::vector<double> values;
 };
 

@@ -1,4 +1,4 @@
-// The exponential of a mean log loss: among how many tokens a model is as unsure.
+// The exponential of a mean log loss: the number of equally likely tokens.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-// Losses of this name are mean squared errors, not logarithms of likelihoods.
+// Losses of this name are mean squared errors.
 inline constexpr std::string_view kSquaredErrorName = "mse loss";
 
 inline bool has_perplexity(std::string_view loss_name) { return loss_name != kSquaredErrorName; }

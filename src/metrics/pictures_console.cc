@@ -1,4 +1,3 @@
-// See pictures_console.h.
 #include "metrics/pictures_console.h"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
-// log_style pictures: the line of a step in benchmarks of models of pictures, for tools that read it.
+// log_style pictures: the step line of image-model benchmarks, for tools that read it.
 //
 //   step: 12/100 | step_loss: 0.43210 | step_time_total: 1.234 | fps: 64.83 | fps_gpu: 8.10 | tflops/s: 522.7 | …
 //
-// (One physical line.) It stands for every log_interval steps: the mean loss since the last line, seconds of a step,
-// pictures a second of all devices and of one, TFLOP a second of one, and memory in GiB.
+// (One physical line), every log_interval steps: mean loss since the last line, seconds per step, images/s in total and
+// per device, TFLOP/s per device, memory in GiB.
 #pragma once
 
 #include "metrics/console.h"
@@ -20,7 +20,7 @@ class PicturesConsole : public MetricsSink {
  private:
   int64_t log_interval_;
   LineWriter write_;
-  StepInterval interval_;  // since the last line
+  StepInterval interval_;
 };
 
 }  // namespace megalith

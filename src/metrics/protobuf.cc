@@ -1,4 +1,3 @@
-// See protobuf.h.
 #include "metrics/protobuf.h"
 
 #include <bit>
@@ -6,7 +5,6 @@
 namespace megalith {
 namespace {
 
-// How a field is stored.
 enum class Wire : uint64_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 void put_varint(std::string& out, uint64_t value) {

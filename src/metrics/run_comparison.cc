@@ -1,4 +1,3 @@
-// See run_comparison.h.
 #include "metrics/run_comparison.h"
 
 #include <fmt/format.h>
@@ -34,7 +33,7 @@ PlotSettings plot_of(std::string title, std::string x_label, std::string y_label
           .height = is_wide ? 430 : 330};
 }
 
-// A curve a run; `value` gives a step's, or nothing.
+// A curve per run; `value` gives a step's, or nothing.
 template <typename Value>
 std::vector<LongSeries> step_series(const std::vector<ComparedRun>& runs, bool is_noisy, const Value& value) {
   std::vector<LongSeries> all;
@@ -109,7 +108,7 @@ std::vector<ComparedChart> compared_charts(const std::vector<ComparedRun>& runs)
 
 std::string loss_text(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
 
-// Cells of a row; the first is its head.
+// Cells of a row; the first is its header.
 std::string table_row(const std::vector<std::string>& cells, const char* tag) {
   std::string row;
   for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, escape_html(cell));
@@ -182,7 +181,7 @@ std::string render_run_comparison(const std::vector<ComparedRun>& runs) {
     for (const LongSeries& one : chart.series) series.push_back(one.drawn());
     drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">{}</div>\n", chart.plot.width > 600 ? " wide" : "", chart.id,
                          render_svg_plot(chart.plot, series));
-    if (!chart.is_over_iterations) continue;  // values under the pointer are told by iteration
+    if (!chart.is_over_iterations) continue;  // tooltips go by iteration
     for (const LongSeries& one : chart.series) points[chart.id].push_back(history_of(one));
   }
   std::string names;

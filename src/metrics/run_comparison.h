@@ -1,5 +1,5 @@
-// One web page on several runs: their curves on common axes, how fast they were, and the options in which they differ.
-// One file, as the page of a run is (metrics/run_page.h): no network, nothing to install.
+// A web page comparing several runs: curves on common axes, speed, differing options. One self-contained file, as in
+// metrics/run_page.h.
 #pragma once
 
 #include <map>
@@ -11,14 +11,14 @@
 namespace megalith {
 
 struct ComparedRun {
-  std::string name;    // as it was given
+  std::string name;    // as given
   std::string model;   // "llama, 12.6 M parameters"; may be empty
   std::string status;  // of its last start; may be empty
   RunHistory history;
-  std::map<std::string, std::string> options;  // that differ from their defaults
+  std::map<std::string, std::string> options;  // not at their defaults
 };
 
-// An option that not all runs have alike; "" where a run leaves it at its default.
+// An option on which runs differ; "" where a run has the default.
 struct DifferingOption {
   std::string name;
   std::vector<std::string> values;  // by run

@@ -1,4 +1,3 @@
-// See run_history.h.
 #include "metrics/run_history.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int64_t kWarmUpSteps = 2;
 
-// The main loss is the first member of a line whose name ends so.
+// The main loss is a line's first member with this ending.
 constexpr std::string_view kLossEnding = "loss";
 
 std::string loss_name_of(const OrderedJson& line) {
@@ -50,7 +49,7 @@ StepLine step_of(const Json& line, const std::string& loss_name, const std::stri
   return step;
 }
 
-// The lines of evaluations name their losses as those of steps do, behind "evaluation_".
+// Evaluations name their losses as steps do, after "evaluation_".
 EvaluationLine evaluation_of(const Json& line, const std::string& where) {
   EvaluationLine evaluation;
   evaluation.iteration = json_get<int64_t>(line, "iteration", where);
@@ -71,7 +70,7 @@ RunHistory read_run_history(const std::filesystem::path& metrics_file) {
   std::string run_id;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
-    if (end == std::string_view::npos) break;  // still being written, or left by a run that was killed
+    if (end == std::string_view::npos) break;  // unfinished: still being written, or of a killed run
     const std::string where = fmt::format("{}:{}", metrics_file.string(), ++num_lines);
     const std::string_view words = text.substr(begin, end - begin);
     begin = end + 1;
@@ -94,7 +93,7 @@ RunHistory read_run_history(const std::filesystem::path& metrics_file) {
     } else if (kind == "evaluation") {
       EvaluationLine evaluation = evaluation_of(line, where);
       evaluations[{evaluation.set, evaluation.iteration}] = std::move(evaluation);
-    }  // lines of other kinds belong to newer versions
+    }  // other kinds are from newer versions
   }
   for (const auto& [iteration, step] : steps) {
     history.steps.push_back(step.first);
@@ -124,7 +123,7 @@ double RunHistory::mean_elapsed_ms() const {
   return count > 0 ? sum / count : warm_up_sum / static_cast<double>(steps.size());
 }
 
-// Tokens over time: a harmonic mean over the steps.
+// Tokens over time: the harmonic mean over steps.
 double RunHistory::mean_tokens_per_s_per_device() const {
   double tokens = 0, seconds = 0;
   for (const bool with_warm_up : {false, true}) {

@@ -1,4 +1,3 @@
-// See run_page.h.
 #include "metrics/run_page.h"
 
 #include <algorithm>
@@ -21,7 +20,7 @@ namespace megalith {
 namespace {
 
 constexpr size_t kMostGenerations = 20;
-constexpr size_t kMostPictures = 12;  // some 100 kB each
+constexpr size_t kMostPictures = 12;  // about 100 kB each
 constexpr size_t kMostEvaluations = 12;
 constexpr size_t kMostEvents = 20;
 
@@ -42,7 +41,7 @@ std::vector<const LongSeries*> pointers_to(const std::vector<LongSeries>& all) {
   return pointers;
 }
 
-// Percentages of what is told right: "sop accuracy", "top5_acc". They are no losses, and have a picture of their own.
+// Percentages of correct answers, "sop accuracy" or "top5_acc": not losses, so on a chart of their own.
 bool is_accuracy(const std::string& name) { return name.ends_with("accuracy") || name.ends_with("_acc"); }
 
 std::string card(const std::string& name, const std::string& value, const std::string& unit, const std::string& more) {
@@ -59,7 +58,7 @@ std::string number(double value) {
                                                                             : fmt::format("{:.4g}", value);
 }
 
-// Around the parts of the page that the page of a resumed run reads.
+// Marks around the parts that a resumed run's page reads.
 constexpr std::string_view kPointsBegin = "<script type=\"application/json\" id=\"points\">";
 constexpr std::string_view kHistoryBegin = "<script type=\"application/json\" id=\"history\">";
 constexpr std::string_view kScriptEnd = "</script>";
@@ -75,7 +74,7 @@ PlotSettings plot_settings(std::string title, std::string y_label, bool is_wide)
                       .height = 330};
 }
 
-// Bytes in the unit that suits the largest of them; its name.
+// Scales to the unit of the largest value; returns its name.
 std::string scale_bytes(std::vector<PlotSeries>& series) {
   double most = 0;
   for (const PlotSeries& one : series) {
@@ -133,7 +132,7 @@ LongSeries* RunPageSink::series_for(const std::string& chart, const std::string&
   return nullptr;
 }
 
-// Before the first page of this run takes the earlier one's place.
+// Call before this run's first page replaces the earlier one.
 void RunPageSink::resume() {
   try {
     const auto history = find_embedded_json(settings_.path, kHistoryBegin, kScriptEnd);
@@ -149,7 +148,7 @@ void RunPageSink::restore(const Json& history) {
   const int64_t iteration = settings_.resumed_after;
   const auto last = static_cast<double>(iteration);
   num_skipped_ = json_get_or<int64_t>(history, "num_skipped", 0, where);
-  // Steps behind the checkpoint are done again.
+  // Steps after the checkpoint are repeated.
   const double kept = std::min(1.0, last / std::max(1.0, json_get_or<double>(history, "iteration", last, where)));
   num_tokens_ = static_cast<int64_t>(kept * json_get_or<double>(history, "num_tokens", 0, where));
   num_evaluations_ = std::llround(kept * json_get_or<double>(history, "num_evaluations", 0, where));
@@ -200,7 +199,7 @@ void RunPageSink::restore(const Json& history) {
   last_.iteration = iteration;
 }
 
-// What the curves do not hold, for resume().
+// State for resume() beyond the curves.
 std::string RunPageSink::history() const {
   Json history = {{"iteration", last_.iteration},
                   {"num_skipped", num_skipped_},
@@ -232,7 +231,7 @@ std::string RunPageSink::history() const {
   for (const Chart& chart : charts()) {
     for (const Plot& plot : chart.plots) {
       const std::string name = plot.settings.x_label == "tokens" ? kLossByTokens : chart.id;
-      if (history["series"].contains(name)) continue;  // drawn again on other axes
+      if (history["series"].contains(name)) continue;  // repeated on other axes
       for (const LongSeries* one : plot.series) history["series"][name].push_back(history_of(*one));
     }
   }
@@ -252,12 +251,12 @@ void RunPageSink::on_step(const StepRecord& record) {
   tokens_per_sample_ =
       static_cast<double>(record.tokens) / static_cast<double>(std::max<int64_t>(record.global_batch_size, 1));
   if (!record.losses.empty()) {
-    // Those of the whole run, also where this process resumed it.
+    // Counts of the whole run, also before a resume.
     loss_by_tokens_.add(static_cast<double>(record.consumed_samples) * tokens_per_sample_, record.losses[0].second);
   }
   add_point(learning_rate_, record.iteration, record.learning_rate);
   if (record.grad_norm) add_point(grad_norm_, record.iteration, *record.grad_norm);
-  // The first step is slow for other reasons: memory is touched, kernels are chosen.
+  // The first step is slow: memory is touched, kernels are chosen.
   if (num_steps_ > 1) add_point(tokens_per_s_, record.iteration, record.tokens_per_s_per_device());
   add_point(memory_used_, record.iteration, static_cast<double>(record.memory_used_bytes));
   if (record.memory_peak_bytes > 0) {
@@ -312,7 +311,7 @@ void RunPageSink::on_end() {
   save();
 }
 
-// What ended a run that did not come to its end stands in its page.
+// A run that failed shows the event that ended it.
 RunPageSink::~RunPageSink() {
   if (has_unwritten_event_) save();
 }
@@ -428,7 +427,7 @@ std::vector<RunPageSink::Chart> RunPageSink::charts() const {
     charts.push_back(
         wide("expert_load", "Load of experts", "tokens over the layer's mean", {&expert_max_, &expert_min_}));
   }
-  // What has no point is not drawn, and colours go by the drawn ones.
+  // Empty series are not drawn; colours go by the drawn ones.
   for (Chart& chart : charts) {
     for (Plot& plot : chart.plots) {
       std::erase_if(plot.series, [](const LongSeries* series) { return series->is_empty(); });
@@ -442,7 +441,7 @@ std::string RunPageSink::evaluations() const {
   const LongSeries& first_set = validation_.front();
   const bool shows_perplexity = last_.losses.empty() || has_perplexity(last_.losses.front().first);
   std::string rows;
-  for (auto row = evaluations_.rbegin(); row != evaluations_.rend(); ++row) {  // the latest first
+  for (auto row = evaluations_.rbegin(); row != evaluations_.rend(); ++row) {  // latest first
     const ValidationRecord& one = *row;
     const double loss = one.losses.front().second;
     const bool is_best = one.set == first_set.name() && loss == first_set.least();
@@ -463,7 +462,7 @@ std::string RunPageSink::evaluations() const {
 std::string RunPageSink::generations() const {
   if (generations_.empty()) return "";
   std::string text;
-  for (auto one = generations_.rbegin(); one != generations_.rend(); ++one) {  // the latest first
+  for (auto one = generations_.rbegin(); one != generations_.rend(); ++one) {  // latest first
     text += fmt::format("<h3>iteration {}</h3><pre class=\"text\"><b>{}</b>{}</pre>\n", one->iteration,
                         escape_html(one->prompt), escape_html(one->continuation));
   }
@@ -477,7 +476,7 @@ std::string RunPageSink::generations() const {
 std::string RunPageSink::pictures() const {
   if (pictures_.empty()) return "";
   std::string figures;
-  for (auto one = pictures_.rbegin(); one != pictures_.rend(); ++one) {  // the latest first
+  for (auto one = pictures_.rbegin(); one != pictures_.rend(); ++one) {  // latest first
     figures += fmt::format(
         "<figure class=\"picture\"><img alt=\"{0}\" src=\"data:image/png;base64,{1}\"><figcaption>iteration {2}: "
         "{0}</figcaption></figure>\n",
@@ -489,7 +488,7 @@ std::string RunPageSink::pictures() const {
 std::string RunPageSink::events() const {
   if (events_.empty()) return "";
   std::string rows;
-  for (auto one = events_.rbegin(); one != events_.rend(); ++one) {  // the latest first
+  for (auto one = events_.rbegin(); one != events_.rend(); ++one) {  // latest first
     rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", one->iteration, escape_html(one->text));
   }
   return fmt::format(
@@ -498,7 +497,6 @@ std::string RunPageSink::events() const {
       rows);
 }
 
-// The note that not every step is drawn, when that is so.
 std::string RunPageSink::thinning() const {
   std::string text = thinning_note(learning_rate_, "steps");
   for (const LongSeries& one : validation_) {
@@ -525,7 +523,7 @@ std::string RunPageSink::render() const {
       if (points.contains(name)) continue;
       for (const PlotSeries& one : series) points[name].push_back(points_of(one));
     }
-    // Below the plots, where no label of an axis is.
+    // Below the plots, clear of axis labels.
     if (chart.plots.size() > 1) {
       drawn +=
           "<div class=\"axes\"><button type=\"button\" data-axis=\"tokens\">tokens</button>"
@@ -540,7 +538,7 @@ std::string RunPageSink::render() const {
   const std::string title = escape_html(settings_.title);
   std::string page = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   if (!has_ended_) page += "<meta http-equiv=\"refresh\" content=\"15\">\n";
-  // The browser itself makes sure that the page loads nothing.
+  // The browser itself ensures that the page loads nothing.
   page += fmt::format(
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n"
@@ -556,7 +554,7 @@ std::string RunPageSink::render() const {
                         escape_html(settings_.configuration));
   }
   page += fmt::format("<footer>Megalith, {}</footer>\n</main>\n", local_timestamp());
-  // Names of losses could hold "</script>".
+  // A loss's name could contain "</script>".
   page += fmt::format("{}{}{}\n{}{}{}\n", kPointsBegin, embedded_json(points), kScriptEnd, kHistoryBegin, history(),
                       kScriptEnd);
   return page + "<script>" + kRunPageScript + "</script>\n</body>\n</html>\n";

@@ -1,11 +1,9 @@
-// page_file: one web page on a run, to keep open in a browser while it trains and to keep afterwards. Key numbers,
-// loss, learning rate, gradient norm, throughput, memory, evaluations, texts and configuration; light or dark as the
-// reader's system is, or as a button says; values under the pointer. One file: no network, no fonts, nothing to
-// install.
+// page_file: a web page on a run, to watch while it trains and to keep. Key numbers, loss, learning rate, gradient
+// norm, throughput, memory, evaluations, texts and configuration, with values in tooltips; light or dark. One
+// self-contained file that reloads itself while the run goes on.
 //
-// The page of a resumed run goes on from the page that is in the file. While the run goes on the page
-// reloads itself. Neither the page nor the memory kept for it grows with the run: for a long run it draws the lowest,
-// the highest and the mean of every few steps, and says of how many.
+// A resumed run continues the page in the file. Page and memory stay bounded: long runs draw the lowest, highest and
+// mean of every few steps, and say so.
 #pragma once
 
 #include <deque>
@@ -31,19 +29,18 @@ struct RunPageSettings {
   std::filesystem::path path;
   std::string title;          // "llama, 12.6 M parameters"
   std::string subtitle;       // "global batch 32 × 256 tokens, bf16"
-  std::string configuration;  // as YAML; may be empty
-  // Of a run that goes on after so many iterations: what the page in the file shows up to there is shown too. Without
-  // an earlier page the curves begin here.
+  std::string configuration;  // YAML; may be empty
+  // For a resumed run: the existing page's curves are kept up to this iteration. Without an earlier page they begin
+  // here.
   int64_t resumed_after = 0;
-  // The least number of seconds between two pages: after an evaluation, and after a step.
+  // Minimum seconds between pages: after an evaluation, after a step.
   double evaluation_every_s = 2, step_every_s = 10;
   SecondsClock clock = steady_seconds;
 };
 
 class RunPageSink : public MetricsSink {
  public:
-  // Creates the folder and writes an empty page. UserError when that fails; later a page that cannot be written costs
-  // one warning.
+  // Creates the folder and writes an empty page. UserError on failure; later failures cost one warning.
   RunPageSink(RunPageSettings settings, Logger& log);
   ~RunPageSink() override;
 
@@ -54,16 +51,15 @@ class RunPageSink : public MetricsSink {
   void on_event(const EventRecord& record) override;
   void on_end() override;
 
-  // The whole page as it stands.
   std::string render() const;
 
  private:
-  // Several plots of one chart are the same curves over other axes, which buttons choose between.
+  // Plots of one chart are the same curves over other axes; buttons switch between them.
   struct Plot {
     PlotSettings settings;
     std::vector<const LongSeries*> series;
     std::string axes = {};     // "tokens", "log", "tokens log"; empty: iterations, linear
-    bool is_in_bytes = false;  // shown in the unit that suits the largest value
+    bool is_in_bytes = false;  // scaled to the unit of the largest value
   };
   struct Chart {
     std::string id;
@@ -89,32 +85,32 @@ class RunPageSink : public MetricsSink {
   RunPageSettings settings_;
   Logger& log_;
   DrawnFile file_;
-  double earlier_s_ = 0;  // that the run took before it was resumed
+  double earlier_s_ = 0;  // of the run before it was resumed
   bool has_ended_ = false;
   Stopwatch since_start_;
 
   StepRecord last_;
   RunAverages averages_;
   int64_t num_steps_ = 0, num_skipped_ = 0, num_tokens_ = 0;
-  Stopwatch since_first_step_;  // the first step is slow: the time left is estimated without it
+  Stopwatch since_first_step_;  // excludes the slow first step
   ExpertLoadWindow expert_loads_;
-  LongSeries expert_max_, expert_min_;  // over the mean, of a step
+  LongSeries expert_max_, expert_min_;  // over the mean
   LongSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
   std::vector<LongSeries> other_losses_, accuracies_, validation_;
   LongSeries loss_by_tokens_;
   std::vector<LongSeries> validation_by_tokens_;
   double tokens_per_sample_ = 0;
-  std::deque<ValidationRecord> evaluations_;  // the latest
+  std::deque<ValidationRecord> evaluations_;  // latest
   int64_t num_evaluations_ = 0;
-  std::deque<GenerationRecord> generations_;  // the latest
+  std::deque<GenerationRecord> generations_;  // latest
   int64_t num_generations_ = 0;
-  // A picture as the page holds it: a PNG file in base64.
+  // A PNG file in base64.
   struct ShownPicture {
     int64_t iteration = 0;
     std::string prompt, png;
   };
-  std::deque<ShownPicture> pictures_;  // the latest
-  std::deque<EventRecord> events_;     // the latest
+  std::deque<ShownPicture> pictures_;  // latest
+  std::deque<EventRecord> events_;     // latest
   bool has_unwritten_event_ = false;
 };
 

@@ -1,4 +1,3 @@
-// See run_page_assets.h.
 #include "metrics/run_page_assets.h"
 
 namespace megalith {

@@ -1,4 +1,3 @@
-// See run_stamp.h.
 #include "metrics/run_stamp.h"
 
 #include <fmt/format.h>

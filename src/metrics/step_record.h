@@ -1,5 +1,4 @@
-// Everything that a run reports of an optimizer step. The trainer fills it in and the sinks render it, so nobody must
-// parse a log line to learn a number that we had.
+// A step's report. The trainer fills it and sinks render it, so no log line need be parsed.
 #pragma once
 
 #include <cstdint>
@@ -13,40 +12,39 @@
 namespace megalith {
 
 struct StepRecord {
-  int64_t iteration = 0;  // the one just done, from 1
+  int64_t iteration = 0;  // just done, from 1
   int64_t train_iters = 0;
-  int64_t consumed_samples = 0;  // this step's included
+  int64_t consumed_samples = 0;  // including this step's
   int64_t skipped_samples = 0;
   int64_t global_batch_size = 0;
 
-  // Name and value in the order they were defined, the task's main loss first; means over the global batch.
+  // Names and values in order of definition, the main loss first; means over the global batch.
   std::vector<std::pair<std::string, double>> losses;
   std::optional<double> grad_norm;           // before clipping
-  std::optional<double> params_norm;         // after the step; when it was asked for
-  std::optional<int64_t> num_zeros;          // zeros in the gradient, when it was asked for
-  std::vector<ObservedValues> observations;  // what the model reported, over the global batch
-  double learning_rate = 0;                  // used in this step
-  std::optional<double> next_learning_rate;  // the next step's
+  std::optional<double> params_norm;         // after the step, if requested
+  std::optional<int64_t> num_zeros;          // in the gradient, if requested
+  std::vector<ObservedValues> observations;  // the model's, over the global batch
+  double learning_rate = 0;                  // of this step
+  std::optional<double> next_learning_rate;
   double loss_scale = 1;
-  bool is_skipped = false;  // the optimizer did not move
+  bool is_skipped = false;  // no update was made
   bool is_nan = false;      // a loss was not finite
 
-  double elapsed_ms = 0;               // wall time, without evaluation and checkpoints
+  double elapsed_ms = 0;               // wall time without evaluation and checkpoints
   int64_t tokens = 0;                  // in the global batch
-  std::optional<int64_t> loss_tokens;  // those of them that count in the loss, where not all do
-  int64_t image_size = 0;              // pixels of a side, where samples are pictures; else 0
+  std::optional<int64_t> loss_tokens;  // those in the loss, if not all
+  int64_t image_size = 0;              // pixels per side for images, else 0
   int num_devices = 1;
-  double flops = 0;  // of the global batch by Primus's formula, which counts attention as if every key were seen, and
-                     // neither prediction modules nor routers
-  double model_flops = 0;   // with these too
-  double causal_flops = 0;  // the same with attention only to keys that are seen: half, fewer with windows
+  double flops = 0;  // of the global batch by Primus's formula: full attention, without prediction modules and routers
+  double model_flops = 0;   // including these
+  double causal_flops = 0;  // likewise, attention to visible keys only
 
-  double peak_flops_per_device = 0;  // a second, in the precision of the products; 0: not known
+  double peak_flops_per_device = 0;  // per second, in the products' precision; 0: unknown
   int64_t memory_used_bytes = 0;
   int64_t memory_total_bytes = 0;
-  int64_t memory_reserved_bytes = 0;   // what the process takes of it
-  int64_t memory_allocated_bytes = 0;  // what tensors take now, between two steps
-  int64_t memory_peak_bytes = 0;       // what tensors took at most
+  int64_t memory_reserved_bytes = 0;   // by the process
+  int64_t memory_allocated_bytes = 0;  // by tensors now, between steps
+  int64_t memory_peak_bytes = 0;       // by tensors at most
 
   double tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(tokens)); }
   double loss_tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(loss_tokens.value_or(0))); }
@@ -63,44 +61,40 @@ struct StepRecord {
   double per_s_per_device(double amount) const { return elapsed_ms > 0 ? amount * 1e3 / elapsed_ms / num_devices : 0; }
 };
 
-// One evaluation.
 struct ValidationRecord {
   int64_t iteration = 0;
-  int64_t consumed_samples = 0;    // in training, until then
-  std::string set = "validation";  // "validation-1" when there are several; "test"
-  // "iteration 100"; after training "iteration 100 on validation set" or "… on test set".
+  int64_t consumed_samples = 0;    // by training so far
+  std::string set = "validation";  // "validation-1" if several; "test"
+  // "iteration 100"; at the end "iteration 100 on validation set" or "… on test set".
   std::string when;
   std::vector<std::pair<std::string, double>> losses;
 };
 
-// A text that the model wrote during training.
 struct GenerationRecord {
   int64_t iteration = 0;
-  // Token ids with spaces between them when there is no tokenizer. UTF-8 without what a terminal
-  // obeys (core/visible_text.h).
+  // UTF-8 without terminal control characters (core/visible_text.h); without a tokenizer, ids separated by spaces.
   std::string prompt, continuation;
 };
 
-// A picture that the model drew during training.
 struct PictureRecord {
   int64_t iteration = 0;
-  std::string prompt;               // as GenerationRecord's
+  std::string prompt;               // as in GenerationRecord
   int64_t height = 0, width = 0;    // pixels
-  std::string png;                  // the file's bytes
-  std::string small_png;            // the picture again, no side longer than a page shows
-  std::optional<std::string> file;  // where it was written
+  std::string png;                  // the file's content
+  std::string small_png;            // scaled down for a page
+  std::optional<std::string> file;  // path written to
 };
 
-// Something that happened to a run and that a person will want to find again.
+// A notable event of a run.
 struct EventRecord {
   int64_t iteration = 0;
   std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault"
   std::string text;  // one sentence
-  // Samples of the run, counted from 0, that the event is about: [begin, end).
+  // The samples concerned, counted from 0: [begin, end).
   int64_t begin_sample = 0, end_sample = 0;
 };
 
-// What renders records. Called from one thread.
+// Renders records. Called from one thread.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
@@ -109,7 +103,7 @@ class MetricsSink {
   virtual void on_generation(const GenerationRecord&) {}
   virtual void on_picture(const PictureRecord&) {}
   virtual void on_event(const EventRecord&) {}
-  // After the last step of the run.
+  // After the run's last step.
   virtual void on_end() {}
 };
 

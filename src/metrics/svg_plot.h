@@ -1,5 +1,5 @@
-// A line chart as a self-contained SVG: axes with round ticks, grid, legend with the last values; follows the reader's
-// light or dark theme. No scripts, no fonts, no network.
+// A self-contained SVG line chart: axes, ticks, grid, a legend with last values, the reader's light or dark theme. No
+// scripts, fonts or network.
 #pragma once
 
 #include <string>
@@ -9,35 +9,34 @@ namespace megalith {
 
 struct PlotSeries {
   std::string name;
-  std::vector<double> x, y;  // the same length; points that are not finite interrupt the line
-  bool has_markers = false;  // a dot at every point: for series of few points
-  bool is_noisy = false;     // drawn pale, with a running mean on top
-  // When x and y are not all points, the running mean is taken of these: means of neighbouring points, of one length.
+  std::vector<double> x, y;  // of equal length; non-finite points break the line
+  bool has_markers = false;  // dots at the points, for short series
+  bool is_noisy = false;     // pale, with a running mean on top
+  // If x and y are thinned: means of equally many neighbouring points, for the running mean.
   std::vector<double> mean_x = {}, mean_y = {};
 };
 
 struct PlotSettings {
   std::string title;
-  std::string subtitle;  // one pale line below; may be empty
+  std::string subtitle;  // one pale line; may be empty
   std::string x_label, y_label;
-  bool has_log_x = false;       // points with x <= 0 are left out
-  bool has_whole_x = false;     // x counts something: no ticks between whole numbers
-  bool has_log_y = false;       // a logarithmic y axis where all values are positive
-  bool is_log_if_wide = false;  // the same only where they span a factor of 30
-  bool has_style = true;        // false: the page around it brings colours for the classes of elements
+  bool has_log_x = false;       // x <= 0 is left out
+  bool has_whole_x = false;     // x is a count: no fractional ticks
+  bool has_log_y = false;       // if all values are positive
+  bool is_log_if_wide = false;  // likewise, if they span a factor of 30
+  bool has_style = true;        // false: the page styles the classes
   int width = 860, height = 460;
 };
 
-// Series without a single point to draw are left out; with none at all the chart says that there is nothing to show.
-// Attributes of the svg element tell a script where the axes lie: data-x and data-y have "low high from to log", the
-// values at both ends, their pixels, and 1 for a logarithmic axis.
+// Series without points are left out; without any series the chart says so. The svg attributes data-x and data-y hold
+// "low high from to log" for scripts: end values, their pixels, 1 for a logarithmic axis.
 std::string render_svg_plot(const PlotSettings& settings, const std::vector<PlotSeries>& series);
 
-// The text with <, >, & and quotes as HTML and XML write them, and visible (core/visible_text.h).
+// Escapes <, >, & and quotes for HTML and XML, and makes invisible characters visible (core/visible_text.h).
 std::string escape_html(const std::string& text);
 
-// Round numbers that cover [low, high] with about `count` steps of 1, 2 or 5 times a power of ten, each at least
-// `least_step`; at least two.
+// At least two round numbers covering [low, high] in about `count` steps of 1, 2 or 5 times a power of ten, each >=
+// least_step.
 std::vector<double> round_ticks(double low, double high, int count, double least_step = 0);
 
 }  // namespace megalith

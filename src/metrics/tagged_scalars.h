@@ -1,5 +1,4 @@
-// A record as named numbers, under the tags that Megatron-LM gives them: what TensorBoard, Weights & Biases and MLflow
-// get.
+// A record as numbers under Megatron-LM's tags, for TensorBoard, Weights & Biases and MLflow.
 #pragma once
 
 #include <string>
@@ -14,11 +13,11 @@ namespace megalith {
 using Scalars = std::vector<std::pair<std::string, double>>;
 
 struct TaggedScalars {
-  Scalars both;             // TensorBoard draws them over iterations, and over samples
-  Scalars over_iterations;  // loads of experts, times and memory
+  Scalars both;             // drawn over iterations and over samples
+  Scalars over_iterations;  // expert loads, times, memory
 };
 
-// The options say which: log_timers_to_tensorboard and the like.
+// Selected by the options, such as log_timers_to_tensorboard.
 TaggedScalars tagged_scalars(const StepRecord& record, const LogOptions& options);
 
 // "lm loss validation", "lm loss validation ppl", …

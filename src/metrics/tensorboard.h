@@ -1,14 +1,14 @@
-// tensorboard_dir: the run as TensorBoard's scalars, under Megatron-LM's tags.
+// tensorboard_dir: TensorBoard scalars under Megatron-LM's tags.
 //
 //   learning-rate, batch-size, skipped-train-samples, each loss ("lm loss"), loss-scale, world-size, grad-norm,
-//   num-zeros, params-norm            over iterations; with " vs samples" behind the tag over the samples consumed
+//   num-zeros, params-norm            over iterations; with the suffix " vs samples" over samples
 //   iteration-time (s), throughput (TFLOP/s/device), token_throughput(tokens/sec/gpu)
 //   mem-reserved-bytes, mem-allocated-bytes, mem-max-allocated-bytes
-//   "lm loss validation", "lm loss validation ppl", the same of "test"; both axes
-//   sample                            a text, or a picture, over iterations
+//   "lm loss validation", "lm loss validation ppl", likewise "test"; both axes
+//   sample                            a text or picture, over iterations
 //
-// Every run writes a file of its own into the folder, events.out.tfevents.TIME.HOST.PROCESS; what it has is on disk
-// after each step. Source: Megatron-LM megatron/training/training.py, training_log (core_r0.14.0).
+// Every run writes its own file, events.out.tfevents.TIME.HOST.PROCESS, complete on disk after each step. Source:
+// Megatron-LM megatron/training/training.py, training_log (core_r0.14.0).
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ namespace megalith {
 
 class TensorboardSink : public MetricsSink {
  public:
-  // Creates the folder and the file. UserError when that fails. options.tensorboard_dir is set.
+  // Creates folder and file. UserError on failure. options.tensorboard_dir is set.
   TensorboardSink(const LogOptions& options, Logger& log);
 
   void on_step(const StepRecord& record) override;
@@ -35,7 +35,7 @@ class TensorboardSink : public MetricsSink {
   const std::filesystem::path& path() const { return file_->path(); }
 
  private:
-  // `both` goes over iterations and samples.
+  // both  over iterations and samples
   void write(int64_t iteration, int64_t consumed_samples, const Scalars& both, const Scalars& over_iterations);
 
   LogOptions options_;

@@ -1,4 +1,3 @@
-// See tfrecord.h.
 #include "metrics/tfrecord.h"
 
 #include <array>

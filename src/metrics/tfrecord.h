@@ -1,5 +1,4 @@
-// TensorBoard's event files from the bytes up: the few protocol-buffer messages that carry scalars, and the TFRecord
-// frame around each.
+// TensorBoard's event files: protocol-buffer messages, each in a TFRecord frame.
 //
 //   frame    length (8 bytes, little endian), masked CRC-32C of those 8 bytes, message, masked CRC-32C of the message
 //   Event    { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
@@ -22,25 +21,24 @@
 
 namespace megalith {
 
-// The cyclic redundancy check of Castagnoli's polynomial (RFC 3720, B.4): of "123456789" it is 0xe3069283.
+// CRC-32C (Castagnoli, RFC 3720, B.4); "123456789" gives 0xe3069283.
 uint32_t crc32c(std::string_view bytes);
 
-// As TFRecord stores it: rotated and shifted, so that a checksum over data with checksums stays useful.
+// As in TFRecord: rotated and offset, so that checksums of data containing checksums stay useful.
 uint32_t masked_crc32c(std::string_view bytes);
 
-// The message in its frame.
 std::string tfrecord(std::string_view message);
 
-// The Event that an event file begins with.
+// The Event that begins a file.
 std::string version_event(double wall_time_s);
 
-// An Event with scalars, which are rounded to fp32.
+// Scalars are rounded to fp32.
 std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 
-// An Event with a text, as SummaryWriter.add_text(tag, text) of torch.utils.tensorboard makes it.
+// As SummaryWriter.add_text(tag, text) of torch.utils.tensorboard.
 std::string text_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view text);
 
-// An Event with a picture of red, green and blue, as SummaryWriter.add_image(tag, picture) makes it.
+// An RGB picture, as SummaryWriter.add_image(tag, picture).
 //   png  a file's bytes, of width x height pixels
 std::string image_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view png, int64_t height,
                         int64_t width);

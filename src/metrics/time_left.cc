@@ -1,4 +1,3 @@
-// See time_left.h.
 #include "metrics/time_left.h"
 
 namespace megalith {

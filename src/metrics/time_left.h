@@ -1,6 +1,5 @@
-// How long a run will take from here: the mean time of its steps, with what passed between them (evaluations,
-// checkpoints), times the steps that are left. The first step of a process is slow for other reasons and does not count
-// once there is a second.
+// A run's remaining time: its steps' mean time, including evaluations and checkpoints in between, times the remaining
+// steps. A process's slow first step counts only until there is a second.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ class TimeLeft {
  public:
   explicit TimeLeft(SecondsClock clock = steady_seconds) : clock_(std::move(clock)) {}
 
-  // After each step. Nothing when none is left.
+  // Call after each step. Nothing after the last.
   std::optional<double> after(const StepRecord& record);
 
  private:

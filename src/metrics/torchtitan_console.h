@@ -1,13 +1,12 @@
-// log_style torchtitan: the lines of a torchtitan run (v0.2), beside those of log_format, for tools that read them.
+// log_style torchtitan: torchtitan's lines (v0.2) in addition to log_format's, for tools that read them.
 //
 //   [titan] 2026-01-31 12:00:00,250 - root - INFO - step:  1  loss: 12.25104  grad_norm:  4.0012
 //   memory:  5.25GiB(6.56%)
 //     tps: 6,310  tflops: 388.20  mfu: 39.25%
 //
-// (One physical line.) It stands for step 1 and every log_interval steps. loss and grad_norm are the step's; memory is
-// what the process took of the device at most since the last line; tps and tflops are those of a device since then, as
-// torchtitan counts them: tokens over all ranks' time, attention as if every key were seen. mfu is N/A where the
-// device's peak is not known. An evaluation's line has no rates, which are not measured for it.
+// (One physical line), for step 1 and every log_interval steps. loss and grad_norm are the step's; memory is the
+// process's peak since the last line; tps and tflops are per device since then, as torchtitan counts them: tokens over
+// all ranks' time, attention to every key. mfu is N/A for unknown devices. Evaluations have no rates.
 #pragma once
 
 #include <functional>
@@ -18,7 +17,7 @@
 
 namespace megalith {
 
-// "2026-01-31 12:00:00,250": local time.
+// Local time, "2026-01-31 12:00:00,250".
 using WallClock = std::function<std::string()>;
 std::string wall_clock_text();
 
@@ -37,7 +36,7 @@ class TorchtitanConsole : public MetricsSink {
   LineWriter write_;
   WallClock clock_;
   bool has_begun_ = false;
-  StepInterval interval_;  // since the last line
+  StepInterval interval_;
   int64_t most_reserved_bytes_ = 0, total_bytes_ = 0;
 };
 

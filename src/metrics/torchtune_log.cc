@@ -1,4 +1,3 @@
-// See torchtune_log.h.
 #include "metrics/torchtune_log.h"
 
 #include <fmt/format.h>
@@ -25,7 +24,7 @@ TorchtuneLog::TorchtuneLog(const LogOptions& options, bool clips_gradients, Line
 void TorchtuneLog::on_step(const StepRecord& record) {
   if (!is_line_due(record, log_interval_)) return;
   const double tokens = record.loss_tokens ? record.loss_tokens_per_s_per_device() : record.tokens_per_s_per_device();
-  // Readers look for digits on both sides of a point.
+  // Readers expect digits on both sides of the point.
   std::string line = fmt::format(
       "Step {} | loss:{} lr:{} tokens_per_second_per_gpu:{:.4f} peak_memory_alloc:{:.6f} "
       "peak_memory_reserved:{:.6f} ",

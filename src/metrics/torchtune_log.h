@@ -1,10 +1,10 @@
-// log_style torchtune: the lines that torchtune's loggers write, beside those of log_format, for tools that read them.
+// log_style torchtune: torchtune's log lines in addition to log_format's, for tools that read them.
 //
 //   Writing logs to out/logs/log_1769860800.txt
 //   Step 1 | loss:12.251 lr:3e-06 tokens_per_second_per_gpu:6310.4217 peak_memory_alloc:5.2513 peak_memory_reserved:6.5
 //
-// The first line stands once, where log_file says it. Tokens are those in the loss, over all ranks' time; memory is in
-// GiB, and grad_norm is behind it where gradients are clipped. An evaluation's line has val_loss.
+// The first line appears once, with log_file's path. Tokens are those in the loss, over all ranks' time; memory is in
+// GiB; grad_norm is last if gradients are clipped. Evaluations have val_loss.
 // Source: meta-pytorch/torchtune, torchtune/training/metric_logging.py, recipes/full_finetune_distributed.py.
 #pragma once
 

@@ -1,4 +1,3 @@
-// See tracked_run.h.
 #include "metrics/tracked_run.h"
 
 #include <pwd.h>

@@ -1,4 +1,3 @@
-// See tracking_options.h.
 #include "metrics/tracking_options.h"
 
 #include "config/option.h"

@@ -1,4 +1,3 @@
-// See training_progress.h.
 #include "metrics/training_progress.h"
 
 #include <fmt/format.h>

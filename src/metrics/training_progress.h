@@ -12,8 +12,8 @@ namespace megalith {
 
 class Logger;
 
-// Put it behind the sinks that print, because they remove the line. Does nothing where there is no terminal. The time
-// left includes what passes between steps (evaluation, checkpoints); the run's first step does not count.
+// Add it after the sinks that print, because they remove the line. Does nothing without a terminal. The time left
+// includes evaluations and checkpoints, not the run's first step.
 class TrainingProgress : public MetricsSink {
  public:
   explicit TrainingProgress(Logger& log) : log_(log) {}
@@ -21,7 +21,7 @@ class TrainingProgress : public MetricsSink {
   void on_step(const StepRecord& record) override;
   void on_end() override;
 
-  // The line after the latest step; "" before.
+  // "" before the first step.
   const std::string& line() const { return line_; }
 
  private:

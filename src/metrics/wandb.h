@@ -1,15 +1,15 @@
-// wandb_project: the run as an offline run of Weights & Biases, under Megatron-LM's names.
+// wandb_project: an offline run of Weights & Biases under Megatron-LM's names.
 //
-//   FOLDER/offline-run-20260131_080120-a1b2c3d4/run-a1b2c3d4.wandb   what 'wandb sync' uploads; see wandb_file.h
-//   FOLDER/offline-run-…/files/megalith.yaml                         the configuration, to run it again
+//   FOLDER/offline-run-20260131_080120-a1b2c3d4/run-a1b2c3d4.wandb   for 'wandb sync'; see wandb_file.h
+//   FOLDER/offline-run-…/files/megalith.yaml                         the configuration, ready to run
 //   FOLDER/latest-run                                                a link to the newest
 //
-// A step is one row of history: what TensorBoard gets, and "samples vs steps". Evaluations and generations of the same
-// iteration join the row, so it is written when the next step comes or the run ends, as wandb itself does. What was
-// written stays whatever happens: a run that was killed lacks its last row and its end, and can be uploaded.
+// A step is a row of history: TensorBoard's scalars and "samples vs steps". Evaluations and generations of its
+// iteration join the row, so it is written when the next step comes or the run ends, as in wandb. A killed run lacks
+// its last row and its end, and can still be uploaded.
 //
-// A run that goes on has the same id and a folder of its own, as with wandb's resume: the upload appends its rows.
-// Rows of steps that are done again after a kill repeat those before, and W&B takes the first of a step.
+// A resumed run has the same id and a folder of its own, as with wandb's resume: uploading appends. Repeated steps
+// repeat their rows, and W&B takes the first.
 #pragma once
 
 #include <filesystem>
@@ -28,9 +28,9 @@ class Logger;
 
 class WandbSink : public MetricsSink {
  public:
-  // Makes the folder and begins the run. UserError when that fails.
+  // Creates the folder and begins the run. UserError on failure.
   WandbSink(const TrackedRun& run, const LogOptions& options, Logger& log);
-  // Without on_end() before it the run is one that failed.
+  // Without a preceding on_end() the run counts as failed.
   ~WandbSink() override;
 
   void on_step(const StepRecord& record) override;
@@ -45,7 +45,7 @@ class WandbSink : public MetricsSink {
   void begin(const TrackedRun& run);
   void write(const std::string& record, const std::string& what);
   void set(const std::string& name, std::string json);
-  // Begins the row of the iteration, and writes the one before it.
+  // Writes the open row and begins this iteration's.
   void open_row(int64_t iteration);
   void write_row();
   void write_summary();
@@ -58,9 +58,9 @@ class WandbSink : public MetricsSink {
   std::filesystem::path folder_;
   std::unique_ptr<AppendFile> file_;
   int64_t start_time_ms_ = 0, num_records_ = 0, num_rows_ = 0;
-  int64_t row_step_ = -1;  // of the row that is open; -1: none is
+  int64_t row_step_ = -1;  // of the open row; -1: none
   JsonItems row_;
-  JsonItems summary_;  // the last value under each name
+  JsonItems summary_;  // last value of each name
   bool has_ended_ = false;
 };
 

@@ -1,4 +1,3 @@
-// See wandb_file.h.
 #include "metrics/wandb_file.h"
 
 #include <fmt/format.h>
@@ -92,7 +91,7 @@ std::string wandb_number(double value) {
 std::string wandb_header_record() {
   std::string version, header;
   put_bytes(version, 1, "megalith");
-  put_bytes(version, 2, "0.9.0");  // the oldest wandb that knows every field that is written here
+  put_bytes(version, 2, "0.9.0");  // the oldest wandb with every field written here
   put_bytes(header, 1, version);
   return in_field(21, header);
 }
@@ -141,8 +140,8 @@ std::string wandb_environment_record(const WandbEnvironmentRecord& environment) 
   return in_field(26, message);
 }
 
-// FilesRecord { repeated FilesItem files = 1; }  FilesItem { string path = 1; FileType type = 3; }, where 1 is a file
-// of W&B's own, which it does not ask the person about.
+// FilesRecord { repeated FilesItem files = 1; }  FilesItem { string path = 1; FileType type = 3; }; type 1 is W&B's
+// own, uploaded without asking.
 std::string wandb_files_record(const std::vector<std::string>& paths) {
   std::string message;
   for (const std::string& path : paths) {

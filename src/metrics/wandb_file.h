@@ -1,16 +1,16 @@
-// The file of an offline run of Weights & Biases, run-ID.wandb: protocol-buffer messages (Record) in the frames of
-// LevelDB's log, which 'wandb sync' replays to the server.
+// run-ID.wandb, an offline run of Weights & Biases: protocol-buffer messages (Record) in LevelDB's log frames, which
+// 'wandb sync' replays to the server.
 //
-//   file     ":W&B", 0xBEE1 (2 bytes), version 0 (1 byte), then blocks of 32 KiB; the first one holds these 7 bytes
-//   frame    CRC-32 of kind and data (4 bytes), length (2 bytes), kind (1 byte), data; nothing crosses a block's end
-//   kind     1 a whole record, 2 its first part, 3 one in the middle, 4 its last; fewer than 7 bytes at a block's end
+//   file     ":W&B", 0xBEE1 (2 bytes), version 0 (1 byte), then blocks of 32 KiB; the first includes these 7 bytes
+//   frame    CRC-32 of kind and data (4 bytes), length (2 bytes), kind (1 byte), data; never crosses a block's end
+//   kind     1 a whole record, 2 its first part, 3 a middle part, 4 its last; fewer than 7 bytes at a block's end
 //            are zero
 //   Record   { int64 num = 1; HistoryRecord history = 2; SummaryRecord summary = 3; FilesRecord files = 6;
 //              RunRecord run = 17; RunExitRecord exit = 18; HeaderRecord header = 21;
 //              EnvironmentRecord environment = 26; }
 //
-// All numbers are little endian. The checksum is zlib's, and not masked as LevelDB has it. Source: wandb 0.16's
-// sdk/internal/datastore.py, wandb/proto/wandb_internal.proto; compared with what wandb 0.31 writes.
+// Little endian; the checksum is zlib's, without LevelDB's mask. Source: wandb 0.16's sdk/internal/datastore.py,
+// wandb/proto/wandb_internal.proto; compared with the files of wandb 0.31.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ namespace megalith {
 // The file's first seven bytes.
 std::string wandb_file_header();
 
-// A record in its frames, for the place `offset` (bytes from the file's beginning).
+// A record in its frames, to be written at byte `offset` of the file.
 std::string wandb_frames(std::string_view record, int64_t offset);
 
-// Names and values in JSON ("0.5", "\"text\"").
+// Names and JSON values ("0.5", "\"text\"").
 using JsonItems = std::vector<std::pair<std::string, std::string>>;
 
-// A number as W&B's JSON has it, which knows NaN and Infinity.
+// A number in W&B's JSON, which has NaN and Infinity.
 std::string wandb_number(double value);
 
-// What begins a file.
+// The first record.
 std::string wandb_header_record();
 
 struct WandbRunRecord {
@@ -52,16 +52,16 @@ struct WandbEnvironmentRecord {
 };
 std::string wandb_environment_record(const WandbEnvironmentRecord& environment);
 
-// Files in the folder `files` beside the run's file, which are uploaded with it.
+// Paths in the folder `files` next to the run's file, to be uploaded.
 std::string wandb_files_record(const std::vector<std::string>& paths);
 
-// The numbers of one step, and those that stand for the whole run.
+// One step's numbers, and those of the whole run.
 std::string wandb_history_record(const JsonItems& items, int64_t step);
 std::string wandb_summary_record(const JsonItems& items, int64_t runtime_s);
 
 std::string wandb_exit_record(int exit_code, int64_t runtime_s);
 
-// The record with its number, counted from 1.
+// The record with its number, from 1.
 std::string wandb_numbered(std::string_view record, int64_t number);
 
 }  // namespace megalith

@@ -27,7 +27,6 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
     return {differentiate(gradients[0].contiguous(), kept.take(), call), {}, {}};
   }
 
-  // Those that have no operator of their own.
   static bool is_of_reference(const Call& call) {
     return call.kind == ops::ActivationKind::kQuickGelu || call.kind == ops::ActivationKind::kRelu;
   }
@@ -48,7 +47,6 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
 };
 
 struct ExpertActivationFunction : torch::autograd::Function<ExpertActivationFunction> {
-  // A Function takes no undefined tensor.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x,
                             const std::optional<at::Tensor>& weights, ops::ExpertActivation activation) {
     node->save_for_backward({x, weights.value_or(at::Tensor())});
@@ -67,9 +65,9 @@ struct ExpertActivationFunction : torch::autograd::Function<ExpertActivationFunc
 
 namespace {
 
-// References need no node of ours: ATen's autograd records them, and its gradients owe nothing to ours.
+// References need no node: ATen's autograd records them.
 bool needs_node(std::initializer_list<at::Tensor> inputs, Kernels kernels) {
-  const bool is_meta = inputs.begin()->is_meta();  // where there are only shapes
+  const bool is_meta = inputs.begin()->is_meta();  // shapes only
   return (kernels == Kernels::kFused || is_meta) && is_recording(inputs);
 }
 

@@ -1,4 +1,4 @@
-// The activations of MLPs and of experts, as nodes of the graph around ops/swiglu, ops/gelu and ops/expert_activation.
+// Activations of MLPs and experts: autograd nodes around ops/swiglu, ops/gelu and ops/expert_activation.
 #pragma once
 
 #include "nn/kept.h"
@@ -7,12 +7,11 @@
 
 namespace megalith {
 
-// x (t, 2f), [gate | up], or (t, f), up only -> (t, f). SiLU and quick GELU come only gated, squared ReLU only plain.
-// is_recomputed: of the result only x is kept.
+// x (t, 2f), [gate | up], or (t, f), up only -> (t, f). SiLU and quick GELU exist only gated, squared ReLU only plain.
+// is_recomputed: the result keeps only x.
 Activation activated(const Activation& x, ops::ExpertActivation activation, Kernels kernels,
                      bool is_recomputed = false);
 
-// Arguments as in ops/expert_activation; gradient flows to x and weights.
 Activation activated_rows(const at::Tensor& x, const at::Tensor& weights, ops::ExpertActivation activation,
                           Kernels kernels, bool is_recomputed = false);
 

@@ -1,5 +1,5 @@
-// One Function spans rotation and attention, so that the fused projection need not be kept beside its rotated parts and
-// its gradient is assembled in one buffer.
+// One Function spans rotation and attention, so the fused projection is not kept beside its rotated parts and its
+// gradient is assembled in one buffer.
 #include "nn/attention.h"
 
 #include <ATen/ATen.h>
@@ -44,7 +44,6 @@ HeadViews split_heads(const at::Tensor& qkv, int64_t b, int64_t s, int64_t n, in
   return {heads.narrow(2, 0, n), heads.narrow(2, n, g), heads.narrow(2, n + g, g)};
 }
 
-// x (t, heads, d), each head divided by its root mean square.
 struct L2NormFunction : torch::autograd::Function<L2NormFunction> {
   static at::Tensor ones(const at::Tensor& rows) {
     return at::ones({rows.size(1)}, rows.options().requires_grad(false));
@@ -73,7 +72,7 @@ at::Tensor l2_normed(const at::Tensor& x, double eps, Kernels kernels) {
   return std::get<0>(ops::rms_norm_forward(rows, at::ones({x.size(2)}, x.options()), eps, kernels)).view(x.sizes());
 }
 
-// The first `count` channels of the projection (t, …) times scale (t, 1).
+// Scales the first `count` channels of the projection (t, …) by (t, 1).
 at::Tensor with_scaled_queries(const at::Tensor& qkv, int64_t count, const at::Tensor& scale) {
   const at::Tensor q = (qkv.narrow(1, 0, count) * scale).to(qkv.scalar_type());
   return at::cat({q, qkv.narrow(1, count, qkv.size(1) - count)}, 1);
@@ -90,8 +89,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     AttentionCore::KeptTensors kept = {};
   };
 
-  // kept_out: what is to be kept of the result; stays empty where that is the result itself.
-  // sinks, bias: inputs only for the graph; of no elements where there are none to learn.
+  // kept_out: what to keep of the result; empty: the result itself. sinks, bias: empty if none.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, const at::Tensor& /*sinks*/,
                             const at::Tensor& /*bias*/, int64_t b, int64_t s, Call call, Kept* kept_out) {
     const SelfAttention& layer = *call.layer;
@@ -100,7 +98,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const auto rotate = [&](const at::Tensor& x) {
       return rotated(x, call.angles, layer.is_rotary_interleaved_, layer.kernels_);
     };
-    // v is a copy, or the view would keep the whole projection alive.
+    // v is a copy: a view would keep the whole projection alive.
     Core core{.q = rotate(heads.q), .k = rotate(heads.k), .v = heads.v.contiguous(), .out = {}, .lse = {}};
     const at::Tensor out = compute(core, call);
     call.kept = layer.core_.keep(core, call.core, layer.policy_.core_attention);
@@ -109,7 +107,6 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     return as_tokens(out);
   }
 
-  // (b, s, n, d) -> (t, n d)
   static at::Tensor as_tokens(const at::Tensor& of_heads) {
     return of_heads.view({of_heads.size(0) * of_heads.size(1), -1});
   }
@@ -118,7 +115,6 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                                                  const torch::autograd::variable_list& gradients) {
     Call& call = held<Call>(node);
     const SelfAttention& layer = *call.layer;
-    // Taken from the node, which lives until the whole backward pass is done.
     const Core core = call.kept.take();
     const at::Tensor& out = core.out;
     const at::Tensor dout = gradients[0].contiguous().view(out.sizes());
@@ -142,7 +138,6 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     return {dqkv, {}, d.dbias, {}, {}, {}, {}};
   }
 
-  // From q, k and v of this rank's tokens, in whose places then stand those that backward needs.
   static at::Tensor compute(Core& core, const Call& call) {
     call.layer->core_.exchange(core, call.core);
     call.layer->core_.compute(core, call.core);
@@ -198,7 +193,7 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
   register_module(output_);
 }
 
-// One number a query head; cut as the heads are, so each rank has whole gradients of its own but for other tokens.
+// Cut like the heads, so each rank has its whole gradient, apart from other tokens.
 void SelfAttention::add_sinks(const LayerContext& context, const std::string& name, const LayerOptions& options) {
   Placement placement{.local_shape = {num_heads_}};
   placement.pieces.push_back({.name = name,
@@ -223,9 +218,8 @@ AttentionCore::Call SelfAttention::make_call(const ForwardContext& forward) cons
   return call;
 }
 
-// The fused projection (t, (n + 2g) d) with its query and key heads normed.
 at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv, const RotaryAngles& angles) {
-  // Rotation changes no lengths, so these norms may come before it.
+  // Rotation preserves lengths, so these norms may come first.
   if (l2_epsilon_ && angles.cos.defined()) {
     const int64_t normed = num_heads_ + num_kv_heads_;
     const at::Tensor heads = qkv.view({qkv.size(0), -1, head_dim_});
@@ -243,7 +237,7 @@ at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv, const RotaryAngles& 
   const std::vector<at::Tensor> parts =
       qkv.view({qkv.size(0), -1, d}).split_with_sizes({num_heads_, num_kv_heads_, num_kv_heads_}, 1);
   const auto normed = [d](Norm& norm, const at::Tensor& heads) {
-    return norm.forward(heads.reshape({-1, d}).contiguous()).view(heads.sizes());  // of one head, reshape is a view
+    return norm.forward(heads.reshape({-1, d}).contiguous()).view(heads.sizes());  // for one head, reshape is a view
   };
   return at::cat({normed(*q_norm_, parts[0]), normed(*k_norm_, parts[1]), parts[2]}, 1).view(qkv.sizes());
 }
@@ -263,7 +257,7 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
   if (is_recording({qkv, sinks, bias})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
     Kept kept;
-    // The node keeps the call, which must not keep the graph.
+    // The node keeps the call, so the call must not keep the graph.
     call.core.with_dbias = bias.requires_grad();
     if (forward.mask.bias.defined()) call.core.mask.bias = bias.detach();
     const at::Tensor out = AttentionFunction::apply(qkv, sinks, bias, b, s, call, &kept);
@@ -280,7 +274,7 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
 
 double SelfAttention::own_forward_flops(const CostShape& shape) const {
   const int64_t pairs = shape.b * shape.s * shape.s * core_.cp_size();
-  return 4 * static_cast<double>(pairs * num_heads_ * head_dim_);  // q k^T and p v
+  return 4 * static_cast<double>(pairs * num_heads_ * head_dim_);
 }
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See attention_core.h.
 #include "nn/attention_core.h"
 
 #include <ATen/ATen.h>

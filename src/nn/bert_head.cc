@@ -1,4 +1,3 @@
-// See bert_head.h.
 #include "nn/bert_head.h"
 
 #include <ATen/ATen.h>
@@ -17,13 +16,11 @@ namespace {
 
 constexpr int64_t kSentenceClasses = 2;
 
-// The head's products are plain, whatever the layers multiply with.
 LayerContext with_plain_products(LayerContext context) {
   context.recipe = nullptr;
   return context;
 }
 
-// All tp ranks see the same few rows.
 LayerContext with_whole_tokens(LayerContext context) {
   context.is_sequence_parallel = false;
   return with_plain_products(std::move(context));
@@ -35,11 +32,10 @@ LinearOptions replicated(const LayerOptions& options) {
 
 }  // namespace
 
-// Rows 0, s, 2s, … of tokens that are split over the tp ranks: each gives those it holds, and their sum is whole on
-// all.
+// Rows 0, s, 2s, … of tokens split over tp: each rank contributes its own, and the sum is whole on all.
 struct FirstTokensFunction : torch::autograd::Function<FirstTokensFunction> {
   struct Rows {
-    std::vector<int64_t> sequences, local;  // which sequences begin here, and in which of this rank's rows
+    std::vector<int64_t> sequences, local;  // sequences that begin here, and their rows on this rank
     int64_t num_local = 0;
   };
 
@@ -69,7 +65,6 @@ struct FirstTokensFunction : torch::autograd::Function<FirstTokensFunction> {
     return first;
   }
 
-  // All ranks have the whole gradient of the rows.
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
     const Rows& rows = held<Rows>(node);
@@ -90,7 +85,7 @@ BertHead::BertHead(const LayerContext& context, const LayerOptions& options, con
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       begins_sequences_(context.groups->cp->rank() == 0),
       kernels_(context.kernels),
-      // As Megatron-LM: by the error function even where bias_gelu_fusion gives the layers' MLPs a tanh.
+      // As in Megatron-LM: erf even if bias_gelu_fusion gives the layers' MLPs tanh.
       activation_{.kind = options.openai_gelu ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu,
                   .is_gated = false},
       transform_(with_plain_products(context), names.transform, options.hidden_size, options.hidden_size,
@@ -139,7 +134,7 @@ BertHead::SentenceLoss BertHead::sentence_loss(const at::Tensor& x, const at::Te
           .num_right = num_right};
 }
 
-// The classifier sees one token of a sequence, and as children its layers were counted with all.
+// The classifier sees one token per sequence, but its children were counted with all tokens.
 double BertHead::own_forward_flops(const CostShape& shape) const {
   if (!has_sentence_head()) return 0;
   const CostShape first{.b = shape.b, .s = 1};

@@ -1,13 +1,12 @@
-// BERT's head beside the language-model head (nn/lm_head.h): what changes the hidden states before the vocabulary's
-// product, and the classifier of pairs of sentences.
+// BERT's head beside nn/lm_head.h: the transform before the vocabulary's product and the sentence-pair classifier.
 //
-//   transform  norm( gelu( dense(x) ) )                     of every token, for the masked-language-model head
-//   sentence   classifier( tanh( dense(first token) ) )     two logits a sequence; where the model has this part
+//   transform  norm( gelu( dense(x) ) )                     every token, for the masked-language-model head
+//   sentence   classifier( tanh( dense(first token) ) )     two logits per sequence, if the model has this part
 //
-// Each rank has all weights. Under context parallelism every rank computes with its own first token, and only the one
-// whose part begins the sequence counts, so that all issue the same collectives.
-// Source: Devlin et al. 2019, arXiv:1810.04805; the classifier of swapped sentences is Lan et al. 2020,
-// arXiv:1909.11942, in the form of Shoeybi et al. 2019, arXiv:1909.08053.
+// All weights are whole. Under context parallelism every rank computes with its own first token, to issue the same
+// collectives; only the rank that begins the sequence counts.
+// Source: Devlin et al. 2019, arXiv:1810.04805; sentence order: Lan et al. 2020, arXiv:1909.11942, in the form of
+// Shoeybi et al. 2019, arXiv:1909.08053.
 #pragma once
 
 #include <memory>
@@ -26,13 +25,12 @@ struct BertHeadNames {
   std::string pooler = "bert.pooler.dense", sentence = "cls.seq_relationship";
 };
 
-// tanh(dense(first token)): what a BERT says of a whole sequence.
+// tanh(dense(first token)): BERT's vector for a whole sequence.
 class BertPooler : public Module {
  public:
-  // name  canonical, without `.weight` and `.bias`
   BertPooler(const LayerContext& context, const LayerOptions& options, const std::string& name);
 
-  // The first tokens (b, h), on all tp ranks the same -> (b, h), differentiable.
+  // First tokens (b, h), the same on all tp ranks -> (b, h), differentiable.
   at::Tensor forward(const at::Tensor& first) { return dense_.forward(first).tanh(); }
 
  private:
@@ -46,17 +44,16 @@ class BertHead : public Module {
 
   bool has_sentence_head() const { return sentence_ != nullptr; }
 
-  // x (t, h), or this rank's (t / tp, h) under sequence parallelism -> the same; differentiable.
+  // x (t', h) -> the same (t' as in nn/forward.h); differentiable.
   at::Tensor transformed(const at::Tensor& x);
 
-  // x as above -> (b, 2); differentiable. Right on the ranks that hold the beginnings of the sequences.
+  // x as above -> (b, 2); differentiable. Valid on ranks that hold the beginnings of sequences.
   at::Tensor sentence_logits(const at::Tensor& x, const ForwardContext& forward);
   struct SentenceLoss {
     LossTerm term;
-    at::Tensor num_right;  // 0-d wide, detached: sequences that count and are told right
+    at::Tensor num_right;  // 0-d wide, detached: correct predictions among sequences that count
   };
-  // labels (b) int64: 0 or 1; below 0: the sequence does not count. The objective is the sum of the sequences' losses
-  // times scales.per_weight.
+  // labels (b) int64: 0 or 1, negative to ignore. The objective is the sum of losses times scales.per_weight.
   SentenceLoss sentence_loss(const at::Tensor& x, const at::Tensor& labels, const ObjectiveScales& scales,
                          const ForwardContext& forward);
 
@@ -68,13 +65,13 @@ class BertHead : public Module {
 
   Group* tp_;
   bool is_sequence_parallel_;
-  bool begins_sequences_;  // this rank's part does
+  bool begins_sequences_;
   Kernels kernels_;
   ops::ExpertActivation activation_;
   Linear transform_;
   Norm transform_norm_;
-  std::unique_ptr<BertPooler> pooler_;  // null without the classifier
-  std::unique_ptr<Linear> sentence_;    // as well
+  std::unique_ptr<BertPooler> pooler_;
+  std::unique_ptr<Linear> sentence_;
 };
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See context_attention.h.
 #include "nn/context_attention.h"
 
 #include <ATen/ATen.h>
@@ -27,22 +26,20 @@ at::ScalarType merge_dtype(const at::Tensor& x) { return x.scalar_type() == at::
 
 Groups::Pointer no_group(const Groups& groups) { return std::make_shared<SingleGroup>("cp", groups.rank); }
 
-// What attention gives where nothing is seen: (b, s, n, d) of zeros and a log-sum-exp of -inf.
+// Attention to nothing: zeros (b, s, n, d) and a log-sum-exp of -inf.
 ContextAttention::Result nothing_seen(const ContextAttention::Heads& heads) {
   const at::TensorOptions options = heads.q.options().dtype(merge_dtype(heads.q));
   const int64_t b = heads.q.size(0), s = heads.q.size(1), n = heads.q.size(2);
   return {at::zeros({b, s, n, heads.v.size(3)}, options), at::full({b, n, s}, kMinusInfinity, options)};
 }
 
-// A run of tokens.
 struct TokenRange {
   int64_t first = 0, count = 0;
   at::Tensor of(const at::Tensor& x, int64_t dim) const { return x.defined() ? x.narrow(dim, first, count) : x; }
 };
 
-// Tensors that are exchanged together, their channels one behind the other.
 struct ExchangedTensors {
-  std::vector<int64_t> heads, channels;  // of each: heads that go to one rank, and d times as many
+  std::vector<int64_t> heads, channels;  // of each: heads that go to one rank, and that times d
   int64_t num_channels = 0;
 
   ExchangedTensors(const std::vector<at::Tensor>& tensors, int64_t size) {
@@ -65,7 +62,7 @@ struct ExchangedTensors {
   }
 };
 
-// Whether, judged only by their places, any token of one run of the sequence may see one of another.
+// By position only.
 bool can_see(const ops::AttentionMask& mask, int64_t first_query, int64_t first_key, int64_t chunk) {
   const int64_t last_query = first_query + chunk - 1, last_key = first_key + chunk - 1;
   if (mask.is_causal && first_key > last_query) return false;
@@ -75,11 +72,10 @@ bool can_see(const ops::AttentionMask& mask, int64_t first_query, int64_t first_
          first_key < mask.key_lengths.max().item<int64_t>();
 }
 
-// The positions of a rank's tokens [first, first + count) in a sequence of `length`.
 std::vector<ops::PositionRun> zigzag_runs(int64_t length, int size, int rank, const TokenRange& tokens) {
   const int64_t chunk = div_exact(length, 2 * size), tokens_end = tokens.first + tokens.count;
   std::vector<ops::PositionRun> runs;
-  int64_t begin = 0;  // of the chunk among the rank's tokens
+  int64_t begin = 0;
   for (const int64_t number : zigzag_chunks(size, rank)) {
     const int64_t first = std::max(begin, tokens.first), end = std::min(begin + chunk, tokens_end);
     if (first < end) runs.push_back({number * chunk + first - begin, end - first});
@@ -88,7 +84,7 @@ std::vector<ops::PositionRun> zigzag_runs(int64_t length, int size, int rank, co
   return runs;
 }
 
-// The same as zigzag_indices() has them, made on the device: a copy from the host would have to be waited for.
+// zigzag_indices() made on the device: a copy from the host would synchronise.
 at::Tensor positions_on(at::Device device, int64_t length, int size, int rank) {
   const int64_t chunk = div_exact(length, 2 * int64_t{size});
   const auto options = at::TensorOptions(device).dtype(at::kLong);
@@ -97,7 +93,6 @@ at::Tensor positions_on(at::Device device, int64_t length, int size, int rank) {
                   at::arange(second * chunk, (second + 1) * chunk, options)});
 }
 
-// What the host knows of a mask, with other queries and keys.
 std::shared_ptr<const ops::MaskRuns> runs_of_part(const ops::AttentionMask& mask, std::vector<ops::PositionRun> queries,
                                                   std::vector<ops::PositionRun> keys) {
   auto part = mask.runs ? std::make_shared<ops::MaskRuns>(*mask.runs) : std::make_shared<ops::MaskRuns>();
@@ -106,7 +101,7 @@ std::shared_ptr<const ops::MaskRuns> runs_of_part(const ops::AttentionMask& mask
   return part;
 }
 
-// Whether a document may have tokens in both; always "may" on an accelerator, which would have to be waited for.
+// Always true on an accelerator, to avoid synchronising.
 bool share_documents(const at::Tensor& queries, const at::Tensor& keys) {
   if (!queries.defined() || !queries.is_cpu()) return true;
   const auto [first_query, last_query] = at::aminmax(queries, 1);
@@ -116,10 +111,10 @@ bool share_documents(const at::Tensor& queries, const at::Tensor& keys) {
 
 }  // namespace
 
-// What queries of this rank see of a source's keys: nothing, or runs of both that hold all that is seen.
+// The visible part of a source's keys and this rank's queries: runs of both that cover all visible pairs, or none.
 struct ContextAttention::Part {
   TokenRange queries, keys;
-  Masks masks;  // of these runs
+  Masks masks;
   bool is_seen() const { return keys.count > 0; }
 };
 
@@ -157,7 +152,7 @@ ContextAttention::Result ContextAttention::forward(const Heads& heads, const Mas
   if (masks.sinks.defined()) {
     std::tie(result.out, result.lse) = with_sinks(result.out, result.lse, own_sinks(heads, masks.sinks));
   }
-  // With one head on each rank the result is still a view, and what follows reads it as rows.
+  // With one head per rank the result is still a view, and later code reads rows.
   if (ulysses_->size() > 1) result.out = to_tokens({result.out}, "out")[0].contiguous();
   return result;
 }
@@ -188,13 +183,12 @@ ops::AttentionGradients ContextAttention::backward(const at::Tensor& dout, const
 
 // ---- All-to-all ----
 
-// Tensors (b, s, heads, d) of this rank's tokens -> (b, U s, heads / U, d) of its heads, in one exchange. Heads and d
-// may differ from tensor to tensor.
+// (b, s, heads, d) -> (b, U s, heads / U, d), in one exchange. Heads and d may differ between tensors.
 std::vector<at::Tensor> ContextAttention::to_heads(const std::vector<at::Tensor>& of_tokens, const char* what) const {
   const int64_t size = ulysses_->size(), b = of_tokens[0].size(0), s = of_tokens[0].size(1);
   const ExchangedTensors layout(of_tokens, size);
   at::Tensor packed = at::empty({size, b, s, layout.num_channels}, of_tokens[0].options());
-  {  // the views must not outlive what is sent
+  {  // views must not outlive what is sent
     const std::vector<at::Tensor> outgoing = layout.in(packed);
     for (size_t i = 0; i < outgoing.size(); ++i) {
       outgoing[i].copy_(of_tokens[i].unflatten(2, {size, layout.heads[i]}).permute({2, 0, 1, 3, 4}));
@@ -206,7 +200,7 @@ std::vector<at::Tensor> ContextAttention::to_heads(const std::vector<at::Tensor>
   return of_heads;
 }
 
-// The inverse. Tensors of one head a rank are views of what was received.
+// With one head per rank the results are views of what was received.
 std::vector<at::Tensor> ContextAttention::to_tokens(const std::vector<at::Tensor>& of_heads, const char* what) const {
   const int64_t size = ulysses_->size(), b = of_heads[0].size(0), s = div_exact(of_heads[0].size(1), size);
   const ExchangedTensors layout(of_heads, 1);
@@ -226,7 +220,6 @@ std::vector<at::Tensor> ContextAttention::to_tokens(const std::vector<at::Tensor
 
 // ---- Masks ----
 
-// The masks of the tokens and heads that this rank has after the exchange.
 ContextAttention::Masks ContextAttention::masks_of_heads(const Heads& heads, const Masks& masks) const {
   MEGALITH_CHECK(!masks.mask.bias.defined(), "{}: no bias is cut over context-parallel ranks", name_);
   Masks own = masks;
@@ -239,7 +232,6 @@ ContextAttention::Masks ContextAttention::masks_of_heads(const Heads& heads, con
     own.mask.query_documents = zigzag_shard(masks.mask.key_documents, 1, ring_->size(), ring_->rank());
   }
   if (masks.dropout.p > 0) {
-    // Rows of a sequence are numbered on.
     const at::Tensor first = masks.dropout.row_ids.narrow(1, 0, 1) - given.narrow(0, 0, 1);
     own.dropout.row_ids = first + own.mask.query_positions.unsqueeze(0);
     own.dropout.head_start += heads.q.size(2) * ulysses_->rank();
@@ -254,7 +246,7 @@ ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads,
   at::Tensor key_documents = masks.mask.key_documents;
   if (key_documents.defined()) key_documents = zigzag_shard(key_documents, 1, size, source);
 
-  // The smallest runs of whole chunks that hold every pair of chunks with something to see.
+  // The smallest runs of chunks that cover every visible pair.
   std::array<int64_t, 2> first_query{2, 0}, first_key{2, 0};  // first and one past the last half
   for (int64_t i = 0; i < 2; ++i) {
     for (int64_t j = 0; j < 2; ++j) {
@@ -280,7 +272,7 @@ ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads,
   mask.query_documents = part.queries.of(mask.query_documents, 1);
   mask.key_documents = part.keys.of(key_documents, 1);
   if (mask.key_lengths.defined()) {
-    // Places ascend, so those within the length come first.
+    // Positions ascend, so those within the length come first.
     mask.key_lengths = mask.key_positions.unsqueeze(0).lt(mask.key_lengths.unsqueeze(1)).sum(1);
   }
   mask.runs = runs_of_part(masks.mask, zigzag_runs(tokens * size, size, ring_->rank(), part.queries),
@@ -320,7 +312,6 @@ ContextAttention::Result ContextAttention::attend_gathered(const Heads& heads, c
   return {out, lse};
 }
 
-// Both to the next rank, and the previous rank's in their place.
 std::vector<Transfer> ContextAttention::round_transfers(const KeysAndValues& out, const KeysAndValues& in) const {
   const int size = ring_->size(), next = (ring_->rank() + 1) % size, previous = (ring_->rank() + size - 1) % size;
   return {Transfer::send(out.first, next, 0), Transfer::send(out.second, next, 1),
@@ -377,7 +368,7 @@ ops::AttentionGradients ContextAttention::differentiate_gathered(const at::Tenso
     d = ops::attention_backward(dout, heads.q, k, v, result.out, result.lse, scale_, masks.mask, masks.dropout, false,
                                 kernels_);
   }
-  // Every rank has gradients of all keys: summed wide, to their owners.
+  // Every rank has gradients of all keys: reduced in wide precision to their owners.
   const at::ScalarType wide = merge_dtype(heads.q);
   const auto start = [&](at::Tensor& whole, const at::Tensor& like, const char* what, at::Tensor& parts) {
     std::vector<int64_t> shape = like.sizes().vec();
@@ -396,8 +387,8 @@ ops::AttentionGradients ContextAttention::differentiate_gathered(const at::Tenso
   return d;
 }
 
-// The keys and values go round once more; the sums of their gradients follow one step behind, so that they too travel
-// behind a computation, and after the last step arrive where they belong.
+// Keys and values go round once more. The sums of their gradients follow one step later, so they too overlap with
+// computation and reach their owners after the last step.
 ops::AttentionGradients ContextAttention::differentiate_ring(const at::Tensor& dout, const Heads& heads,
                                                              const Result& result, const Masks& masks) const {
   const int size = ring_->size();

@@ -1,24 +1,23 @@
-// Attention over a sequence that context-parallel ranks share by the zig-zag (comm/sequence_shard.h): exact, and the
-// same as of the whole sequence on one rank but for the order of sums.
+// Exact attention over a sequence that context-parallel ranks share by the zig-zag (comm/sequence_shard.h), equal to
+// one rank's up to the order of sums.
 //
-// Ulysses and ring are one algorithm: with U × R = cp ranks, an all-to-all among U neighbours gives each a part of the
-// heads and the tokens of all of them, which are the zig-zag chunks of a ring of R. Either may be 1.
+// Ulysses and ring are one algorithm with U × R = cp ranks: an all-to-all among U neighbours gives each a part of the
+// heads for the tokens of all, which are the zig-zag chunks of a ring of R.
 //
-//   kind        U    R    over the R parts of keys and values
-//   p2p         1    cp   a ring: each part is attended to while the next is on its way
+//   kind        U    R    the R parts of keys and values
+//   p2p         1    cp   a ring: each part is attended to while the next is in flight
 //   all_gather  1    cp   gathered
 //   a2a         cp   1    -
-//   a2a+p2p     as hierarchical_context_parallel_sizes says; a ring
+//   a2a+p2p     from hierarchical_context_parallel_sizes; a ring
 //
-// The ring adds up what its parts give by their log-sum-exps, in float32 (float64 for float64):
+// The ring merges partial results by log-sum-exp, in float32 (float64 for float64):
 //
 //   lse = log(exp(lse_1) + exp(lse_2))      out = exp(lse_1 - lse) out_1 + exp(lse_2 - lse) out_2
 //
 // Source: Liu et al. 2023, arXiv:2310.01889 (ring); Jacobs et al. 2023, arXiv:2309.14509 (Ulysses); Fang & Zhao 2024,
 // arXiv:2405.07719 (both).
 //
-// b sequences, s tokens of this rank, S = cp s of the sequence, n query heads and g KV heads of this rank,
-// d channels of a head, e of a value (d in most models)
+// b sequences; this rank's s tokens of S = cp s, n query and g KV heads; d channels per head, e per value
 #pragma once
 
 #include <cstdint>
@@ -35,11 +34,10 @@ namespace megalith {
 
 class ContextAttention {
  public:
-  // What a rank attends with once heads have been exchanged: tokens in the order of the ring's zig-zag.
+  // After heads were exchanged: tokens in the order of the ring's zig-zag.
   struct Heads {
     at::Tensor q, k, v;  // (b, U s, n / U, d), (b, U s, g / U, d), (b, U s, g / U, e)
   };
-  // As ForwardContext has it for a shared sequence.
   struct Masks {
     ops::AttentionMask mask;        // keys are the whole sequence's; no bias
     ops::AttentionDropout dropout;  // head_start is that of q's first head
@@ -51,17 +49,16 @@ class ContextAttention {
   };
 
   // name  for the trace: "model.layers.0.self_attn"
-  // UserError when U does not divide the heads and KV heads.
+  // UserError if U does not divide the heads and KV heads.
   ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale, int64_t num_heads,
                    int64_t num_kv_heads, ops::AttentionKernels kernels);
 
-  // q (b, s, n, d), k (b, s, g, d), v (b, s, g, e) of this rank's tokens, keys rotated by their place in the sequence.
+  // q (b, s, n, d), k (b, s, g, d), v (b, s, g, e), rotated.
   Heads exchange_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
 
   Result forward(const Heads& heads, const Masks& masks) const;
 
-  // dout (b, s, n, e), out and lse as forward gave them; the gradients of exchange_heads()'s arguments. With sinks,
-  // *dsinks gets theirs of this rank's tokens and heads, (n) wide: a part of the sum over the ranks.
+  // dout (b, s, n, e) -> gradients of exchange_heads()'s arguments and, partial over ranks, of the sinks, (n) wide.
   ops::AttentionGradients backward(const at::Tensor& dout, const Heads& heads, const Result& result, const Masks& masks,
                                    at::Tensor* dsinks = nullptr) const;
 
@@ -71,7 +68,6 @@ class ContextAttention {
   struct Part;
 
   Masks masks_of_heads(const Heads& heads, const Masks& masks) const;
-  // Those of the heads that this rank has after the exchange: a view.
   at::Tensor own_sinks(const Heads& heads, const at::Tensor& sinks) const;
   Part part_of(int source, const Heads& heads, const Masks& masks) const;
   std::vector<at::Tensor> to_heads(const std::vector<at::Tensor>& of_tokens, const char* what) const;

@@ -1,4 +1,3 @@
-// See cross_attention.h.
 #include "nn/cross_attention.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +20,7 @@ struct CrossAttentionFunction : torch::autograd::Function<CrossAttentionFunction
     AttentionCore::KeptTensors kept = {};
   };
 
-  // q (t, n d), kv (m, 2 g d) -> (t, n d). kept_out: what is to be kept of the result; empty: the result itself.
+  // q (t, n d), kv (m, 2 g d) -> (t, n d)
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& q, const at::Tensor& kv,
                             Call call, Kept* kept_out) {
     const CrossAttention& layer = *call.layer;
@@ -34,7 +33,7 @@ struct CrossAttentionFunction : torch::autograd::Function<CrossAttentionFunction
     return as_tokens_of_heads(out);
   }
 
-  // Keys and values are copies, or their views would keep the fused projection and each other alive.
+  // Copies: views would keep the fused projection and each other alive.
   static Core heads_of(const CrossAttention& layer, const at::Tensor& q, const at::Tensor& kv, int64_t b) {
     const int64_t g = layer.num_kv_heads_, d = layer.head_dim_;
     const at::Tensor keys_values = kv.view({b, -1, 2 * g, d});
@@ -45,7 +44,6 @@ struct CrossAttentionFunction : torch::autograd::Function<CrossAttentionFunction
             .lse = {}};
   }
 
-  // (b, s, n, d) -> (t, n d)
   static at::Tensor as_tokens_of_heads(const at::Tensor& of_heads) {
     return of_heads.view({of_heads.size(0) * of_heads.size(1), -1});
   }
@@ -123,7 +121,7 @@ at::Tensor CrossAttention::keys_and_values(const EncoderMemory& memory, const Fo
 }
 
 double CrossAttention::own_forward_flops(const CostShape& shape) const {
-  return 4 * static_cast<double>(shape.b * shape.s * shape.encoder_s * num_heads_ * head_dim_);  // q k^T and p v
+  return 4 * static_cast<double>(shape.b * shape.s * shape.encoder_s * num_heads_ * head_dim_);
 }
 
 CostShape CrossAttention::shape_of(const Module& child, const CostShape& shape) const {

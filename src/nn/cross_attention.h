@@ -1,8 +1,7 @@
-// Attention of a decoder to what an encoder gave: queries of the decoder's tokens, keys and values of the memory. Every
-// query sees the whole memory but its padding.
+// Attention of a decoder's queries to an encoder's output, the memory. Each query sees all of it but the padding.
 //
-// n query heads, g key-value heads, d head dim, as in nn/attention.h. t = b s tokens of the decoder, m = b S of the
-// memory. Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
+// n query heads, g key-value heads, d head dim, as in nn/attention.h; t = b s decoder tokens, m = b S memory tokens.
+// Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
 #pragma once
 
 #include <string>
@@ -13,21 +12,20 @@
 
 namespace megalith {
 
-// What an encoder gave, as the decoder's layers read it.
 struct EncoderMemory {
   at::Tensor hidden;   // (m, h), or this rank's (m / tp, h) under sequence parallelism
-  at::Tensor lengths;  // (b) int64: tokens from this index on are padding; undefined: none are
-  int64_t s = 0;       // S
+  at::Tensor lengths;  // (b) int64: tokens from this index on are padding; undefined: no padding
+  int64_t s = 0;
 };
 
 class CrossAttention : public Module {
  public:
-  // As SelfAttention's; the names of norms, sinks and one fused linear are not read.
+  // As SelfAttention's; ignores the names of norms, sinks and fused linear.
   CrossAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                  const AttentionSite& site);
 
-  // x (t, h) -> (t, h); gradient flows to x and to the memory. With a KV cache the memory's keys and values are
-  // computed in its first call.
+  // x (t, h) -> (t, h); gradient flows to x and to the memory. With a KV cache, the first call computes the memory's
+  // keys and values.
   at::Tensor forward(const Activation& x, const EncoderMemory& memory, const ForwardContext& forward);
 
  protected:
@@ -40,7 +38,7 @@ class CrossAttention : public Module {
   // (m, 2 g d)
   at::Tensor keys_and_values(const EncoderMemory& memory, const ForwardContext& forward);
 
-  int64_t num_heads_, num_kv_heads_, head_dim_;  // of this rank
+  int64_t num_heads_, num_kv_heads_, head_dim_;
   int64_t layer_;
   SelectiveRecompute policy_;
   AttentionCore core_;

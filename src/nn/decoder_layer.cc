@@ -23,7 +23,6 @@ std::string name_of_mlp(const std::string& layer, const DecoderNames& names) {
   return names.mlp.empty() ? layer : layer + "." + names.mlp;
 }
 
-// What joins the stream, of what attention or the MLP gave.
 at::Tensor normed_output(Norm* norm, const at::Tensor& given) { return norm == nullptr ? given : norm->forward(given); }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// One layer of a decoder, or of an encoder that is masked otherwise, where the MLP may be a mixture of experts and
-// attention may be latent:
+// One layer of a decoder, or of an encoder with its own mask. The MLP may be a mixture of experts, attention latent.
 //
 //   pre       stream += attention(norm(stream));         stream += mlp(norm(stream))
 //   post      stream += norm(attention(stream));         stream += norm(mlp(stream))
@@ -22,48 +21,44 @@
 
 namespace megalith {
 
-// The names of the canonical tensors below the layer's name.
 struct DecoderNames {
   std::string input_norm = "input_layernorm", attention = "self_attn";
-  std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";  // no mlp: its linears lie below the layer itself
-  // Norms behind attention and the MLP, and the one in front of the MLP beside them.
+  std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";  // empty mlp: its linears are directly below the
+                                                                   // layer
+  // The last is used beside the other two.
   std::string attention_output_norm = "post_attention_layernorm", mlp_output_norm = "post_feedforward_layernorm";
   std::string sandwiched_mlp_norm = "pre_feedforward_layernorm";
 };
 
-// What only the builder of a model knows.
 struct DecoderSite {
   DecoderNames names = {};
   AttentionNames attention = {};
   MlpNames mlp = {};
   ExpertNames experts = {};
-  bool has_experts = false;    // a mixture of experts in the place of the MLP
-  bool is_transposed = false;  // the canonical weights of attention and the MLP are (in, out), as GPT-2's
+  bool has_experts = false;
+  bool is_transposed = false;  // canonical weights of attention and the MLP are (in, out), as in GPT-2
   double output_init_std = 0.02;
-  int64_t layer = 0;  // number in the whole model
+  int64_t layer = 0;  // index in the whole model
 };
 
 class DecoderLayer : public Module {
  public:
   // name  canonical: "model.layers.0", with DecoderSite::names below it
-  // Attention is latent with multi_latent_attention. UserError as the parts'.
+  // Attention is latent with multi_latent_attention. UserError as for the parts.
   DecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
                const DecoderSite& site);
 
   const std::string& name() const { return name_; }
-  // Null in a layer without experts.
   ExpertRouter* router() { return experts_ == nullptr ? nullptr : &experts_->router(); }
 
-  // stream (t, h) -> (t, h); what the last block adds is left to the next norm.
+  // stream (t, h) -> (t, h); the last block's addend is left to the next norm.
   ResidualStream forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles);
 
  private:
-  // What attention or the MLP reads: the norm of the stream, with SelectiveRecompute::norms kept as a way to compute it
-  // again; without a norm the stream itself.
+  // The norm of the stream (recomputed with SelectiveRecompute::norms), or the stream.
   Activation input(Norm* norm, ResidualStream& stream) const;
   ResidualStream forward_normed_sums(const ResidualStream& stream, const ForwardContext& forward,
                                      const RotaryAngles& angles);
-  // The norm of the sum, kept as input() keeps it.
   Activation normed_sum(Norm& norm, const at::Tensor& added, const at::Tensor& stream) const;
 
   std::string name_;
@@ -73,7 +68,7 @@ class DecoderLayer : public Module {
   std::unique_ptr<Norm> input_norm_, attention_output_norm_, mlp_norm_, mlp_output_norm_;
   std::unique_ptr<AttentionLayer> attention_;
   std::unique_ptr<FeedForward> mlp_;
-  MoeLayer* experts_ = nullptr;  // mlp_, where it is one
+  MoeLayer* experts_ = nullptr;
   HiddenDropout attention_dropout_, mlp_dropout_;
 };
 

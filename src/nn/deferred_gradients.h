@@ -1,8 +1,6 @@
-// Weight gradients that are asked to wait: zero-bubble schedules compute the gradient of the inputs first, send it, and
-// run the products for the weights when the pipeline would be idle. Source: Qi et al. 2023, arXiv:2401.10241.
-//
-// One object a rank's model, reached through LayerContext::deferred_gradients; a linear layer asks in its backward pass
-// whether to compute or to defer. Backward and the products run on one thread of the rank.
+// Deferred weight gradients: zero-bubble schedules compute and send the input gradient first, and run the weight
+// products when the pipeline would idle. One object per rank; backward and the products run on one thread.
+// Source: Qi et al. 2023, arXiv:2401.10241.
 #pragma once
 
 #include <functional>
@@ -23,14 +21,14 @@ class DeferredGradients {
     collected_->push_back(std::move(product));
   }
 
-  // Between begin and end what is deferred goes to `products`, which the caller runs later, in order.
+  // Until end(), deferred work is appended to `products`, for the caller to run.
   void begin(Products& products) {
     MEGALITH_CHECK(!is_deferring(), "weight gradients are being collected already");
     collected_ = &products;
   }
   void end() { collected_ = nullptr; }
 
-  // Runs and frees the products one after another, so that what each keeps alive is gone before the next runs.
+  // Frees each product before the next runs.
   static void run(Products& products) {
     Products taken = std::move(products);
     products.clear();

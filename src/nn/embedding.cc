@@ -1,4 +1,3 @@
-// The embeddings' Functions: lookup, sum over tp, and the scatter of the gradient into the table's buffer.
 #include "nn/embedding.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +13,6 @@ namespace megalith {
 
 namespace {
 
-// Sums the rows of dy into those rows of the table's gradient that ids name.
 void add_row_gradients(Parameter& table, const at::Tensor& ids, const at::Tensor& dy, int64_t start, Kernels kernels) {
   const Parameter::GradTarget target = table.open_grad();
   if (!target.accumulate) target.buffer.zero_();
@@ -122,7 +120,6 @@ LearnedRows::LearnedRows(const LayerContext& context, const std::string& name, i
   Placement placement = Placement::whole(name, {num_rows, hidden});
   placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
   placement.partial_axes = {Axis::kDp, Axis::kCp};
-  // Each rank sees the gradients of its own tokens.
   if (is_sequence_parallel_) placement.partial_axes.insert(Axis::kTp);
   if (!shared.pipeline_ranks.empty()) {
     placement.replica_axes.insert(Axis::kPp);
@@ -151,7 +148,6 @@ at::Tensor LearnedRows::rows(at::Tensor ids) {
   return LearnedRowsFunction::apply(ids, weight_->value(), this);
 }
 
-// The positions of all b * s tokens, (t) int64.
 at::Tensor LearnedPositions::position_ids(const ForwardContext& forward) const {
   const int64_t num_positions = num_rows();
   const auto check = [&](int64_t position) {

@@ -1,4 +1,3 @@
-// See encoder_decoder_layer.h.
 #include "nn/encoder_decoder_layer.h"
 
 #include <utility>

@@ -1,9 +1,9 @@
-// One layer of a decoder that also attends to what an encoder gave:
+// One layer of a decoder that also attends to an encoder's output:
 //
 //   stream += attention(norm(stream));   stream += cross_attention(norm(stream), memory);   stream += mlp(norm(stream))
 //
-// The MLP may be a mixture of experts. The encoder's layers are DecoderLayers whose attention sees everything.
-// Source: Vaswani et al. 2017, arXiv:1706.03762; norms in front as in Raffel et al. 2019, arXiv:1910.10683.
+// The MLP may be a mixture of experts.
+// Source: Vaswani et al. 2017, arXiv:1706.03762; pre-norm as in Raffel et al. 2019, arXiv:1910.10683.
 #pragma once
 
 #include <memory>
@@ -18,20 +18,18 @@
 
 namespace megalith {
 
-// The names of the canonical tensors below the layer's name.
 struct CrossDecoderNames {
   std::string attention_norm, attention, cross_norm, cross_attention, mlp_norm, mlp;
 };
 
-// What only the builder of a model knows.
 struct CrossDecoderSite {
   CrossDecoderNames names;
   AttentionNames attention = {};  // of both
   MlpNames linears = {};
   ExpertNames experts = {};
-  bool has_experts = false;  // in the place of the MLP
+  bool has_experts = false;
   double output_init_std = 0.02;
-  int64_t layer = 0;  // number in the whole model
+  int64_t layer = 0;  // index in the whole model
 };
 
 class CrossDecoderLayer : public Module {
@@ -40,15 +38,13 @@ class CrossDecoderLayer : public Module {
   CrossDecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
                     const CrossDecoderSite& site);
 
-  // Null in a layer without experts.
   ExpertRouter* router() { return experts_ == nullptr ? nullptr : &experts_->router(); }
 
-  // stream (t, h) -> (t, h); what the last block adds is left to the next norm. Gradient flows to the stream, to
+  // stream (t, h) -> (t, h); the last block's addend is left to the next norm. Gradient flows to the stream, to
   // memory.hidden and to forward.mask.bias, which only self-attention reads.
   ResidualStream forward(ResidualStream stream, const EncoderMemory& memory, const ForwardContext& forward);
 
  private:
-  // The norm of the stream; with SelectiveRecompute::norms kept as a way to compute it again.
   Activation normed(Norm& norm, ResidualStream& stream) const;
 
   SelectiveRecompute policy_;
@@ -58,7 +54,7 @@ class CrossDecoderLayer : public Module {
   CrossAttention cross_;
   Norm mlp_norm_;
   std::unique_ptr<FeedForward> mlp_;
-  MoeLayer* experts_ = nullptr;  // mlp_, where it is one
+  MoeLayer* experts_ = nullptr;
   HiddenDropout attention_dropout_, cross_dropout_, mlp_dropout_;
 };
 

@@ -1,4 +1,3 @@
-// See expert_adapter.h.
 #include "nn/expert_adapter.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +16,6 @@ std::string expert_linear(const ExpertCut& cut, int64_t expert, const std::strin
   return fmt::format("{}.{}.{}", cut.name, expert, linear);
 }
 
-// A rank's part of an expert's linear, (rows, columns) of a matrix of `shape`.
 struct ExpertPart {
   std::vector<int64_t> shape;
   Box box;
@@ -81,7 +79,6 @@ ExpertAdapter::ExpertAdapter(const LayerContext& context, const ExpertCut& cut, 
   plain.recipe = nullptr;
   plain.lora = nullptr;
   const ExpertPart part = part_of(cut, site.is_down);
-  // A has the columns of the layer, B its rows.
   const int64_t in = part.shape[1], out = part.shape[0], first_in = part.box.offset[1], num_in = part.box.extent[1],
                 first_out = part.box.offset[0], num_out = part.box.extent[0];
   AxisSet copied = site.axes;

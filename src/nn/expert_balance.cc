@@ -1,4 +1,3 @@
-// See expert_balance.h.
 #include "nn/expert_balance.h"
 
 #include <ATen/ATen.h>
@@ -47,8 +46,8 @@ ops::RouterSums router_sums(const RouterOptions& options, const MicrobatchTokens
   sums.has_balance = has_balance_loss(options);
   sums.has_z = options.moe_z_loss_coeff.value_or(0) != 0;
   if (options.moe_router_score_function == RouterScore::kSigmoid) sums.shares = ops::RouterShares::kSigmoid;
-  // What f counts for each token are its k largest scores, whatever groups and a bias made of them, as Megatron-LM and
-  // DeepSeek-V3 have it. A forced choice counts as it is.
+  // f counts each token's k largest scores, ignoring groups and bias, as in Megatron-LM and DeepSeek-V3. Forced choices
+  // count as they are.
   sums.counts_choices = options.moe_router_force_load_balancing ||
                         (!options.moe_router_enable_expert_bias && !options.moe_router_num_groups);
   if (options.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss) tokens.set_sequences(sums);
@@ -62,7 +61,7 @@ RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOp
   std::vector<at::Tensor> of_ranks;
   if (routed.counts.defined()) of_ranks = {routed.counts.flatten(), routed.score_sums.detach().flatten()};
   if (routed.z_sum.defined()) of_ranks.push_back(routed.z_sum.detach());
-  // In fp64, so that the parts in which ranks hold the tokens hardly show in the sums.
+  // In fp64, so that the split of tokens over ranks hardly affects the sums.
   const at::Tensor all = at::cat(of_ranks).to(at::kDouble);
   tokens.group().all_reduce(all, ReduceOp::kSum, label).wait();
 
@@ -72,7 +71,7 @@ RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOp
   };
   if (routed.counts.defined()) {
     const int64_t q = routed.counts.size(0);
-    // An empty microbatch has terms of zero.
+    // An empty microbatch has zero terms.
     const auto length = static_cast<double>(std::max<int64_t>(tokens.num_tokens() / std::max<int64_t>(q, 1), 1));
     const auto num_choices = static_cast<double>(options.moe_router_topk * std::max<int64_t>(q, 1));
     const double factor = static_cast<double>(e) / (num_choices * length * length);

@@ -1,4 +1,4 @@
-// An expert's bias is the row of a table that its number picks, so the operators of embeddings do the work.
+// A row's bias is a table row picked by expert number, so the embedding operators do the work.
 #include "nn/expert_bias.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@ struct ExpertBiasFunction : torch::autograd::Function<ExpertBiasFunction> {
 
     int64_t num_experts() const { return offsets.size(0) - 1; }
     at::Tensor table() const { return bias->data().view({num_experts(), -1}); }
-    // (n) int64: the expert of each row; one behind the last for rows of none.
+    // (n) int64: each row's expert; one past the last expert for unassigned rows.
     at::Tensor numbers(int64_t num_rows) const {
       const at::Tensor rows = at::arange(num_rows, offsets.options()).unsqueeze(1);
       return rows.ge(offsets.narrow(0, 1, num_experts())).sum(1);
@@ -30,7 +30,6 @@ struct ExpertBiasFunction : torch::autograd::Function<ExpertBiasFunction> {
     }
   };
 
-  // The bias is there for the graph; its values are read from the Parameter.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& y, const at::Tensor& /*bias*/,
                             const std::optional<at::Tensor>& weights, Call call) {
     expect_contribution(call.bias);

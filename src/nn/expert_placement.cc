@@ -5,7 +5,6 @@
 namespace megalith {
 namespace {
 
-// Appends `count` numbers of a canonical vector.
 void add_run(Placement& bias, const std::string& name, int64_t size, int64_t first, int64_t count) {
   bias.pieces.push_back(
       {.name = name, .shape = {size}, .canonical = {{first}, {count}}, .local = {{bias.local_shape[0]}, {count}}});
@@ -40,7 +39,6 @@ ExpertPlacements placements_of_each(const ExpertCut& cut, const ExpertNames& nam
   return all;
 }
 
-// A box of the experts here, of tensors whose first dim is all experts.
 Box box_of_experts(int64_t first_expert, int64_t num_experts, std::vector<int64_t> offset,
                    std::vector<int64_t> extent) {
   offset.insert(offset.begin(), first_expert);
@@ -65,7 +63,7 @@ ExpertPlacements placements_of_stacks(const ExpertCut& cut, const ExpertNames& n
   const auto box = [&](std::vector<int64_t> offset, std::vector<int64_t> extent) {
     return box_of_experts(cut.first_expert, e, std::move(offset), std::move(extent));
   };
-  // Gates and ups in turn, so a part of an expert's width is one run of both; otherwise it is two.
+  // Interleaved gates and ups: a part of an expert's width is one run of both; otherwise it is two.
   ExpertPlacements all{
       .up = place(names.stacked_gate_up, {h, 2 * cut.ffn}, box({0, 2 * cut.first_column}, {h, 2 * columns}), true),
       .down = place(names.stacked_down, {cut.ffn, h}, box({cut.first_column, 0}, {columns, h}), true),

@@ -1,6 +1,5 @@
-// The router: its product, jitter and decision as Functions, and their order. The arithmetic is that of ops/router,
-// what the options make of it is in router_selection.cc, the objectives are in expert_balance.cc, and what ranks tell
-// one another in microbatch_tokens.cc.
+// The router's Functions (product, jitter, decision) and their order. Arithmetic: ops/router; options:
+// router_selection.cc; objectives: expert_balance.cc; exchange between ranks: microbatch_tokens.cc.
 #include "nn/expert_router.h"
 
 #include <ATen/ATen.h>
@@ -38,7 +37,7 @@ at::ScalarType product_dtype(RouterPrecision precision, at::ScalarType of_model)
 
 }  // namespace
 
-// logits = x W^T + b, all operands in the product's dtype; the result in that of the scores.
+// logits = x W^T + b, all operands in the product's dtype; the result in the scores' dtype.
 struct RouterFunction : torch::autograd::Function<RouterFunction> {
   struct Call {
     ExpertRouter* router;
@@ -46,12 +45,11 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
     at::ScalarType x_dtype;
   };
 
-  // weight and bias are there for the graph; their values are read from the Parameters.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
                             const at::Tensor& /*bias*/, ExpertRouter* router, bool needs_dx) {
     expect_contribution(router->weight_);
     expect_contribution(router->linear_bias_);
-    // Without a weight gradient x is not needed. It is kept as it came, which others may keep as well.
+    // Without a weight gradient x is not needed. Kept as given, so others may share it.
     node->save_for_backward({router->weight_->is_trainable() ? x : at::Tensor()});
     hold(node, Call{router, needs_dx, x.scalar_type()});
     return compute(*router, x);
@@ -98,7 +96,7 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
   }
 };
 
-// Noise is drawn again in backward instead of kept.
+// Backward draws the noise again instead of keeping it.
 struct JitterFunction : torch::autograd::Function<JitterFunction> {
   struct Call {
     double eps;
@@ -121,10 +119,10 @@ struct JitterFunction : torch::autograd::Function<JitterFunction> {
   }
 };
 
-// The decision. Autograd sees of its results the weights and, where they are there, the sums of scores and of z.
+// The decision. Differentiable in the weights and, if computed, the sums of scores and of z.
 struct RouteFunction : torch::autograd::Function<RouteFunction> {
   struct Call {
-    at::Tensor bias, experts;  // what the decision is given besides logits
+    at::Tensor bias, experts;
     ops::RouterForm form;
     ops::RouterSums sums;
     Kernels kernels;
@@ -183,7 +181,7 @@ ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& opt
   Placement weight = Placement::whole(site.weight_name, {options.expert_count(), site.hidden});
   weight.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
   weight.partial_axes = {Axis::kDp, Axis::kCp};
-  // Tokens are split over tp here even where the layers around have all of them on every rank.
+  // Tokens are split over tp here even if the surrounding layers have all of them on every rank.
   if (groups_->tp->size() > 1) weight.partial_axes.insert(Axis::kTp);
   weight_ = &register_parameter(site.weight_name, std::move(weight),
                                 {.dtype = context.dtype,
@@ -217,7 +215,6 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
   MEGALITH_CHECK(x.dim() == 2 && x.size(1) == site_.hidden, "{}: x has {} dims and {} channels of {}",
                  site_.weight_name, x.dim(), x.size(-1), site_.hidden);
   const MicrobatchTokens tokens(*groups_, forward, x.size(0), num_tokens);
-  // From here to the result rows are tokens: padding is neither routed nor counted.
   const at::Tensor logits = compute_logits(x, forward, tokens);
   const bool attaches = forward.objective_scale != 0 && is_recording({logits});
   const bool has_records = forward.expert_records != nullptr;
@@ -235,7 +232,7 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
   Routing& routing = result.routing;
   routing.experts = tokens.padded(experts);
   routing.weights = tokens.padded(weights);
-  // Tokens that are decoded come in pieces, on some layouts in several copies: of those at hand none is dropped.
+  // Decoding drops nothing: tokens come in pieces, on some layouts in several copies.
   routing.capacity = forward.cache != nullptr ? 0 : expert_capacity(tokens.num_tokens(), options_);
   at::Tensor keep;
   if (routing.capacity > 0)
@@ -298,13 +295,12 @@ at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const a
   const int64_t k = options_.moe_router_topk, e = options_.expert_count();
   const std::string label = site_.weight_name + " choices";
   if (options_.moe_token_drop_policy == DropPolicy::kPosition) {
-    // In Megatron-LM's order: its activations are (s, b, h), so a microbatch's sequences lose their ends alike.
+    // In Megatron-LM's (s, b) order, so a microbatch's sequences lose their ends alike.
     const at::Tensor all = tokens.by_position(tokens.gathered(experts, label));
     return tokens.part(tokens.by_sequence(within_capacity(all, {}, e, capacity)));
   }
-  // Compared in fp32, also in fp64 models: tokens that are alike (the same word at the same place of two sequences)
-  // have equal weights, which the rounding of one layout's products must not order. In one exchange: fp64 holds the
-  // numbers of experts as it does the weights.
+  // Compared in fp32 even in fp64 models: the rounding of one layout's products must not order equal tokens (the same
+  // word at the same position of two sequences). One exchange: fp64 also holds expert numbers.
   const at::Tensor compared = weights.detach().to(at::kFloat).to(at::kDouble);
   const at::Tensor pairs = at::cat({experts.to(at::kDouble), compared}, 1);
   const at::Tensor all = tokens.gathered(pairs, label);

@@ -1,26 +1,22 @@
-// The router of a layer with experts: which experts each token goes to, and how much each result counts.
+// The router of a mixture of experts: each token's experts and their weights.
 //
-//   logits = x W^T (+ b)                                      t tokens, e experts, k of them a token
+//   logits = x W^T (+ b)                                      t tokens, e experts, k of them per token
 //   scores  softmax: over all experts (pre-softmax), or over the k chosen logits; sigmoid: each by itself
-//   chosen  the k largest of scores (+ bias), of equal ones those of lower numbers, only of the best groups where
-//           experts are in groups
+//   chosen  the k largest scores (+ bias), ties to lower numbers, only in the best groups if experts are grouped
 //   weights = scores of the chosen (sigmoid and k > 1: divided by their sum + 1e-20) * scaling_factor
 //
-// Objectives beside the language model's (their gradients enter through attach_objective(), so that a layer that is
-// computed again or whose chunk has no head needs nothing more), over the T tokens of a microbatch's whole sequences:
+// Auxiliary objectives over the T tokens of a microbatch's whole sequences, attached by attach_objective():
 //
 //   aux_loss      coeff e / (k T^2) sum_i f_i P_i       f_i tokens with i among their k largest scores (without bias
-//                                                       and groups), P_i sum of the scores, normalised, of i
-//   seq_aux_loss  the same for each sequence by itself, averaged over the sequences
+//                                                       and groups), P_i sum of normalised scores of i
+//   seq_aux_loss  the same per sequence, averaged over sequences
 //   z_loss        coeff mean(logsumexp(logits)^2)
 //
-// Sinkhorn's balancing has no objective: in training it chooses for all tokens together, the k largest of logits that
-// were scaled until experts are used evenly; in evaluation the k largest scores are chosen. Either way weights are
-// sigmoid(logits) for k = 1, otherwise the softmax over all experts.
+// Sinkhorn has no objective: training picks the k largest logits scaled for even use over all tokens, evaluation the k
+// largest scores. Weights are sigmoid(logits) for k = 1, else the softmax over all experts.
 //
-// f, T and the mean are taken over the tp and cp ranks that share the microbatch, so the terms do not depend on the
-// layout. So is what the capacity drops: capacity = ceil(T k / e factor), and the same pairs are dropped on any layout
-// with the same micro_batch_size. While tokens are decoded (ForwardContext::cache) nothing is dropped.
+// f, T, means and dropped pairs (capacity = ceil(T k / e factor)) cover the tp and cp ranks that share the microbatch,
+// so they do not depend on the layout. Decoding (ForwardContext::cache) drops nothing.
 // Sources: Fedus et al. 2021, arXiv:2101.03961 (balance); Zoph et al. 2022, arXiv:2202.08906 (z); DeepSeek-AI 2024,
 // arXiv:2405.04434 (groups, sequences) and arXiv:2412.19437 (sigmoid scores, bias); Clark et al. 2022,
 // arXiv:2202.01169 (Sinkhorn).
@@ -35,37 +31,34 @@
 
 namespace megalith {
 
-class MicrobatchTokens;  // nn/microbatch_tokens.h
+class MicrobatchTokens;
 
-// What only the builder of a model knows.
 struct RouterSite {
   std::string weight_name;            // canonical, "model.layers.0.mlp.gate.weight"
   std::string bias_name;              // of the expert bias: "model.layers.0.mlp.gate.e_score_correction_bias"
-  std::string linear_bias_name = {};  // of the product's own bias, which is trained; empty: none
+  std::string linear_bias_name = {};  // of the product's own, trained bias; empty: none
   int64_t hidden = 0;
   double init_std = 0.02;
-  int64_t layer = 0;  // number in the whole model
+  int64_t layer = 0;  // index in the whole model
 };
 
 class ExpertRouter : public Module {
  public:
-  // UserError when the options do not fit one another.
   ExpertRouter(const LayerContext& context, const RouterOptions& options, const RouterSite& site);
 
   struct Routing {
-    at::Tensor experts;  // (t, k) int64, in the order of their choice
+    at::Tensor experts;  // (t, k) int64, in the order of choice
     at::Tensor weights;  // (t, k) fp32 (fp64 for fp64 models), differentiable
-    // (t, k) bool: pairs that are not dropped, and no padding's. Undefined: all; so on all tp and cp ranks or on none.
+    // (t, k) bool: false for dropped pairs and padding. Undefined: all kept; the same on all tp and cp ranks.
     at::Tensor keep;
-    // Rows of the microbatch's tokens that an expert takes at most; 0 without a capacity, and while decoding.
+    // Most rows per expert of the microbatch; 0: no limit, and while decoding.
     int64_t capacity = 0;
   };
   // x (t, h): this rank's tokens of the microbatch, each on only one rank of tp and cp. Without sequence parallelism
-  // the caller splits them over tp as that would: tokens [rank * t, (rank + 1) * t) of the b * s, of which those from
-  // num_tokens on (of all tp ranks) are padding, which is routed nowhere.
-  // Rows of padding have experts 0, weights 0 and keep false.
-  // Returns x too, with the objectives attached: what comes after must use it.
-  // Ranks of tp and cp (with ForwardContext::row_length 0, of tp) call together.
+  // the caller splits them over tp likewise: tokens [rank * t, (rank + 1) * t) of the b * s, of which those from
+  // num_tokens on (over all tp ranks) are padding, with experts 0, weights 0 and keep false. Returns x too, with the
+  // objectives attached: later layers must use it. Ranks of tp and cp (with ForwardContext::row_length 0, of tp) call
+  // together.
   struct Result {
     at::Tensor x;
     Routing routing;
@@ -86,7 +79,7 @@ class ExpertRouter : public Module {
 
   // For the n rows that are tokens: (n, e) in score_dtype_; (n, k) int64; (n, k) bool.
   at::Tensor compute_logits(const at::Tensor& x, const ForwardContext& forward, const MicrobatchTokens& tokens);
-  // Where the choice is one for all tokens of the microbatch together; else undefined.
+  // Undefined if tokens choose independently.
   at::Tensor choose_for_all(const at::Tensor& logits, const ForwardContext& forward,
                             const MicrobatchTokens& tokens) const;
   at::Tensor keep_within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t capacity,
@@ -100,14 +93,14 @@ class ExpertRouter : public Module {
   at::ScalarType product_dtype_, weight_dtype_, score_dtype_;
   Parameter* weight_;
   Parameter* linear_bias_ = nullptr;
-  Parameter* bias_ = nullptr;  // of the choice
+  Parameter* bias_ = nullptr;
 };
 
-// x itself, whose backward also starts one of `objective` (0-d) with gradient one.
+// Returns x; its backward also starts one of `objective` (0-d) with gradient one.
 at::Tensor attach_objective(const at::Tensor& x, const at::Tensor& objective);
 
-// bias += rate * sign(mean of counts - counts): after an optimizer step, counts (e) being those of the global batch.
-// Source: Wang et al. 2024, arXiv:2408.15664.
+// bias += rate * sign(mean of counts - counts), after an optimizer step; counts (e) of the global batch. Source: Wang
+// et al. 2024, arXiv:2408.15664.
 void update_expert_bias(Parameter& bias, const at::Tensor& counts, double rate);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See flux_block.h.
 #include "nn/flux_block.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +15,6 @@ namespace {
 
 constexpr ops::ExpertActivation kFluxActivation{.kind = ops::ActivationKind::kGeluTanh, .is_gated = false};
 
-// Glorot & Bengio 2010.
 Init xavier_uniform(int64_t in, int64_t out) { return Init::uniform(std::sqrt(6.0 / static_cast<double>(in + out))); }
 
 ModulatedNorm norm_form(const LayerContext& context) {
@@ -31,7 +29,7 @@ LinearOptions row(int64_t in, int64_t out, LinearKind kind) {
   return {.role = LinearRole::kRow, .has_bias = true, .kind = kind, .weight_init = xavier_uniform(in, out)};
 }
 
-// The tokens of `whole` (b, S, w) from `first` on, as (b count, w), sorted by rank.
+// (b, S, w) -> its tokens from `first` on, as (b count, w), sorted by rank.
 Activation tokens_of(const Activation& whole, int64_t first, int64_t count, int64_t ranks) {
   const auto cut = [=](const at::Tensor& all) {
     const int64_t b = all.size(0), w = all.size(2);

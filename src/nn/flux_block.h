@@ -1,16 +1,13 @@
-// The two kinds of blocks of FLUX.
+// FLUX's two kinds of blocks. A joint block has separate norms, projections and MLPs for picture and text, and attends
+// to both; a single block reads both as one sequence and computes attention and MLP side by side.
 //
-// A joint block keeps picture and text apart: each has norms, projections and an MLP of its own, and attends to both.
-// A single block reads text and picture as one sequence, and computes attention and MLP side by side.
+// b samples of n picture and l text tokens; h channels; a sample's vec (b, h) modulates everything.
 //
-// b samples of n tokens of the picture and l of the text; h channels; vec (b, h) of a sample modulates everything.
-//
-// Under sequence parallelism each of r tp ranks has a share of every sample: n / r tokens of its picture and l / r of
-// its text. The tokens of all ranks, where a block has them, are sorted by rank, then by sample. A single block sees
-// the tokens of a sample in that order: rank 0's text and picture, then rank 1's. Attention has no order of its own,
-// so only the angles must follow. Else r is 1.
+// Under sequence parallelism each of r tp ranks (else r is 1) has n / r picture and l / r text tokens of every sample.
+// Gathered tokens are sorted by rank, then sample; a single block sees rank 0's text and picture, then rank 1's:
+// attention is order-free, only the angles must match.
 // Sources: Esser et al. 2024, arXiv:2403.03206; Dehghani et al. 2023, arXiv:2302.05442 (side by side); Black Forest
-// Labs, FLUX.1. Names are those of diffusers.
+// Labs, FLUX.1. Names are diffusers'.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +22,17 @@ namespace megalith {
 inline constexpr double kFluxEpsilon = 1e-6;  // of all its norms
 
 struct FluxBlockOptions {
-  int64_t hidden = 0, ffn = 0, num_heads = 0;  // of the whole
-  int64_t layer = 0;                           // number in the whole model
+  int64_t hidden = 0, ffn = 0, num_heads = 0;
+  int64_t layer = 0;                           // index in the whole model
 
   int64_t head_dim() const { return hidden / num_heads; }
 };
 
-// What a block's passes share.
 struct FluxPass {
   int64_t b = 0, ranks = 1;
   RotaryAngles angles;         // of text and picture, (1, l + n, d / 2)
-  RotaryAngles single_angles;  // the same in a single block's order
-  at::Tensor image_rows;       // (b n) int64: numbers of the tokens, for the dropout of adapters; undefined: none
+  RotaryAngles single_angles;  // in a single block's order
+  at::Tensor image_rows;       // (b n) int64: token numbers for adapter dropout; undefined: none
   at::Tensor text_rows;        // (b l)
   at::Tensor all_rows;         // (b (l + n)), a single block's
 };
@@ -55,7 +51,6 @@ class FluxJointBlock : public Module {
   CostShape shape_of(const Module& child, const CostShape& shape) const override;
 
  private:
-  // What a stream has for itself.
   class Stream : public Module {
    public:
     struct Names {
@@ -68,7 +63,6 @@ class FluxJointBlock : public Module {
     HeadNorms norms;
     Linear output, up, down;
   };
-  // The stream behind attention and MLP.
   at::Tensor finish(Stream& stream, const at::Tensor& x, const Activation& attended,
                     const std::vector<at::Tensor>& modulation, const at::Tensor& rows) const;
 
@@ -84,14 +78,14 @@ class FluxSingleBlock : public Module {
   // name  canonical: "single_transformer_blocks.0"
   FluxSingleBlock(const LayerContext& context, const std::string& name, const FluxBlockOptions& options);
 
-  // x (b (l + n) / r, h), a sample's text in front of its picture -> alike
+  // x (b (l + n) / r, h), each sample's text before its picture -> the same shape
   at::Tensor forward(const at::Tensor& x, const at::Tensor& vec, const FluxPass& pass);
 
  protected:
   CostShape shape_of(const Module& child, const CostShape& shape) const override;
 
  private:
-  int64_t attention_width_;  // of this rank's heads
+  int64_t attention_width_;
   SelectiveRecompute policy_;
   ModulatedNorm norm_;
   Kernels kernels_;

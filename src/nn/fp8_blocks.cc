@@ -1,4 +1,3 @@
-// See fp8_blocks.h.
 #include "nn/fp8_blocks.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +16,7 @@ at::ScalarType dtype_of_scales(at::ScalarType dtype) { return dtype == at::kDoub
 
 int64_t num_fp8_blocks(int64_t size) { return div_up(size, kFp8Block); }
 
-// With zeros behind the last rows and columns up to whole blocks, as asked for; x itself where none is missing.
+// Zero-pads to whole blocks; returns x itself if none is missing.
 at::Tensor padded_to_blocks(const at::Tensor& x, bool rows, bool columns) {
   const int64_t more_rows = rows ? num_fp8_blocks(x.size(-2)) * kFp8Block - x.size(-2) : 0;
   const int64_t more_columns = columns ? num_fp8_blocks(x.size(-1)) * kFp8Block - x.size(-1) : 0;
@@ -29,14 +28,14 @@ at::Tensor amax_without_data(const at::Tensor& x, at::IntArrayRef shape) {
   return at::empty(shape, x.options().dtype(dtype_of_scales(x.scalar_type())));
 }
 
-// The power of two below a positive number: its significand's bits are cleared.
+// Clears the significand of a positive number.
 at::Tensor power_of_two_below(const at::Tensor& x) {
   if (x.scalar_type() == at::kDouble) return x.view(at::kLong).bitwise_and(0x7FF0000000000000).view(at::kDouble);
   return x.view(at::kInt).bitwise_and(0x7F800000).view(at::kFloat);
 }
 
-// Which of the blocks down the columns a row lies in. No block has rows of two experts, and nobody waits to learn how
-// many rows each has: an expert's first block is offset / 128 + its number, which leaves room for all before it.
+// The block of each row, for blocks down columns. No block has rows of two experts, and the host never reads their
+// counts: an expert's first block is offset / 128 + its number, which leaves room for all before it.
 at::Tensor blocks_of_rows(const at::Tensor& offsets, int64_t num_rows, at::Device device) {
   const auto numbers = at::TensorOptions(offsets.device()).dtype(at::kLong);
   const at::Tensor experts = at::arange(offsets.size(0) - 1, numbers);
@@ -46,7 +45,6 @@ at::Tensor blocks_of_rows(const at::Tensor& offsets, int64_t num_rows, at::Devic
   return (in_blocks(first_row) + of_rows + in_blocks(at::arange(num_rows, numbers) - first_row)).to(device);
 }
 
-// One entry for every index of a dim of `size`.
 at::Tensor spread_blocks(const at::Tensor& scale, int64_t dim, int64_t size) {
   if (scale.size(dim) == size) return scale;
   const int64_t count = scale.size(dim);
@@ -59,7 +57,7 @@ at::Tensor spread_blocks(const at::Tensor& scale, int64_t dim, int64_t size) {
 }  // namespace
 
 at::Tensor largest_size(const at::Tensor& x, at::IntArrayRef dims) {
-  // On the CPU LibTorch's norm takes one number at a time.
+  // On the CPU LibTorch's norm goes element by element.
   if (x.is_cpu()) return dims.empty() ? x.abs().amax() : x.abs().amax(dims);
   const auto over = dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims);
   return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity(), over);
@@ -70,7 +68,7 @@ at::Tensor scales_of_blocks(const at::Tensor& amax, double largest) {
   constexpr double kMost = std::numeric_limits<float>::max();
   const at::Tensor scale = power_of_two_below((largest / amax).clamp_max_(kMost));
   const at::Tensor plain = at::where(amax.eq(0).logical_or(amax.isinf()), at::ones_like(scale), scale);
-  return at::where(amax.isnan(), amax, plain);  // a number that is none stays one
+  return at::where(amax.isnan(), amax, plain);
 }
 
 at::Tensor amax_along_rows(const at::Tensor& x) {
@@ -120,14 +118,13 @@ at::Tensor scaled_blocks(const at::Tensor& tensor, const at::Tensor& scale, cons
                          int64_t num_parts) {
   const at::Tensor wide = tensor.to(scale.scalar_type());
   if (tensor.is_meta()) return wide;
-  if (scale.dim() == 3) {  // weights of experts
+  if (scale.dim() == 3) {  // experts' weights
     const at::Tensor apart = wide.view({scale.size(0), div_exact(wide.size(0), scale.size(0)), wide.size(1)});
     return (apart * spread_blocks(spread_blocks(scale, 1, apart.size(1)), 2, apart.size(2))).view(wide.sizes());
   }
   if (offsets.defined()) {
     return wide * scale.index_select(0, blocks_of_rows(offsets, tensor.size(0), tensor.device()));
   }
-  // As parts with the same number of rows each.
   const at::Tensor parts = wide.view({num_parts, div_exact(wide.size(0), num_parts), wide.size(1)});
   const at::Tensor scales = scale.view({num_parts, div_exact(scale.size(0), num_parts), scale.size(1)});
   return (parts * spread_blocks(spread_blocks(scales, 1, parts.size(1)), 2, parts.size(2))).view(wide.sizes());

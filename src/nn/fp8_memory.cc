@@ -1,4 +1,3 @@
-// See fp8_memory.h.
 #include "nn/fp8_memory.h"
 
 #include <ATen/ATen.h>
@@ -32,7 +31,7 @@ void AmaxLedger::allocate(const at::TensorOptions& options, int64_t history_leng
   amax = at::zeros({size}, options);
 }
 
-// A layer that runs twice in a pass has the larger one.
+// A layer that runs twice in a pass keeps the larger one.
 void AmaxLedger::record(int64_t first, const at::Tensor& seen) {
   at::Tensor entries = amax.narrow(0, first, seen.numel());
   at::maximum_out(entries, entries, seen.reshape({-1}));
@@ -40,7 +39,7 @@ void AmaxLedger::record(int64_t first, const at::Tensor& seen) {
 
 void AmaxLedger::move_on(double largest, const DelayedScaling& how, const Groups& groups) {
   if (size == 0) return;
-  // No reduction says what it makes of a number that is none; of infinity each makes the same.
+  // Reductions disagree on NaN but agree on infinity.
   amax.nan_to_num_(kNoNumber, kNoNumber);
   for (Group* group : {groups.dp_cp.get(), groups.tp.get()}) {
     if (group->size() > 1) group->all_reduce(amax, ReduceOp::kMax, "fp8 amax").wait();
@@ -79,7 +78,6 @@ int64_t Fp8Memory::add_layer(const RecipeLayer& about, bool has_transposed) {
   return std::ssize(layers_) - 1;
 }
 
-// Once all layers are there.
 void Fp8Memory::allocate() {
   if (!is_delayed() || layers_.empty() || forward_.is_allocated()) return;
   const RecipeLayer& some = layers_[0].about;

@@ -1,4 +1,3 @@
-// See fp8_products.h.
 #include "nn/fp8_products.h"
 
 #include <ATen/ATen.h>
@@ -16,14 +15,13 @@ using ops::gpu::ProductScaling;
 
 bool is_in_eight_bits(const at::Tensor& values) { return values.defined() && at::isFloat8Type(values.scalar_type()); }
 
-// As a factor of a product: the matrix with its rows along the sum or across it, and what it is multiplied by.
+// A factor of a product: the matrix, and its scales along or across the sum.
 struct Factor {
   at::Tensor matrix;  // (rows, sum)
   at::Tensor scale;
   ProductScaling scaling = ProductScaling::kWhole;
 };
 
-// By one number for the whole operand.
 Factor whole(const at::Tensor& matrix, const Operand& operand) {
   return {matrix, operand.factor.defined() ? operand.factor : fp8_factor(operand.scale)};
 }
@@ -34,7 +32,6 @@ bool is_one_number(const at::Tensor& scale) { return scale.defined() && scale.di
 Factor along_sum(const at::Tensor& matrix, const at::Tensor& scale) {
   return {matrix, scale.t().contiguous().reciprocal(), ProductScaling::kAlongSum};
 }
-// scale  (ceil(rows / 128), ceil(columns / 128))
 Factor in_squares(const at::Tensor& matrix, const at::Tensor& scale) {
   constexpr int64_t kMultiple = 4;
   const int64_t columns = scale.size(1), more = div_up(columns, kMultiple) * kMultiple - columns;
@@ -59,7 +56,6 @@ bool multiply(const char* name, const at::Tensor& c, const Factor& a, const Fact
                                 .scaling_b = b.scaling});
 }
 
-// Whether scales of blocks are those of a whole number of them, as the library counts them.
 bool has_blocks_along(const at::Tensor& scale, int64_t dim, int64_t size) {
   return scale.defined() && scale.dim() == 2 && size % kFp8Block == 0 && scale.size(dim) == size / kFp8Block;
 }
@@ -81,9 +77,9 @@ std::optional<at::Tensor> try_fp8_forward(const Operand& x, const Operand& w, co
   const auto library = ops::gpu::fp8_products_of(w.values.device());
   if (!library.are_made || !is_in_eight_bits(x.values) || !is_dtype_of_results(x.dtype)) return std::nullopt;
   const at::Tensor y = at::empty({x.values.size(0), w.values.size(0)}, x.values.options().dtype(x.dtype));
-  // To fp32 the library adds no bias.
+  // The library adds no bias to fp32 results.
   const at::Tensor within = x.dtype == at::kFloat ? at::Tensor() : bias;
-  // Forward passes bear sums of fewer bits, as Transformer Engine takes them.
+  // Forward tolerates reduced-precision sums, as in Transformer Engine.
   constexpr bool kFastSums = true;
   bool is_made = false;
   if (is_one_number(x.scale)) {

@@ -1,4 +1,3 @@
-// See fp8_recipe.h.
 #include "nn/fp8_recipe.h"
 
 #include <ATen/ATen.h>
@@ -17,17 +16,16 @@ namespace megalith {
 
 namespace {
 
-// The dtype in which scales are computed and products are added.
+// The dtype of scales and accumulation.
 at::ScalarType wide_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
-// The expert of each row.
 at::Tensor experts_of_rows(const at::Tensor& offsets, int64_t num_rows, at::Device device) {
   const auto numbers = at::TensorOptions(offsets.device()).dtype(at::kLong);
   if (offsets.is_meta()) return at::empty({num_rows}, numbers);
   return at::arange(offsets.size(0) - 1, numbers).repeat_interleave(offsets.diff(), 0, num_rows).to(device);
 }
 
-// The largest absolute values that scales are made of: 0-d, or (e).
+// 0-d, or (e).
 at::Tensor compute_amax(const at::Tensor& tensor, const OperandScope& scope) {
   const auto wide = tensor.options().dtype(wide_of(tensor.scalar_type()));
   if (tensor.is_meta()) {
@@ -53,11 +51,10 @@ at::Tensor compute_scale(const at::Tensor& amax, double largest) {
   return at::where(amax.eq(0).logical_or(amax.isinf()), at::ones_like(scale), scale);
 }
 
-// tensor times a factor of the whole or of each expert, in the dtype of the factor.
 at::Tensor scaled(const at::Tensor& tensor, const at::Tensor& factor, const OperandScope& scope) {
   const at::Tensor wide = tensor.to(factor.scalar_type());
   if (scope.offsets.defined()) {
-    if (tensor.is_meta()) return at::empty_like(wide);  // where LibTorch has no index_select
+    if (tensor.is_meta()) return at::empty_like(wide);  // LibTorch has no index_select for meta
     const at::Tensor experts = experts_of_rows(scope.offsets, tensor.size(0), tensor.device());
     return wide * factor.index_select(0, experts).unsqueeze(1);
   }
@@ -67,11 +64,10 @@ at::Tensor scaled(const at::Tensor& tensor, const at::Tensor& factor, const Oper
 
 struct CastOptions {
   bool with_transposed = false;
-  at::Tensor amax = {};  // see ops/fp8_cast
+  at::Tensor amax = {};
   Kernels kernels = Kernels::kFused;
 };
 
-// scale  0-d or (R, C) as ops/fp8_cast has it
 ops::Fp8Cast cast_matrix(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale,
                          const CastOptions& options) {
   const at::Tensor rows = tensor.dim() == 2 ? tensor : tensor.view({1, -1});
@@ -109,14 +105,13 @@ ops::Fp8Cast cast_down_columns(const at::Tensor& tensor, at::ScalarType fp8, con
 
 double largest_of(at::ScalarType fp8) { return ops::largest_of_fp8(fp8); }
 
-// What the eight bits stand for.
 at::Tensor values_of(const Operand& operand, const at::Tensor& offsets = {}) {
   const at::Tensor factor = fp8_factor(operand.scale);
   if (factor.dim() >= 2) return scaled_blocks(operand.values, factor, {}, 1);
   return scaled(operand.values, factor, {.offsets = offsets});
 }
 
-// Likewise for the weight's product; what was not rounded is itself.
+// For the weight's product; unrounded operands are returned as they are.
 at::Tensor wgrad_values_of(const Operand& operand, const at::Tensor& offsets = {}) {
   const bool is_apart = operand.wgrad_values.defined() || operand.wgrad_scale.defined();
   at::Tensor values = operand.wgrad_values.defined() ? operand.wgrad_values : operand.values;
@@ -166,15 +161,14 @@ ops::gpu::Fp8Products Fp8Recipe::library_on(at::Device device) const {
   return is_blockwise() && !library.take_blocks ? ops::gpu::Fp8Products{} : library;
 }
 
-// Whether a product of the library's will read the tensor as columns by rows.
 bool Fp8Recipe::is_turned(const at::Tensor& tensor, const OperandScope& scope) const {
-  constexpr int64_t kMultiple = 16;  // of sizes, as the library takes them
+  constexpr int64_t kMultiple = 16;  // of sizes, as the library requires
   if (tensor.dim() != 2 || scope.offsets.defined() || scope.num_experts > 0) return false;
   if (tensor.numel() == 0 || tensor.size(0) % kMultiple != 0 || tensor.size(1) % kMultiple != 0) return false;
   return tensor.scalar_type() != at::kDouble && library_on(tensor.device()).want_rows_along_sum;
 }
 
-// amax: what the cast is to take and delayed scaling to record; undefined: nobody asks.
+// amax: for delayed scaling to record; undefined: not wanted.
 at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope,
                                  at::Tensor* amax) const {
   if (scope.scale.defined()) return scope.scale;
@@ -187,7 +181,7 @@ at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, con
     MEGALITH_CHECK(scope.layer >= 0, "{}: delayed scaling of a layer that it does not know", scope.label);
     if (memory_->is_recording(role)) {
       const bool is_of_experts = scope.offsets.defined() || scope.num_experts > 0;
-      // Those of experts are found apart; one number for the whole the cast finds on its way.
+      // Experts' amaxes are computed separately; the cast itself finds that of a whole tensor.
       *amax = is_of_experts ? compute_amax(tensor, scope)
                             : at::zeros({}, tensor.options().dtype(wide_of(tensor.scalar_type())));
     }
@@ -204,7 +198,7 @@ Operand Fp8Recipe::take(const at::Tensor& tensor, OperandRole role, const Operan
   if (role == OperandRole::kWeight) return take_weight(tensor, scope);
   const bool is_turned_for_wgrad = settings_.rounds_wgrad && scope.is_for_wgrad && is_turned(tensor, scope);
   Operand operand = cast_and_record(tensor, role, scope, is_turned_for_wgrad && !is_blockwise());
-  if (role != OperandRole::kGradient) return operand;  // of an input keep() says it
+  if (role != OperandRole::kGradient) return operand;
   if (!settings_.rounds_wgrad) {
     operand.wgrad_values = tensor;
   } else if (is_blockwise()) {
@@ -218,7 +212,6 @@ Operand Fp8Recipe::take(const at::Tensor& tensor, OperandRole role, const Operan
   return operand;
 }
 
-// One pass: scale, round, turn, and take the largest absolute value.
 Operand Fp8Recipe::cast_and_record(const at::Tensor& tensor, OperandRole role, const OperandScope& scope,
                                    bool with_transposed, at::Tensor* recorded) const {
   at::Tensor amax;
@@ -235,7 +228,7 @@ Operand Fp8Recipe::cast_and_record(const at::Tensor& tensor, OperandRole role, c
   return operand;
 }
 
-// Within a step a weight is rounded once, and the first microbatch's scale serves all.
+// A weight is rounded once a step; the first microbatch's scale serves all.
 Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& scope) const {
   Fp8Memory::Weight* const known = memory_->weight(scope.layer);
   at::Tensor scale = scope.scale;
@@ -248,7 +241,7 @@ Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& sco
   }
   OperandScope scaled_as = scope;
   scaled_as.scale = scale;
-  // For dgrad: kept with the copy, or where no copy is kept, made with that of the backward pass.
+  // For dgrad: kept with the copy or, if none is kept, made with that of the backward pass.
   const bool is_of_backward = !settings_.keeps_weights && scope.scale.defined();
   const bool with_transposed = known != nullptr && settings_.keeps_transposed_weights &&
                                (settings_.keeps_weights || is_of_backward) && is_turned(weight, scope);
@@ -261,7 +254,6 @@ Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& sco
 KeptOperand Fp8Recipe::keep(const Activation& x, const Operand& taken, const OperandScope& scope) const {
   if (!settings_.rounds_wgrad) return {x.keep(), {}, taken.dtype};
   const at::ScalarType fp8 = taken.values.scalar_type();
-  // What the library reads of it, and only that.
   const bool is_transposed = scope.is_for_wgrad && is_turned(x.value, scope);
   const CastOptions how{.with_transposed = is_transposed, .kernels = kernels()};
   if (is_blockwise()) {

@@ -2,22 +2,20 @@
 //
 //   values = fp8(clamp(x * scale))   max_fp8: 448 for E4M3, 57344 for E5M2
 //
-// Inputs and weights are E4M3; gradients are E5M2 (hybrid) or E4M3. The library of a GPU multiplies them as they are
-// (nn/fp8_products.h). Elsewhere, and where it does not take a product (experts', whose rows only the device knows),
-// the products multiply what the eight bits stand for, values / scale, and add in fp32 (fp64 for fp64 models). What is
-// kept of an input is its eight-bit copy, as the weight's product reads it: a byte an element. Weights are rounded once
-// a step, when they are first read after the optimizer has written them. Recipes differ in their scales:
+// Inputs and weights are E4M3; gradients are E5M2 (hybrid) or E4M3. A GPU's library multiplies them directly
+// (nn/fp8_products.h). Otherwise, as for experts, whose row counts only the device knows, values / scale are multiplied
+// and summed in fp32 (fp64 for fp64 models). Inputs are kept as eight-bit copies for the weight's product. Weights are
+// rounded once a step, at first use. Recipes differ in their scales:
 //
-//   tensorwise  max_fp8 / amax of the tensor as it is now; 1 where amax is 0 or infinite
+//   tensorwise  max_fp8 / amax of the current tensor; 1 if amax is 0 or infinite
 //   delayed     from the amaxes of past microbatches (nn/fp8_memory.h)
-//   blockwise   of each block of 128 elements, or of 128 x 128 of a weight (nn/fp8_blocks.h)
+//   blockwise   per 128 elements, or 128 x 128 of a weight (nn/fp8_blocks.h)
 //
-// amax is taken over the whole tensor wherever its parts lie: with tensorwise over tp for the parts that tp cuts, and
-// over cp, whose ranks have parts of the same sequences; with delayed over all ranks of tp, cp and dp. So a layout
-// rounds as one rank does. Blocks lie in what a rank holds: where every cut falls on a multiple of 128 they are those
-// of one rank. Each expert has scales of its own, over the rows that reach this rank (delayed: that reach any).
+// amax covers the ranks with parts of a tensor: tensorwise over tp if cut, and over cp; delayed over tp, cp and dp. So
+// a layout rounds as one rank does; blocks do if every cut is at a multiple of 128. Each expert has its own scales,
+// over the rows that reach this rank (delayed: any rank).
 //
-// Source: Micikevicius et al. 2022, arXiv:2209.05433 (formats); recipes as Transformer Engine has them.
+// Source: Micikevicius et al. 2022, arXiv:2209.05433 (formats); recipes as in Transformer Engine.
 #pragma once
 
 #include <memory>
@@ -57,26 +55,25 @@ struct Fp8Options {
 };
 // num_layers  of the model, without prediction modules
 std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers);
-// What is set and changes nothing.
+// Options without effect.
 std::vector<std::string> fp8_notes(const Fp8Options& options);
-// Sizes of a rank's products.
 struct Fp8Sizes {
   int64_t hidden = 0, ffn_of_rank = 0, tokens = 0;  // of a microbatch
   int64_t experts = 0;
 };
-// Which products a GPU's library leaves to the reference, in fp32, and why.
+// Products left to the reference, in fp32, and why.
 std::vector<std::string> fp8_product_notes(const Fp8Options& options, const ops::gpu::Fp8Products& library,
                                            const Fp8Sizes& sizes);
-// "hybrid FP8, delayed (history 16, max, margin 0)"; of a run without: ""
+// "hybrid FP8, delayed (history 16, max, margin 0)"; "" without FP8
 std::string fp8_text(const Fp8Options& options, int64_t num_layers);
 
 struct Fp8Settings {
   Fp8Format format = Fp8Format::kHybrid;
   Fp8Scaling scaling = Fp8Scaling::kTensorwise;
   DelayedScaling delayed = {};
-  bool rounds_wgrad = true;                         // the operands of the weights' products too
-  bool keeps_weights = true;                        // their eight-bit copies, from their first use in a step to its end
-  bool keeps_transposed_weights = true;             // beside them, where the device's library reads both
+  bool rounds_wgrad = true;                         // also for the weight's product
+  bool keeps_weights = true;                        // their eight-bit copies, from first use to the end of the step
+  bool keeps_transposed_weights = true;             // too, if the device's library reads both
   int64_t num_plain_first = 0, num_plain_last = 0;  // layers of the model
 };
 
@@ -106,7 +103,7 @@ class Fp8Recipe : public MatmulRecipe {
   bool is_blockwise() const { return settings_.scaling == Fp8Scaling::kBlockwise; }
   at::Tensor find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, at::Tensor* amax) const;
   Operand take_weight(const at::Tensor& weight, const OperandScope& scope) const;
-  // recorded: receives what delayed scaling recorded, and is to record each time that the operand is used
+  // recorded: receives what delayed scaling recorded, to be recorded at each use of the operand
   Operand cast_and_record(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, bool with_transposed,
                           at::Tensor* recorded = nullptr) const;
   ops::gpu::Fp8Products library_on(at::Device device) const;
@@ -116,7 +113,7 @@ class Fp8Recipe : public MatmulRecipe {
   std::shared_ptr<Fp8Memory> memory_;
 };
 
-// What the options ask for; null: the plain recipe.
+// Null: the plain recipe.
 //   keeps_weights  see Fp8Settings
 std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kernels kernels, bool keeps_weights = true);
 

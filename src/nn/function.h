@@ -1,10 +1,8 @@
-// For the .cc files that declare autograd Functions (the include below costs seconds a file): how a node of the graph
-// keeps what its backward needs besides tensors.
-//
-// The rules that every Function here follows:
-//   * weights enter through Parameter::value(), so that the graph knows the dependency, and get no gradient from the
-//     node: it goes to the Parameter (open_grad … close_grad), which is kept, never its tensor
-//   * a trainable Parameter is told in forward that a contribution will come, when a graph is recorded
+// For .cc files that declare autograd Functions (the include below costs seconds per file): keeping non-tensors with a
+// node. Rules of every Function here:
+//   * weights enter through Parameter::value(), so the graph knows the dependency; gradients go to the Parameter
+//     (open_grad … close_grad), not through the node, which keeps the Parameter, never its tensor
+//   * when a graph is recorded, forward announces a contribution to each trainable Parameter
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -22,7 +20,7 @@ struct Held : torch::CustomClassHolder {
   T value;
 };
 
-// Keeps a value with the node; held<T>() gives it back in backward.
+// Keeps a value with the node; backward reads it with held<T>().
 template <typename T>
 void hold(torch::autograd::AutogradContext* node, T value) {
   node->saved_data["held"] = at::IValue::make_capsule(c10::make_intrusive<Held<T>>(std::move(value)));
@@ -32,7 +30,6 @@ T& held(torch::autograd::AutogradContext* node) {
   return static_cast<Held<T>*>(node->saved_data.at("held").toCapsule().get())->value;
 }
 
-// Whether an operation on these tensors is recorded.
 inline bool is_recording(std::initializer_list<at::Tensor> inputs) {
   if (!at::GradMode::is_enabled()) return false;
   for (const at::Tensor& input : inputs) {
@@ -41,7 +38,6 @@ inline bool is_recording(std::initializer_list<at::Tensor> inputs) {
   return false;
 }
 
-// To be called in forward, when recording.
 inline void expect_contribution(Parameter* parameter) {
   if (parameter != nullptr && parameter->is_trainable()) parameter->expect_contribution();
 }

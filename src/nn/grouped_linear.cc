@@ -1,4 +1,3 @@
-// Grouped products as a Function; weight gradients go straight into the Parameter's buffer, as those of nn/linear.cc.
 #include "nn/grouped_linear.h"
 
 #include <cmath>
@@ -24,9 +23,9 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
     GroupedLinear* linear;
     at::Tensor offsets;
     bool needs_dx;
-    Kept input = {};               // what is to be kept of the input, where it is not the input itself
-    KeptOperand x = {};            // nothing, where the weights get no gradient
-    at::Tensor weight_scale = {};  // of the weights as an operand
+    Kept input = {};
+    KeptOperand x = {};            // empty if the weights get no gradient
+    at::Tensor weight_scale = {};
 
     Parameter* parameter() const { return linear->weight_; }
     const MatmulRecipe& recipe() const { return *linear->recipe_; }
@@ -46,7 +45,6 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
     }
   };
 
-  // weight is there for the graph; values are read from the Parameter.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
                             Call call) {
     expect_contribution(call.parameter());
@@ -74,7 +72,6 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
     if (call.needs_dx) dx = call.recipe().grouped_dgrad(dy, call.weights(), call.offsets);
     if (call.parameter()->is_trainable()) {
       MEGALITH_CHECK(call.x.is_defined(), "{}: a second backward through one graph", call.parameter()->name());
-      // Taken from the node, which lives until the whole backward pass is done.
       const auto add_weight_gradient = [parameter = call.parameter(), recipe = call.linear->recipe_,
                                         offsets = call.offsets, dy, x = std::exchange(call.x, {}).take()] {
         const at::NoGradGuard no_grad;
@@ -105,7 +102,7 @@ GroupedLinear::GroupedLinear(const LayerContext& context, const GroupedLinearSit
                              .init = site.init,
                              .role = ParameterRole::kMatrix,
                              .is_adapter = site.is_adapter};
-  // Experts that lie in one tensor are no matrices, and stay as they are.
+  // Stacked experts are not matrices and stay unpacked.
   const bool are_matrices = site.placement.local_shape.size() == 2;
   if (context.lora != nullptr && context.lora->packs_weights() && are_matrices && !site.is_adapter) {
     parameter.packing = WeightPacking{.ranks = weight_ranks_, .cut_dim = site.cut_dim, .kernels = context.kernels};

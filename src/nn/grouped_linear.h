@@ -1,11 +1,9 @@
-// The linear layers of this rank's experts as one grouped product: rows come sorted by expert, and the weights of all
-// experts lie in one tensor.
+// The linear layers of this rank's experts as one grouped product: rows sorted by expert, all weights in one tensor.
 //
 //   y[i] = W[j] x[i]    for the rows i of expert j, offsets[j] <= i < offsets[j + 1]
 //
-// Where experts are cut over etp, every part gets all rows of its experts. A cut of W's rows gives those columns of y;
-// a cut of its columns gives a part of y, which whoever brings the results back sums. Nothing is communicated here but
-// what a recipe asks for.
+// If experts are cut over etp, each part gets all their rows: cut rows of W yield columns of y, cut columns a part of y
+// to be summed later. Only recipes communicate here. Weight gradients go straight into the Parameter's buffer.
 #pragma once
 
 #include <memory>
@@ -22,9 +20,9 @@ struct GroupedLinearSite {
   std::string name;        // without ".weight": "model.layers.0.mlp.experts.down_proj"
   Placement placement;     // (num_local * rows, in), or (num_local, rows, in); with its axes
   int64_t num_experts = 1, first_expert = 0, num_local = 1;
-  double rows_per_token = 1;  // of this rank, when experts are balanced; for costs
-  int cut_dim = 0;  // of an expert's matrix, along which it is cut over etp
-  // Ranks with the other columns of the input, and of the output's gradient; null: they are all here.
+  double rows_per_token = 1;  // of this rank, if experts are balanced; for costs
+  int cut_dim = 0;            // of an expert's matrix, cut over etp
+  // Ranks with the other columns of the input, and of the output's gradient; null: all are here.
   Group *input_ranks = nullptr, *gradient_ranks = nullptr;
   Init init = {};
   bool is_adapter = false;
@@ -34,8 +32,8 @@ class GroupedLinear : public Module {
  public:
   GroupedLinear(const LayerContext& context, const GroupedLinearSite& site);
 
-  // x (n, in_local) -> (n, rows_local), differentiable. offsets (num_local + 1) int64. Experts without rows get
-  // gradients of zero.
+  // x (n, in_local) -> (n, rows_local), differentiable. offsets (num_local + 1) int64. Experts without rows get zero
+  // gradients.
   at::Tensor forward(const Activation& x, const at::Tensor& offsets);
 
   Parameter& weight() { return *weight_; }
@@ -56,7 +54,7 @@ class GroupedLinear : public Module {
   int64_t num_local_;
   double rows_per_token_;
   Parameter* weight_;
-  int64_t layer_ = -1;  // the recipe's number of it
+  int64_t layer_ = -1;
 };
 
 }  // namespace megalith

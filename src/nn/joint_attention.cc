@@ -1,4 +1,3 @@
-// See joint_attention.h.
 #include "nn/joint_attention.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +21,7 @@ NormOptions head_norm_options(double epsilon) {
   return options;
 }
 
-// Rotated in float32 and rounded once: the operator would round the angles to the dtype of x.
+// Rotated in float32 and rounded once: the operator would round the angles to x's dtype.
 at::Tensor turned(const at::Tensor& x, const RotaryAngles& angles, bool turns_back, Kernels kernels) {
   const at::Tensor wide = x.to(ops::wide_dtype(x.scalar_type()));
   const at::Tensor y = turns_back ? ops::rotary_backward(wide, angles.cos, angles.sin, /*is_interleaved=*/true, kernels)
@@ -49,7 +48,6 @@ struct JointAttentionFunction : torch::autograd::Function<JointAttentionFunction
     AttentionCore::KeptTensors kept = {};
   };
 
-  // q, k, v (b, S, n, d) -> (b, S, n, d). kept_out: what is to be kept of the result; empty: the result itself.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, Call call, Kept* kept_out) {
     const JointAttention& layer = *call.layer;
@@ -96,14 +94,13 @@ Activation JointAttention::forward(const std::vector<Part>& parts, int64_t b, in
   std::vector<at::Tensor> q, k, v;
   for (const Part& part : parts) {
     const at::Tensor heads = part.qkv.view({ranks, b, part.qkv.size(0) / (ranks * b), 3, n, d});
-    // (b, s, n, d), a sample's tokens together
     const auto of_samples = [&](int64_t which) { return heads.select(3, which).transpose(0, 1); };
     const auto normed = [&](Norm& norm, int64_t which) {
       return norm.forward(of_samples(which).reshape({-1, d}).contiguous()).view({b, -1, n, d});
     };
     q.push_back(normed(part.norms->q(), 0));
     k.push_back(normed(part.norms->k(), 1));
-    // A copy, or the view would keep the whole projection alive.
+    // A copy: a view would keep the whole projection alive.
     v.push_back(of_samples(2).contiguous().view({b, -1, n, d}));
   }
   const auto joined = [](const std::vector<at::Tensor>& all) { return all.size() == 1 ? all[0] : at::cat(all, 1); };
@@ -127,7 +124,7 @@ Activation JointAttention::forward(const std::vector<Part>& parts, int64_t b, in
 
 double JointAttention::own_forward_flops(const CostShape& shape) const {
   const auto tokens = static_cast<double>(shape.s + shape.encoder_s);
-  return 4 * static_cast<double>(shape.b * num_heads_ * head_dim_) * tokens * tokens;  // q k^T and p v
+  return 4 * static_cast<double>(shape.b * num_heads_ * head_dim_) * tokens * tokens;
 }
 
 }  // namespace megalith

@@ -1,8 +1,8 @@
-// Attention of one sequence whose parts have projections of their own: a text and the picture behind it. Every token
-// sees all of both. Queries and keys are normed by heads, each part with its own weights, then rotated as neighbours.
+// Attention over one sequence of a text, then a picture, with separate projections and head norms, rotated together.
+// Every token sees all.
 //
-// b samples; n heads of this rank, d channels of a head; S = the sum of the parts' lengths. A sample's tokens are
-// shared by r ranks under sequence parallelism, else r is 1.
+// b samples; n heads of this rank, d channels per head; S = the sum of the parts' lengths; r tp ranks share a sample's
+// tokens under sequence parallelism, else r is 1.
 // Source: Esser et al. 2024, arXiv:2403.03206, section 4.
 #pragma once
 
@@ -17,10 +17,8 @@
 
 namespace megalith {
 
-// The norms of a part's queries and keys.
 class HeadNorms : public Module {
  public:
-  // names are canonical, without `.weight`
   HeadNorms(const LayerContext& context, const std::string& q_name, const std::string& k_name, int64_t head_dim,
             int64_t num_heads, double epsilon);
 
@@ -39,15 +37,15 @@ class JointAttention : public Module {
   };
 
   // name       canonical, of the block: "transformer_blocks.0.attn"
-  // num_heads  of the whole; UserError when tp does not divide it
-  // layer      number in the whole model
+  // num_heads  of the whole; UserError if tp does not divide it
+  // layer      index in the whole model
   JointAttention(const LayerContext& context, const std::string& name, int64_t num_heads, int64_t head_dim,
                  int64_t layer);
 
-  // angles of the S tokens (1, S, d / 2) -> (b, S, n d), parts one behind the other; differentiable.
+  // angles of the S tokens (1, S, d / 2) -> (b, S, n d), parts concatenated; differentiable.
   Activation forward(const std::vector<Part>& parts, int64_t b, int64_t ranks, const RotaryAngles& angles);
 
-  int64_t num_heads() const { return num_heads_; }  // of this rank
+  int64_t num_heads() const { return num_heads_; }
 
  protected:
   // For shape.s tokens of a picture and shape.encoder_s of a text.

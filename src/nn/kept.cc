@@ -1,4 +1,3 @@
-// See kept.h.
 #include "nn/kept.h"
 
 #include <ATen/core/grad_mode.h>
@@ -9,9 +8,9 @@ namespace megalith {
 
 struct Kept::Source {
   std::vector<at::Tensor> results;
-  std::function<std::vector<at::Tensor>()> compute;  // until it was called
-  bool is_given = false;                             // a tensor that is kept as it is
-  uint32_t version = 0;                              // its number of changes when it was given
+  std::function<std::vector<at::Tensor>()> compute;  // until called
+  bool is_given = false;
+  uint32_t version = 0;
 
   const at::Tensor& result(size_t i) {
     if (compute) {
@@ -30,7 +29,7 @@ Kept::Kept(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   source_ = std::make_shared<Source>();
   source_->results = {tensor.detach()};
-  // A tensor of inference mode has no version.
+  // Inference tensors have no version.
   source_->is_given = !tensor.is_inference();
   if (source_->is_given) source_->version = static_cast<uint32_t>(tensor._version());
 }

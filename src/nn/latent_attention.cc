@@ -1,5 +1,5 @@
-// One Function spans rotation, assembling of queries and keys, and attention, as in attention.cc: what the projections
-// give is not kept beside the heads, and their gradients are written where they belong.
+// One Function spans rotation, assembly of queries and keys, and attention, as in attention.cc: projections are not
+// kept beside the heads, and gradients are written in place.
 #include "nn/latent_attention.h"
 
 #include <ATen/ATen.h>
@@ -18,10 +18,10 @@ namespace megalith {
 
 namespace {
 
-// Hugging Face's classes take this epsilon whatever rms_norm_eps says.
+// Hugging Face's classes ignore rms_norm_eps here.
 constexpr NormOptions kLatentNorm{.normalization = Normalization::kRmsNorm, .norm_epsilon = 1e-6};
 
-// The part of a key that all heads read: every tp rank's heads send it a gradient.
+// The key part shared by all heads: its gradient sums over tp.
 struct SharedKeyFunction : torch::autograd::Function<SharedKeyFunction> {
   struct Call {
     Group* tp;
@@ -66,7 +66,6 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
     AttentionCore::KeptTensors kept;
   };
 
-  // kept_out: what is to be kept of the result; stays empty where that is the result itself.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& q, const at::Tensor& kv,
                             const at::Tensor& key, const LatentAttention* layer, const Call& call,
                             const std::function<LatentAttention::Projections()>& again, Kept* kept_out) {
@@ -86,12 +85,10 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
     return as_tokens(core.out);
   }
 
-  // (b, s, n, d_v) -> (t, n d_v)
   static at::Tensor as_tokens(const at::Tensor& of_heads) {
     return of_heads.view({of_heads.size(0) * of_heads.size(1), -1});
   }
 
-  // The core's inputs for all tokens that this rank's heads attend to.
   static Core heads_of(const LatentAttention& layer, const LatentAttention::Projections& x, const Call& call) {
     Core core = assemble(layer, x, call);
     layer.core_.exchange(core, call.core);
@@ -102,7 +99,6 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
                                                  const torch::autograd::variable_list& gradients) {
     auto& [layer_address, call, kept] = held<Saved>(node);
     const LatentAttention& layer = *layer_address;
-    // Taken from the node, which lives until the whole backward pass is done.
     const Core core = kept.take();
     const at::Tensor dout = gradients[0].contiguous().view(core.out.sizes());
     const ops::AttentionGradients d = layer.core_.backward(dout, core, call.core);
@@ -118,8 +114,7 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
     return {d.dq.reshape({tokens, -1}), dkv.view({tokens, -1}), dkey.reshape({tokens, rope}), {}, {}, {}, {}};
   }
 
-  // Queries and keys with their rotary parts behind the others; all contiguous copies, or views would keep the whole
-  // projections alive.
+  // [nope | rope] queries and keys; contiguous copies, as views would keep the whole projections alive.
   static Core assemble(const LatentAttention& layer, const LatentAttention::Projections& x, const Call& call) {
     const int64_t b = call.b, s = call.s, n = layer.num_heads_, nope = layer.nope_dim_, rope = layer.rope_dim_;
     const auto rotated = [&](const at::Tensor& part) {
@@ -185,7 +180,6 @@ LatentAttention::LatentAttention(const LayerContext& context, const std::string&
 }
 
 at::Tensor LatentAttention::forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) {
-  // Queries, or their latent, and the latent of keys and values with the key's rotary part behind it.
   const at::Tensor rows = forward.dropout_rows();
   const at::Tensor q = (q_ ? *q_ : *q_down_).forward(x, rows), latent = kv_down_.forward(x, rows);
 
@@ -200,7 +194,7 @@ at::Tensor LatentAttention::forward(const Activation& x, const ForwardContext& f
   return output_.forward(attend(projections, call), rows);
 }
 
-// From the results of the first projections, which are all that is kept with SelectiveRecompute::latent_up.
+// From the first projections' results, all that is kept with SelectiveRecompute::latent_up.
 LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, const at::Tensor& latent,
                                                          const at::Tensor& rows) {
   const std::vector<at::Tensor> parts = latent.split_with_sizes({kv_rank_, rope_dim_}, 1);
@@ -219,7 +213,7 @@ LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, co
   }
   up.key = share_key(parts[1]);
   if (!policy_.latent_up) return up;
-  // In the same order, for ranks exchange in it.
+  // In the same order, because ranks communicate in it.
   const Kept kv_again = kv_up_.again(values.kept, rows);
   const Kept q_again = q_up_ ? q_up_->again(queries.kept, rows) : queries.kept;
   up.again = [this, kv_again, q_again, kept_latent] {
@@ -243,7 +237,6 @@ at::Tensor LatentAttention::share_key(const at::Tensor& key) const {
   return is_recording({key}) ? SharedKeyFunction::apply(key, call) : SharedKeyFunction::compute(key, call);
 }
 
-// (t, n d_v)
 Activation LatentAttention::attend(const Projections& x, const Call& call) const {
   if (!is_recording({x.q, x.kv, x.key})) {
     AttentionCore::Tensors core = LatentCoreFunction::heads_of(*this, x, call);

@@ -1,17 +1,16 @@
-// Multi-head latent attention: keys and values are made from a narrow latent vector of each token, and positions enter
-// through a few channels of their own, whose key all heads share.
+// Multi-head latent attention: keys and values come from a narrow latent vector per token; positions enter through a
+// few extra channels, whose key all heads share.
 //
 //   q      = W_q x,  or  W_qb norm(W_qa x)                         n heads of [nope | rope]
 //   c, k_r = W_kva x                                               c (kv_lora_rank), k_r (rope)
 //   k, v   = W_kvb norm(c)                                         each head's [nope | v]
 //   out    = W_o attention([q_nope | R q_rope], [k_nope | R k_r], v; softmax scale)
 //
-// The projections down to the latents are computed on every tp rank (of its own tokens under sequence parallelism);
-// those up from them are split by heads. The key's rotary part is gathered under sequence parallelism, and its gradient
-// summed over tp, for every rank's heads read it.
+// Every tp rank computes the projections down to the latents (of its own tokens under sequence parallelism); those up
+// are split by heads. The key's rotary part is gathered under sequence parallelism, its gradient summed over tp.
 //
-// Kept for backward are the latents, q, k, v and what attention keeps. SelectiveRecompute::core_attention leaves the
-// last away, latent_up all but the latents and attention's result; with both, only the latents are kept.
+// Kept for backward: the latents, q, k, v and what attention keeps. SelectiveRecompute::core_attention drops the last,
+// latent_up all but the latents and attention's result; both together keep only the latents.
 //
 // n query heads, of which a rank holds n / tp; d_n, d_r, d_v: channels of a head's nope, rope and value parts
 // Source: DeepSeek-AI 2024, arXiv:2405.04434.
@@ -28,18 +27,17 @@
 
 namespace megalith {
 
-// What only the builder of a model knows.
 struct LatentAttentionSite {
-  bool is_rotary_interleaved = true;  // pairs (2i, 2i + 1), as published weights have them
+  bool is_rotary_interleaved = true;  // pairs (2i, 2i + 1), as in published weights
   double output_init_std = 0.02;
-  int64_t layer = 0;  // number in the whole model: the slot of the KV cache
+  int64_t layer = 0;  // index in the whole model, and KV cache slot
 };
 
 class LatentAttention : public AttentionLayer {
  public:
   // name  canonical: "model.layers.0.self_attn", with q_proj or q_a_proj, q_a_layernorm, q_b_proj, and
   //       kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj below it
-  // UserError when tp does not divide the heads, and when the options do not fit one another.
+  // UserError if tp does not divide the heads, or if options conflict.
   LatentAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                   const LatentAttentionSite& site);
 
@@ -50,12 +48,12 @@ class LatentAttention : public AttentionLayer {
 
  private:
   friend struct LatentCoreFunction;
-  struct Call;  // what attention needs beside the projections
+  struct Call;  // inputs of attention beside the projections
   struct Projections {
     at::Tensor q;    // (t, n (d_n + d_r)), not rotated
     at::Tensor kv;   // (t, n (d_n + d_v))
-    at::Tensor key;  // (t, d_r): the rotary part of all heads' keys, not rotated
-    // All of them, computed again from the latents; null: they are not to be.
+    at::Tensor key;  // (t, d_r): shared rotary part of the keys, not rotated
+    // Recomputes all of them from the latents; null: they are kept.
     std::function<Projections()> again = {};
   };
 
@@ -70,12 +68,12 @@ class LatentAttention : public AttentionLayer {
   std::string name_;
   Group* tp_;
   bool is_sequence_parallel_;
-  int64_t num_heads_;  // of this rank
+  int64_t num_heads_;
   SelectiveRecompute policy_;
   Kernels kernels_;
   AttentionCore core_;
-  std::unique_ptr<Linear> q_, q_down_, q_up_;  // q_, or the two others with their norm
-  std::unique_ptr<Norm> q_norm_, kv_norm_;     // null without norms
+  std::unique_ptr<Linear> q_, q_down_, q_up_;
+  std::unique_ptr<Norm> q_norm_, kv_norm_;
   Linear kv_down_, kv_up_, output_;
 };
 

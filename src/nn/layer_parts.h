@@ -1,5 +1,5 @@
-// What a transformer layer consists of, as the layer sees it: something that attends, and something that transforms
-// each token by itself. Their forms stand in their own files (attention.h, latent_attention.h; mlp.h, moe_layer.h).
+// The two parts of a transformer layer: one attends (attention.h, latent_attention.h), one transforms each token by
+// itself (mlp.h, moe_layer.h).
 #pragma once
 
 #include "nn/forward.h"
@@ -11,15 +11,15 @@ namespace megalith {
 
 class AttentionLayer : public Module {
  public:
-  // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
-  // gradients) the keys and values of x are appended to it and all positions so far are attended to. When
-  // context-parallel ranks share a sequence, x is this rank's part, and it attends to the other ranks' parts too.
+  // x (t', h) -> (t', h) as in nn/forward.h, differentiable. Undefined angles: no rotation. With a KV cache
+  // (generation, no gradients) x's keys and values are appended, and all positions so far attended to. If
+  // context-parallel ranks share a sequence, x is this rank's part and attends to all parts.
   virtual at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) = 0;
 };
 
 class FeedForward : public Module {
  public:
-  // x (t, h) -> (t, h), differentiable; under sequence parallelism both are this rank's t / tp tokens.
+  // x (t', h) -> (t', h), differentiable.
   virtual at::Tensor forward(const Activation& x, const ForwardContext& forward) = 0;
 };
 

@@ -1,6 +1,6 @@
-// The linear layer's Function: products from ops/, weight gradients straight into the Parameter's buffer, and the
-// collectives of its role. The sum of the input gradient over tp is under way while the weight gradient is computed,
-// the gathering of the input for the weight gradient while the input gradient is.
+// The linear layer's Function: products from ops/, weight gradients straight into the Parameter's buffer, and its
+// role's collectives. The input gradient's sum over tp overlaps the weight gradient; the gathering of the input for the
+// weight gradient overlaps the input gradient.
 #include "nn/linear.h"
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace megalith {
 
 namespace {
 
-// Which slice of a canonical tensor this rank holds along dim `dim`; dim < 0: all of it.
+// dim < 0: all of it.
 Box slice_of(const std::vector<int64_t>& shape, int dim, const Group& tp) {
   Box box = Box::whole(shape);
   if (dim < 0) return box;
@@ -26,8 +26,6 @@ Box slice_of(const std::vector<int64_t>& shape, int dim, const Group& tp) {
   return box;
 }
 
-// What this rank's box of a part's (rows, in), lying from local row `local_row` and column `local_column` on, is of
-// the canonical weight.
 Piece weight_piece(const LinearPart& part, int64_t in_features, const Box& box, int64_t local_row, int64_t local_column,
                    bool is_transposed) {
   Piece piece{.name = part.name + ".weight",
@@ -43,7 +41,7 @@ Piece weight_piece(const LinearPart& part, int64_t in_features, const Box& box, 
   return piece;
 }
 
-// This rank's boxes of (rows, in_features), whose columns are several parts that are cut one by one.
+// This rank's boxes of (rows, in_features), with columns cut part by part.
 std::vector<Box> boxes_of(int64_t rows, int64_t in_features, const std::vector<int64_t>& input_parts, int split_dim,
                           const Group& tp) {
   if (split_dim != 1 || input_parts.size() < 2) return {slice_of({rows, in_features}, split_dim, tp)};
@@ -64,11 +62,10 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   struct Call {
     Linear* layer;
     bool needs_dx;
-    KeptOperand x;            // nothing, where the weight gets no gradient
-    at::Tensor weight_scale;  // of the weight as an operand
+    KeptOperand x;            // empty if the weight gets no gradient
+    at::Tensor weight_scale;
   };
 
-  // weight and bias are there for the graph; values are read from the Parameters.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
                             const std::optional<at::Tensor>& /*bias*/, Linear* layer, bool needs_dx, const Kept& kept) {
     expect_contribution(layer->weight_);
@@ -122,12 +119,11 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
                                       .label = label,
                                       .layer = layer.layer_,
                                       .is_for_wgrad = needs_x && !gathers_dy});
-    // Taken from the node, which lives until the whole backward pass is done.
     KeptOperand x = std::exchange(call.x, {});
     MEGALITH_CHECK(!needs_x || x.is_defined(), "{}: a second backward through one graph", label);
     const bool is_deferred = needs_x && layer.deferred_ != nullptr && layer.deferred_->is_deferring();
     WeightProduct product;
-    // Under way while dx is computed. What is computed again need not be there before dx is on its way.
+    // Overlaps dx; recomputed inputs wait until dx is in flight.
     const bool begins_early = needs_x && !is_deferred && !x.values.is_computed();
     if (begins_early) product = begin_weight_product(layer, x.take());
     if (gathers_dy) dy = gathered(layer, dy);
@@ -147,7 +143,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     }
     if (is_deferred) {
       if (dy.transposed.defined()) dy.values.reset();  // dx was the last to read them
-      // Computed again now: what it is computed from need not outlive this backward pass.
+      // Recomputed now: its sources need not outlive this backward pass.
       layer.deferred_->defer([&layer, dy, x = x.take()] {
         const at::NoGradGuard no_grad;
         finish_weight_product(layer, dy, begin_weight_product(layer, x));
@@ -160,7 +156,6 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     return {dx_sum.defined() ? dx_sum : dx, {}, {}, {}, {}, {}};
   }
 
-  // The input of the weight's product, and the gathering of it that may be under way.
   struct WeightProduct {
     Operand x;
     std::vector<Work> gatherings;
@@ -184,17 +179,15 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
             .layer = layer.layer_,
             .is_for_wgrad = is_for_wgrad};
   }
-  // scale: from an earlier call; undefined: none
   static Operand weight_operand(const Linear& layer, const at::Tensor& scale = {}) {
     return layer.recipe_->take(
         layer.weight_->unpacked(), OperandRole::kWeight,
         {.group = layer.weight_ranks_, .label = layer.weight_->name(), .scale = scale, .layer = layer.layer_});
   }
 
-  // A column layer under sequence parallelism computes with the tokens of all ranks.
   static bool gathers(const Linear& layer) { return layer.role_ == LinearRole::kColumn && layer.is_sequence_parallel_; }
 
-  // All ranks' rows of an operand, and of scales that belong to rows. Eight-bit values travel as bytes.
+  // All ranks' rows of an operand, and of per-row scales. Eight-bit values travel as bytes.
   static WeightProduct begin_gathering(const Linear& layer, const Operand& local) {
     WeightProduct all{local, {}};
     const auto gather = [&](at::Tensor& rows) {
@@ -255,7 +248,7 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   weight.replica_axes = weight.partial_axes = bias.partial_axes = bias.replica_axes = {Axis::kDp, Axis::kCp};
   if (role_ == LinearRole::kReplicated) weight.replica_axes.insert(Axis::kTp);
   if (role_ != LinearRole::kColumn) bias.replica_axes.insert(Axis::kTp);
-  // A row layer's bias sees the scattered tokens; so does all of a replicated layer.
+  // A row layer's bias, and a replicated layer, see the scattered tokens.
   if (is_sequence_parallel_ && role_ != LinearRole::kColumn) bias.partial_axes.insert(Axis::kTp);
   if (is_sequence_parallel_ && role_ == LinearRole::kReplicated) weight.partial_axes.insert(Axis::kTp);
   bias.local_shape = {local_rows};
@@ -333,7 +326,7 @@ AdaptableLayer Linear::adaptable() const {
 double Linear::own_forward_flops(const CostShape& shape) const {
   const auto& local = weight_->placement().local_shape;
   const int64_t split_tokens = shape.b * shape.s / (is_sequence_parallel_ ? tp_->size() : 1);
-  // A replicated layer sees only its rank's tokens; a column layer gathers those of all ranks.
+  // A replicated layer sees only its rank's tokens; a column layer gathers all ranks'.
   const auto tokens = static_cast<double>(role_ == LinearRole::kReplicated ? split_tokens : shape.b * shape.s);
   return 2 * tokens * static_cast<double>(local[0] * local[1]);
 }

@@ -16,8 +16,7 @@
 namespace megalith {
 
 struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
-  // Per-token losses and, with_grad, the gradient of x (of this rank's tokens) and of the weight.
-  // row_scale (t) wide: zero where a token does not count.
+  // with_grad: gradients of x (this rank's tokens) and of the weight. row_scale (t) wide: zero for ignored tokens.
   struct Result {
     at::Tensor losses, dx;
   };
@@ -44,7 +43,6 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     return result;
   }
 
-  // Where sums are added to; undefined without a gradient.
   static at::Tensor opened_gradient(Parameter* parameter) {
     if (parameter == nullptr || !parameter->is_trainable()) return {};
     const Parameter::GradTarget target = parameter->open_grad();
@@ -52,8 +50,8 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     return target.buffer;
   }
 
-  // Also of one rank, where logits are capped or have a bias. Each rank has the logits of its part of the vocabulary;
-  // maximum, sum and the label's logit are reduced over tp.
+  // Also on one rank if logits are capped or biased. Each rank has the logits of its part of the vocabulary; maximum,
+  // sum and label logit are reduced over tp.
   static Result vocabulary_parallel(LmHead& head, const at::Tensor& x, const at::Tensor& weight,
                                     const at::Tensor& labels, const at::Tensor& row_scale, bool with_grad,
                                     const at::Tensor& dw, const at::Tensor& dbias) {
@@ -70,13 +68,13 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
           ops::softmax_statistics(logits, chunk(labels), head.local_start_, head.local_valid_, head.recipe_->kernels());
       const at::Tensor row_max = local.row_max.clone();
       tp.all_reduce(row_max, ReduceOp::kMax, label).wait();
-      // A rank with nothing but padding has sum 0 and maximum -inf: exp(-inf - maximum) is 0.
+      // A rank with only padding has sum 0 and maximum -inf: exp(-inf - maximum) is 0.
       const at::Tensor sums = at::stack({local.sum_exp * (local.row_max - row_max).exp(), local.target_logit});
       tp.all_reduce(sums, ReduceOp::kSum, label).wait();
       const at::Tensor lse = row_max + sums[0].log();
       chunk(result.losses).copy_((lse - sums[1]).masked_fill(chunk(row_scale) == 0, 0));
       if (!with_grad) continue;
-      // d tanh(x) = 1 - tanh(x)^2, read before the gradient takes the logits' place.
+      // d tanh(x) = 1 - tanh(x)^2, read before the gradient overwrites the logits.
       at::Tensor slope;
       if (head.softcap_ > 0) slope = 1 - (logits / head.softcap_).square_();
       ops::cross_entropy_gradient_(logits, lse, chunk(labels), chunk(row_scale), head.local_start_, head.local_valid_,
@@ -105,7 +103,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    // Read only on the CPU: on a GPU it would make the host wait.
+    // Only on the CPU: on a GPU it would synchronise.
     if (gradients[0].is_cpu()) {
       MEGALITH_CHECK(gradients[0].item<double>() == 1,
                      "the objective's gradient is {}; scale it through ObjectiveScales", gradients[0].item<double>());
@@ -139,7 +137,7 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
   if (!bias.empty()) add_bias(context, weight, bias);
 }
 
-// Cut as the rows of the weight are.
+// Cut like the weight's rows.
 void LmHead::add_bias(const LayerContext& context, const VocabularyWeight& weight,
                       const std::vector<std::string>& names) {
   Placement placement{.local_shape = {weight.local_rows(*tp_)}};
@@ -159,7 +157,7 @@ void LmHead::add_bias(const LayerContext& context, const VocabularyWeight& weigh
                                .role = ParameterRole::kVector});
 }
 
-// On a CPU, and with the references, the fewest: numbers do not depend on the machine there.
+// CPUs and references use the fewest, so numbers do not depend on the machine.
 int64_t LmHead::rows_at_a_time(const at::Tensor& x) {
   if (rows_at_a_time_ > 0) return rows_at_a_time_;
   rows_at_a_time_ = kFewestLossRows;
@@ -168,7 +166,7 @@ int64_t LmHead::rows_at_a_time(const at::Tensor& x) {
   const int64_t row_bytes = weight_->data().size(0) * x.element_size();
   rows_at_a_time_ = loss_rows(row_bytes, memory.total_bytes - memory.allocated_bytes);
   if (tp_->size() > 1) {
-    // Ranks that cut differently would wait for each other forever. Read once in a run.
+    // Ranks that cut differently would deadlock. Agreed once in a run.
     const at::Tensor fewest = at::full({}, rows_at_a_time_, x.options().dtype(at::kLong));
     tp_->all_reduce(fewest, ReduceOp::kMin, "rows of logits").wait();
     rows_at_a_time_ = fewest.item<int64_t>();
@@ -209,13 +207,13 @@ at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   at::Tensor chosen = is_sequence_parallel_ ? tp_->gathered(x, weight_->name()) : x;
   if (rows.defined() && chosen.is_meta()) {
-    chosen = chosen.narrow(0, 0, rows.size(0));  // LibTorch has no index_select for shapes
+    chosen = chosen.narrow(0, 0, rows.size(0));  // LibTorch has no index_select for meta
   } else if (rows.defined()) {
     chosen = chosen.index_select(0, rows);
   }
   if (tp_->size() == 1) return logits_of(chosen, weight_->data().narrow(0, 0, vocab_));
   const at::Tensor local = logits_of(chosen, weight_->data());
-  const at::Tensor all = tp_->gathered(local, weight_->name());  // (tp * rows, v / tp)
+  const at::Tensor all = tp_->gathered(local, weight_->name());
   return all.view({tp_->size(), local.size(0), local.size(1)})
       .transpose(0, 1)
       .reshape({local.size(0), -1})

@@ -1,11 +1,8 @@
-// The language-model head: logits, or the loss without ever holding them, over a vocabulary that may be split over the
-// tensor-parallel ranks.
+// The language-model head: logits, or the loss without materialising them (nn/loss_rows.h), over a vocabulary that may
+// be split over tensor-parallel ranks.
 //
-// Rows of logits are held some thousands at a time (nn/loss_rows.h).
-//
-// The loss computes its gradients in the forward pass (ops/linear_cross_entropy): the weight's is summed into the
-// Parameter's buffer there, and the activations' is kept and returned in backward, which must start with a gradient of
-// one.
+// The loss computes its gradients in forward (ops/linear_cross_entropy): the weight's accumulates into the Parameter's
+// buffer, the activations' is kept and returned in backward, which must start with a gradient of one.
 #pragma once
 
 #include <memory>
@@ -21,9 +18,9 @@ namespace megalith {
 
 class LmHead : public Module {
  public:
-  // tied     the embedding's Parameter, which this head then uses; nullptr: the head owns a weight of its own.
-  // softcap  > 0: logits are softcap * tanh(logits / softcap), in the model's dtype; 0: as they are.
-  // bias     canonical name of a number for each token that is added to its logits, and other names of it; empty: none
+  // tied     the embedding's Parameter to use; nullptr: the head owns its weight
+  // softcap  > 0: logits are softcap * tanh(logits / softcap), in the model's dtype; 0: as they are
+  // bias     canonical name of a per-token bias of the logits, and its other names; empty: none
   LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied,
          double softcap = 0, const std::vector<std::string>& bias = {});
 
@@ -31,7 +28,7 @@ class LmHead : public Module {
     LossTerm term;
     at::Tensor token_losses;  // (t) wide, detached; 0 where the weight is 0
   };
-  // x             (t, h), or this rank's (t / tp, h) under sequence parallelism
+  // x             (t', h) as in nn/forward.h
   // labels        (t)  int64, below vocab where the weight is not 0
   // loss_weights  (t)  fp32
   // The objective is sum of weight * loss * scales.per_weight.
@@ -51,13 +48,12 @@ class LmHead : public Module {
   friend struct LmLossFunction;
 
   int64_t rows_at_a_time(const at::Tensor& x);
-  // The products of rows and weight, with the bias of those tokens, capped in place.
   at::Tensor logits_of(const at::Tensor& x, const at::Tensor& weight) const;
   void add_bias(const LayerContext& context, const VocabularyWeight& weight, const std::vector<std::string>& names);
 
   Group* tp_;
   bool is_sequence_parallel_;
-  std::shared_ptr<const MatmulRecipe> recipe_;  // plain, whatever the layers multiply with
+  std::shared_ptr<const MatmulRecipe> recipe_;  // plain, whatever the layers' recipe
   int64_t vocab_, local_start_, local_valid_;
   double softcap_;
   int64_t rows_at_a_time_ = 0;  // 0 before the first loss

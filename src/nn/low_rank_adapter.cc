@@ -1,4 +1,3 @@
-// See low_rank_adapter.h.
 #include "nn/low_rank_adapter.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +14,6 @@
 
 namespace megalith {
 
-// The parameter is an input only for the graph.
 struct RescaleFunction : torch::autograd::Function<RescaleFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& y,
                             const at::Tensor& /*magnitude*/, const at::Tensor& lengths, LowRankAdapter* adapter) {
@@ -164,7 +162,7 @@ void LowRankAdapter::register_magnitude(const LayerContext& context, const Site&
   }
   placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
   if (!is_cut) placement.replica_axes.insert(Axis::kTp);
-  // What is not cut sees only this rank's tokens then.
+  // Replicated parts then see only this rank's tokens.
   if (!is_cut && context.is_sequence_parallel) placement.partial_axes.insert(Axis::kTp);
   magnitude_ = &register_parameter(site.name + std::string(kMagnitudeEnding), std::move(placement),
                                    {.dtype = context.dtype,
@@ -208,7 +206,7 @@ at::Tensor LowRankAdapter::lengths(const at::Tensor& weight) const {
     if (branch.up != nullptr) {
       const at::Tensor a = down.narrow(0, first_rank, rank_).to(wide), b = branch.up->weight().data();
       first_rank += rank_;
-      // Some rows at a time: the sum of a large layer and its adapter would take as much as the layer.
+      // By rows: the sum of a large layer and its adapter would take as much memory as the layer.
       for (int64_t row = 0; row < branch.local_rows; row += kRowsOfLengths) {
         const int64_t count = std::min(kRowsOfLengths, branch.local_rows - row);
         const at::Tensor own = weight.narrow(0, first_row + row, count).to(wide);
@@ -218,7 +216,7 @@ at::Tensor LowRankAdapter::lengths(const at::Tensor& weight) const {
     first_row += branch.local_rows;
   }
   at::Tensor sums = at::cat(squares);
-  if (role_ == LinearRole::kRow && tp_size_ > 1) {  // each rank has some columns
+  if (role_ == LinearRole::kRow && tp_size_ > 1) {
     tp_->all_reduce(sums, ReduceOp::kSum, magnitude_->name()).wait();
   }
   return spread(sums.sqrt_(), 1);
@@ -252,7 +250,6 @@ Activation LowRankAdapter::read(const Activation& x, const at::Tensor& row_ids) 
   return {drop(x.value), x.keep().then(drop)};
 }
 
-// What a branch adds, of this rank's columns of each of its parts.
 at::Tensor LowRankAdapter::added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const {
   if (dropout_ == 0 || drops_input_ || !row_ids.defined()) return delta;
   const at::Tensor rows = rows_of(delta, row_ids);

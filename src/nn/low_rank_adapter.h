@@ -1,17 +1,17 @@
-// A low-rank adapter beside a linear layer, which is frozen:
+// A low-rank adapter beside a frozen linear layer:
 //
 //   y += scale * B A dropout(x)        A (r, in), B (out, r)
 //
-// A and B are linear layers of their own, placed by the role of theirs: A of a column layer is replicated and its B cut
-// by rows, A of a row layer is cut by columns and its B replicated. So only (t, r) travels for them, and checkpoints,
-// ZeRO, FSDP, pipelines and recomputation treat them as any other layer. They are always multiplied in the model's
-// precision. Canonical names are PEFT's behind its prefix: "model.layers.0.self_attn.q_proj.lora_A.weight".
+// A and B are linear layers: for a column layer A is replicated and B cut by rows, for a row layer A is cut by columns
+// and B replicated. So only (t, r) travels, and checkpoints, ZeRO, FSDP, pipelines and recomputation treat them like
+// any layer. They multiply in the model's precision. Canonical names are PEFT's without its prefix:
+// "model.layers.0.self_attn.q_proj.lora_A.weight".
 //
-// With lora.use_dora each row of the adapted weight has a length of its own, which is trained (m, one number a row):
+// With lora.use_dora each row of the adapted weight has a trained length (m, one number per row):
 //
 //   y = m / |W + scale * B A| * (W x + scale * B A dropout(x)) + b
 //
-// The lengths |..| are of this step's weights, and no gradient flows through them, as in the paper's section 4.3.
+// The lengths |..| are of this step's weights; no gradient flows through them (section 4.3 of the paper).
 // Sources: Hu et al. 2021, arXiv:2106.09685; Liu et al. 2024, arXiv:2402.09353 (DoRA).
 #pragma once
 
@@ -25,56 +25,53 @@
 
 namespace megalith {
 
-// How a matrix (out, in) of an adapter begins.
 Init adapter_init(AdapterInit kind, int64_t in, int64_t out);
 
 class LowRankAdapter : public Module {
  public:
-  // What the adapter stands beside.
   struct Site {
     std::string name;  // of the layer: "model.layers.0.self_attn.qkv_proj"
     int64_t in_features = 0;
     const std::vector<LinearPart>& parts;
     LinearRole role = LinearRole::kReplicated;
     LinearKind kind = LinearKind::kOther;
-    std::vector<int64_t> input_parts = {};  // as LinearOptions has them
+    std::vector<int64_t> input_parts = {};
   };
 
-  // Null where LayerContext::lora has no target here. UserError for a rank above the layer's widths.
+  // Null if LayerContext::lora has no target here. UserError for a rank above the layer's widths.
   static std::unique_ptr<LowRankAdapter> make(const LayerContext& context, const Site& site);
 
-  // y (t', out_local) as the layer gave it for x (t, in_local); changed in place, differentiable.
-  // row_ids  (b s) int64: global number of each token of this rank, in training; undefined: nothing is dropped
+  // y (t', out_local) from x (t, in_local); changed in place, differentiable.
+  // row_ids  (b s) int64: global numbers of this rank's tokens, in training; undefined: no dropout
   at::Tensor add_to(at::Tensor y, const Activation& x, const at::Tensor& row_ids);
 
-  // Whether y is multiplied too: then add_to() wants it without the layer's bias, and this is to follow.
+  // If true, add_to() takes y without the layer's bias, and rescale() must follow.
   bool rescales() const { return magnitude_ != nullptr; }
-  // y times m / |W + scale * B A|; differentiable by y, its gradient by m goes to the Parameter.
+  // y times m / |W + scale * B A|; differentiable in y; m's gradient goes to the Parameter.
   // weight  (out_local, in_local): the frozen layer's
   at::Tensor rescale(const at::Tensor& y, const at::Tensor& weight);
 
  private:
   friend struct RescaleFunction;
-  // The parts of the layer that share one A: all of them, or one.
+  // The parts of the layer that share one A.
   struct Branch {
-    std::string name;  // the canonical name without ".lora_A"
+    std::string name;  // canonical, without ".lora_A"
     std::vector<LinearPart> parts;
-    int64_t local_rows = 0;      // of y
-    std::unique_ptr<Linear> up;  // null where nothing is added
+    int64_t local_rows = 0;
+    std::unique_ptr<Linear> up;
   };
   LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches);
   Activation read(const Activation& x, const at::Tensor& row_ids) const;
   at::Tensor added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const;
-  // Runs of this rank's columns of the layer's input: where each begins in the whole, and its width.
+  // Runs of this rank's columns of the layer's input: global start and width.
   struct ColumnRun {
     int64_t first, width;
   };
-  // The numbers of the tokens in x, which may be this rank's share of them.
   at::Tensor rows_of(const at::Tensor& x, const at::Tensor& row_ids) const;
   void register_magnitude(const LayerContext& context, const Site& site);
-  // (out_local) wide: |W + scale * B A| of the rows that are adapted, 1 of others.
+  // (out_local) wide: |W + scale * B A| of adapted rows, 1 of others.
   at::Tensor lengths(const at::Tensor& weight) const;
-  // One number for each row of y that is adapted, to all rows and back; `fill` elsewhere.
+  // One number per adapted row of y, to all rows and back; `fill` elsewhere.
   at::Tensor spread(const at::Tensor& of_adapted, double fill) const;
   at::Tensor gathered(const at::Tensor& of_all) const;
 
@@ -88,12 +85,12 @@ class LowRankAdapter : public Module {
   int64_t rank_;
   std::vector<ColumnRun> input_columns_;
   std::unique_ptr<Linear> down_;
-  std::vector<Branch> branches_;  // in the order of y's columns
+  std::vector<Branch> branches_;
   Group* tp_;
-  Parameter* magnitude_ = nullptr;  // m; null: lora.use_dora is off
+  Parameter* magnitude_ = nullptr;  // m; null without lora.use_dora
 };
 
-// Whether only adapters are trained; then all else is frozen.
+// If only adapters are trained, freezes everything else.
 void freeze_all_but_adapters(const std::vector<Parameter*>& parameters);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See microbatch_tokens.h.
 #include "nn/microbatch_tokens.h"
 
 #include <ATen/ATen.h>
@@ -12,7 +11,6 @@
 namespace megalith {
 namespace {
 
-// x (n, c) with rows of zeros around it.
 at::Tensor with_rows_around(const at::Tensor& x, int64_t before, int64_t after) {
   return before == 0 && after == 0 ? x : at::constant_pad_nd(x, {0, 0, before, after});
 }
@@ -42,7 +40,7 @@ at::Tensor MicrobatchTokens::padded(const at::Tensor& x) const { return with_row
 at::Tensor MicrobatchTokens::gathered(const at::Tensor& x, std::string_view label) const {
   const at::NoGradGuard no_grad;
   const int64_t columns = x.size(1);
-  // Ranks of the group are in the mesh's order, tp fastest.
+  // The group's ranks are in mesh order, tp fastest.
   const at::Tensor rows = group_->gathered(padded(x.detach()).contiguous(), label)
                               .view({cp_size_, num_rows_ * tp_size_, columns})
                               .narrow(1, 0, b_ * s_);

@@ -23,7 +23,6 @@ std::vector<LinearPart> up_parts(const LayerContext& context, const std::string&
   return {{name + "." + names.gate, ffn}, up};
 }
 
-// The form of the options, which fit one another.
 ops::ExpertActivation activation_of(const std::string& name, const LayerOptions& options) {
   require_options(name, options, check_mlp);
   return options.expert_activation();
@@ -31,7 +30,7 @@ ops::ExpertActivation activation_of(const std::string& name, const LayerOptions&
 
 }  // namespace
 
-// The biases are added by the linears, whose products end with them at no cost, so the activations get none to add.
+// The linears add the biases for free, so the activations get none.
 Mlp::Mlp(const LayerContext& context, const std::string& name, const LayerOptions& options, const MlpSite& site)
     : activation_(site.activation ? *site.activation : activation_of(name, options)),
       kernels_(context.kernels),

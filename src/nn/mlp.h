@@ -1,4 +1,4 @@
-// The MLP of a transformer, each token by itself:
+// The MLP of a transformer:
 //
 //   down( act(gate x) * up x )   gated: Llama's with SiLU; gate and up in one product
 //   down( act(up x) )            plain: GPT's with GELU
@@ -15,25 +15,23 @@
 
 namespace megalith {
 
-// The names of the canonical linears below the layer's name; `gate` where there is one.
 struct MlpNames {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 
-// What only the builder of a model knows.
 struct MlpSite {
   MlpNames names = {};
-  bool is_transposed = false;       // the canonical weights are (in, out), as GPT-2's
+  bool is_transposed = false;       // canonical weights are (in, out), as in GPT-2
   double output_init_std = 0.02;    // of `down`
-  std::optional<int64_t> ffn = {};  // f of the whole, where it is not ffn_hidden_size: of a shared expert
-  // A form that no option names, such as GEGLU. SiLU comes only gated, squared ReLU only plain.
+  std::optional<int64_t> ffn = {};  // overrides ffn_hidden_size (f of the whole), for shared experts
+  // A form that no option names, such as GEGLU.
   std::optional<ops::ExpertActivation> activation = {};
 };
 
 class Mlp : public FeedForward {
  public:
   // name  canonical: "model.layers.0.mlp", with MlpSite::names below it
-  // UserError when tp does not divide f, and when the options do not fit one another.
+  // UserError if tp does not divide f, or if options conflict.
   Mlp(const LayerContext& context, const std::string& name, const LayerOptions& options, const MlpSite& site);
 
   at::Tensor forward(const Activation& x, const ForwardContext& forward) override;
@@ -42,7 +40,7 @@ class Mlp : public FeedForward {
   ops::ExpertActivation activation_;
   Kernels kernels_;
   SelectiveRecompute policy_;
-  Linear up_;  // [gate | up], or only up
+  Linear up_;
   Linear down_;
 };
 

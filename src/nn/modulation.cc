@@ -1,4 +1,3 @@
-// See modulation.h.
 #include "nn/modulation.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr const char* kModulationLabel = "modulation";
 
-// A vector of each sample is whole on every rank, whoever has the samples' tokens.
+// Per-sample vectors are whole on every rank, even if tokens are split.
 LayerContext without_split_tokens(LayerContext context) {
   context.is_sequence_parallel = false;
   return context;
@@ -24,8 +23,8 @@ LayerContext without_split_tokens(LayerContext context) {
 
 }  // namespace
 
-// (b, w) of each rank -> (b, w tp), the ranks' columns one behind the other. All ranks have the whole gradient, or
-// (is_partial) each a part of it that is to be summed.
+// (b, w) of each rank -> (b, w tp), columns concatenated. The incoming gradient is whole on every rank, or (is_partial)
+// to be summed.
 struct GatherColumnsFunction : torch::autograd::Function<GatherColumnsFunction> {
   static at::Tensor compute(const at::Tensor& columns, Group* tp) {
     const at::Tensor all = tp->gathered(columns.contiguous(), kModulationLabel);
@@ -77,7 +76,7 @@ struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> 
     at::Tensor y, mean, inv_std;
   };
 
-  // A sample is a norm whose weight and bias are that sample's: one pass over its tokens.
+  // Each sample is a norm with its own weight and bias: one pass over its tokens.
   static Normalised compute(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale,
                             const ModulatedNorm& form) {
     const int64_t b = shift.size(0);

@@ -1,11 +1,11 @@
-// Adaptive normalisation: a vector of each sample says by what its tokens' norms are scaled and shifted, and how much a
-// block adds to its tokens.
+// Adaptive normalisation: a vector per sample gives the shift and scale of its norms, and the gate of what a block
+// adds.
 //
-//   [shift | scale | gate | …] = Linear(SiLU(vec))            a Modulation; it begins with zeros
+//   [shift | scale | gate | …] = Linear(SiLU(vec))            a Modulation, initially zero
 //   y = LayerNorm(x) (1 + scale) + shift                      without weights of its own
 //   x = x + gate y
 //
-// b samples of s tokens, t = b s, h channels. Under sequence parallelism s is this rank's share of every sample.
+// b samples of s tokens (this rank's share under sequence parallelism), t = b s, h channels
 // Source: Peebles & Xie 2023, arXiv:2212.09748, section 3.2 (adaLN-Zero).
 #pragma once
 
@@ -24,12 +24,12 @@ namespace megalith {
 class Modulation : public Module {
  public:
   // name   of the linear layer: "transformer_blocks.0.norm1.linear"
-  // count  of vectors of h that it gives
-  // UserError when tp does not divide count * h.
+  // count  of resulting vectors of h
+  // UserError if tp does not divide count * h.
   Modulation(const LayerContext& context, const std::string& name, int64_t hidden, int64_t count);
 
-  // vec (b, h) -> count vectors (b, h) each, the same on all tp ranks, each of which computes a part of them. Under
-  // sequence parallelism each rank brings the gradient of its own tokens, and they are summed.
+  // vec (b, h) -> count vectors (b, h), the same on all tp ranks, whose gradients are summed under sequence
+  // parallelism.
   std::vector<at::Tensor> forward(const at::Tensor& vec);
 
  protected:
@@ -45,10 +45,10 @@ class Modulation : public Module {
 struct ModulatedNorm {
   double epsilon = 1e-6;
   Kernels kernels = Kernels::kFused;
-  bool is_recomputed = false;  // only x is kept of the result
+  bool is_recomputed = false;  // the result keeps only x
 };
 
-// x (t, h), shift and scale (b, h) -> (t, h); differentiable by all three. Computed in float32 and rounded once.
+// x (t, h), shift and scale (b, h) -> (t, h); differentiable in all three. Computed in float32 and rounded once.
 Activation modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale,
                           const ModulatedNorm& form);
 

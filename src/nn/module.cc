@@ -1,4 +1,3 @@
-// Walks over the tree of layers.
 #include "nn/module.h"
 
 namespace megalith {

@@ -1,4 +1,3 @@
-// See moe_layer.h.
 #include "nn/moe_layer.h"
 
 #include <algorithm>
@@ -25,9 +24,9 @@ RouterSite router_site(const std::string& name, const LayerOptions& options, con
           .layer = site.layer};
 }
 
-// Rows that an expert is padded to, in capacities of one microbatch: as many as there are microbatches whose tokens the
-// ranks of etp x ep have. These ranks follow one another in the order tp, cp, dp, so they are a part of one
-// microbatch's ranks or those of several.
+// Rows that an expert is padded to, in capacities of one microbatch: the number of microbatches whose tokens the ranks
+// of etp x ep have. These are consecutive in the order tp, cp, dp, so they cover part of one microbatch's ranks, or
+// several.
 int64_t num_padded_capacities(const LayerContext& context, const std::string& name, const RouterOptions& options) {
   require_options(name, options, check_capacity);
   if (!options.moe_pad_expert_input_to_capacity) return 0;
@@ -42,9 +41,8 @@ int64_t num_padded_capacities(const LayerContext& context, const std::string& na
   return std::max<int64_t>(1, ranks / sharing);
 }
 
-// The shared expert is an MLP with a switch of its own.
 LayerContext shared_expert_context(LayerContext context) {
-  // Computed again with the whole layer, it need not be once more.
+  // Recomputing the whole layer covers it.
   context.recompute.mlp = context.recompute.shared_experts && !context.recompute.moe;
   return context;
 }

@@ -1,11 +1,9 @@
-// A mixture of experts in the place of an MLP: router, dispatcher, grouped experts, and a shared expert that sees every
-// token.
+// A mixture of experts: router, dispatcher, grouped experts, and a shared expert for every token.
 //
 //   y[i] = sum over the experts j of token i of weights[i, j] expert_j(x[i]) + shared(x[i])
 //   expert(x) = down( act(gate x) * up x )   or   down( act(up x) )
 //
-// The tokens of a layer are split over tp while they are routed and dispatched, as sequence parallelism has them;
-// without it they are split here and gathered again.
+// Tokens are split over tp during routing and dispatch: by sequence parallelism, or else here, and gathered again.
 // Sources: Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088; Dai et al. 2024,
 // arXiv:2401.06066 (shared experts).
 #pragma once
@@ -27,27 +25,25 @@
 
 namespace megalith {
 
-// What only the builder of a model knows.
 struct MoeSite {
   ExpertNames names = {};
   double output_init_std = 0.02;  // of `down`
-  int64_t layer = 0;              // number in the whole model
-  // A form that no option names.
+  int64_t layer = 0;              // index in the whole model
   std::optional<ops::ExpertActivation> activation = {};
 };
 
-// The experts of this rank: gate_up (e_local * 2f, h) and down (e_local * h, f) of all of them in one tensor each, f
-// being this etp rank's part of an expert; with biases where add_bias_linear asks for them (nn/expert_placement.h).
+// This rank's experts in two tensors: gate_up (e_local * 2f, h) and down (e_local * h, f), f being this etp rank's part
+// of an expert; with biases under add_bias_linear (nn/expert_placement.h).
 class GroupedExperts : public Module {
  public:
-  // UserError when ep does not divide the experts, or etp an expert's width.
+  // UserError if ep does not divide the experts, or etp an expert's width.
   GroupedExperts(const LayerContext& context, const std::string& name, const LayerOptions& options,
                  const MoeSite& site);
 
-  // (n, h): this rank's part of the results, times the rows' weights. Experts without rows get gradients of zero.
+  // (n, h): this rank's part of the results, times the rows' weights. Experts without rows get zero gradients.
   at::Tensor forward(const ExpertRows& rows);
 
-  // As the targets of adapters are matched with them; none where all experts of a layer are one tensor.
+  // As matched against adapter targets; empty if all experts are one tensor.
   const std::vector<AdaptableLayer>& adaptable() const { return adaptable_; }
 
  private:
@@ -58,24 +54,22 @@ class GroupedExperts : public Module {
   ops::ExpertActivation activation_;
   Kernels kernels_;
   SelectiveRecompute policy_;
-  bool weighs_inputs_;  // rows count by the router's weight before the experts, not behind them
+  bool weighs_inputs_;  // the router's weights apply before the experts, not after
   std::unique_ptr<GroupedLinear> gate_up_, down_;
-  std::unique_ptr<ExpertAdapter> up_adapter_, down_adapter_;  // null: none
+  std::unique_ptr<ExpertAdapter> up_adapter_, down_adapter_;
   Parameter *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
-  int64_t first_bias_column_ = 0;  // of down_bias_
+  int64_t first_bias_column_ = 0;
   std::vector<AdaptableLayer> adaptable_;
 };
 
 class MoeLayer : public FeedForward {
  public:
   // name  canonical: "model.layers.0.mlp"
-  // UserError when the parallel sizes do not divide what they cut, and when experts are padded to their capacity, but
-  // ep x etp ranks are neither a part of one microbatch's ranks (tp x cp) nor those of several; and when the options do
-  // not fit one another.
+  // UserError if the parallel sizes do not divide what they cut, if options conflict, or if experts are padded to
+  // capacity but ep x etp ranks are neither a part of one microbatch's ranks (tp x cp) nor those of several.
   MoeLayer(const LayerContext& context, const std::string& name, const LayerOptions& options, const MoeSite& site);
 
-  // Router and experts keep what they are given: what is to be kept of x counts only where SelectiveRecompute::moe
-  // computes the layer again.
+  // x's Kept matters only if SelectiveRecompute::moe recomputes the layer: router and experts keep their own inputs.
   at::Tensor forward(const Activation& x, const ForwardContext& forward) override;
 
   ExpertRouter& router() { return router_; }
@@ -93,7 +87,7 @@ class MoeLayer : public FeedForward {
   TokenDispatcher dispatcher_;
   GroupedExperts experts_;
   bool overlaps_shared_expert_;
-  std::unique_ptr<Mlp> shared_;  // null without a shared expert
+  std::unique_ptr<Mlp> shared_;
 };
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Functions of the normalisation layers. The statistics are kept, the normalised activations are not.
+// Statistics are kept, normalised activations are not.
 #include "nn/norm.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +16,6 @@ namespace megalith {
 
 at::Tensor ResidualStream::sum() const { return residual.defined() ? delta + residual : delta; }
 
-// The weights are inputs only for the graph.
 struct NormFunction : torch::autograd::Function<NormFunction> {
   struct Call {
     Norm* layer;
@@ -41,9 +40,8 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
   }
 };
 
-// Without a residual the norm is the first of a model or of a pipeline's stage, and the stream passes it as it is. Both
-// gradients are added within the operator all the same, so that their sum is rounded once, and the gradients of a
-// pipeline have the bits of a model in one piece.
+// Without a residual (the first norm of a model or pipeline stage) the stream passes through. The operator still adds
+// both gradients, rounding once, for the bits of an undivided model.
 struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& delta,
                                                 const std::optional<at::Tensor>& residual, const at::Tensor& /*weight*/,
@@ -81,7 +79,7 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
     const auto saved = node->get_saved_variables();
     const at::Tensor& sum = saved[0];
     const c10::ArrayRef<at::Tensor> statistics(saved.data() + 1, saved.size() - 1);
-    // After the last norm of a model nothing reads the sum any more.
+    // Nothing reads the sum after a model's last norm.
     const at::Tensor dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(sum);
     const at::Tensor dsum = gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
     const auto [layer, has_residual] = held<std::pair<Norm*, bool>>(node);
@@ -94,7 +92,7 @@ Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden,
            int64_t num_heads)
     : options_(options), kernels_(context.kernels) {
   const int tp = context.groups->tp->size();
-  const bool is_of_heads = num_heads > 0;  // which see all tokens, also under sequence parallelism
+  const bool is_of_heads = num_heads > 0;  // which see all tokens even under sequence parallelism
   const int token_split = context.is_sequence_parallel && !is_of_heads ? tp : 1;
   const auto add = [&](const char* which, double value) {
     Placement placement = Placement::whole(name + which, {hidden});
@@ -124,7 +122,6 @@ Norm::Normalised Norm::normalise(const at::Tensor& x) const {
   return {y, {mean, inv_std}};
 }
 
-// dsum: what reached the residual sum x by other ways; may be undefined.
 at::Tensor Norm::differentiate(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
                                c10::ArrayRef<at::Tensor> statistics) const {
   const at::Tensor weight = bias_ == nullptr ? rms_weight() : weight_->data();

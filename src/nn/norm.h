@@ -1,5 +1,4 @@
-// Normalisation as a layer, by root mean square (ops/rms_norm) or by mean and variance (ops/layer_norm), by
-// itself and fused with the residual addition before it.
+// Normalisation layers (ops/rms_norm, ops/layer_norm), also fused with the preceding residual addition.
 #pragma once
 
 #include <string>
@@ -11,8 +10,7 @@
 
 namespace megalith {
 
-// The residual stream between two blocks: the sum so far, and what the last block adds to it. Keeping them apart lets
-// the addition fuse with the norm that follows.
+// The residual stream between two blocks, its sum and addend apart, so the addition can fuse with the next norm.
 struct ResidualStream {
   at::Tensor delta;     // (t, h)
   at::Tensor residual;  // (t, h); undefined before the first addition
@@ -23,19 +21,19 @@ struct ResidualStream {
 class Norm : public Module {
  public:
   // name       canonical, without `.weight` and, with kLayerNorm, `.bias`
-  // hidden     h; channels of a head, where heads are normed
-  // num_heads  rows of a token: heads of this rank, whose channels are normed each by themselves with one weight. tp
-  //            ranks have heads of their own, so the gradient is a sum over tp. 0: whole tokens, one row each.
-  // UserError when the options do not fit one another.
+  // hidden     h; for head norms, channels per head
+  // num_heads  rows per token: this rank's heads, normed separately with one weight, whose gradient is summed over tp;
+  //            0: whole tokens
+  // UserError if options conflict.
   Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options,
        int64_t num_heads = 0);
 
-  // x (t, h) -> (t, h), differentiable; of heads (t * heads, h)
+  // x (t, h) -> (t, h), differentiable; for heads (t * heads, h)
   at::Tensor forward(const Activation& x);
-  // Adds delta to the residual and returns the norm of the sum; the stream keeps the sum as its residual.
+  // Adds delta to the residual, which becomes the sum, and returns its norm.
   at::Tensor forward(ResidualStream& stream);
 
-  // The norm of x, computed again. What forward gave for a stream is that of the residual it left there.
+  // Recomputes the norm of x; after forward(stream), x is the residual.
   Kept again(Kept x) const;
 
   Parameter& weight() { return *weight_; }
@@ -44,14 +42,14 @@ class Norm : public Module {
   friend struct NormFunction;
   friend struct AddNormFunction;
 
-  // What backward needs beside x: the reciprocal deviation, and with kLayerNorm the mean before it.
+  // Kept for backward beside x: the reciprocal deviation, preceded with kLayerNorm by the mean.
   struct Normalised {
     at::Tensor y;
     std::vector<at::Tensor> statistics;
   };
   Normalised normalise(const at::Tensor& x) const;
-  // What an RMSNorm multiplies with. A weight that is kept less 1 is completed in its own dtype, which in bf16 rounds
-  // what lies below 2^-8; LayerNorm's operator does that itself.
+  // RMSNorm's factor. A weight stored minus 1 is completed in its own dtype, losing bits below 2^-8 in bf16;
+  // LayerNorm's operator does this itself.
   at::Tensor rms_weight() const;
   at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
                            c10::ArrayRef<at::Tensor> statistics) const;

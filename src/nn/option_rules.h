@@ -1,9 +1,8 @@
-// What the options of all layers share: what they mean to those who know none by name, the bounds of their sizes, and
-// what a layer does when a rule between them is broken.
+// Shared by the options of all layers: traits, bounds of sizes, and the check of rules.
 //
-// The structs of nn/*_options.h are what a person's options fill, in Megatron-LM's names, and what layers are built
-// from. The headers are free of torch's. Each topic has visit_…(), which declares its options, and check_…(), which
-// adds what is wrong with them to a list: the reader of a configuration reports all of it, a layer throws the first.
+// The structs of nn/*_options.h hold a user's options, in Megatron-LM's names, and layers are built from them. Their
+// headers are free of torch's. For each topic visit_…() declares the options and check_…() lists the broken rules: the
+// reader of a configuration reports all, a layer throws the first.
 #pragma once
 
 #include <cstdint>

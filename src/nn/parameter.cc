@@ -1,4 +1,3 @@
-// Parameter: initial values by counter, and the book-keeping of gradient contributions.
 #include "nn/parameter.h"
 
 #include <ATen/ATen.h>
@@ -21,8 +20,8 @@ T round_once(double value) {
   return static_cast<T>(value);
 }
 
-// To a float whose last bit is set when the value is not exact ("round to odd"): rounding that to 8 or 11 significant
-// bits gives what rounding the double once would.
+// Rounds to odd: sets the last bit if the value is inexact, so that rounding the float to 8 or 11 significant bits
+// equals rounding the double once.
 float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const auto bits = std::bit_cast<uint32_t>(nearest);
@@ -40,7 +39,6 @@ c10::Half round_once(double value) {
   return c10::Half(round_to_odd(value));
 }
 
-// Standard normal values of elements first, first + 1, …, or uniform ones in [-1, 1).
 void fill_drawn(Init::Kind kind, uint64_t key, uint64_t first, double* out, uint64_t count) {
   if (kind == Init::Kind::kNormal) return fill_normal(key, first, out, count);
   for (uint64_t i = 0; i < count; ++i) out[i] = 2 * uniform_at(key, first + i) - 1;
@@ -105,7 +103,7 @@ Parameter::Parameter(std::string name, Placement placement, const ParameterOptio
   if (options_.packing) {
     options_.is_trainable = false;
     packed_ = std::make_unique<PackedWeight>(name_, placement_, options_);
-    // A number for all, and none that a product could take for a weight.
+    // A NaN for all elements: no product can mistake it for a weight.
     value_ = at::full({}, std::numeric_limits<double>::quiet_NaN(), tensor_options).expand(placement_.local_shape);
     return;
   }
@@ -174,7 +172,7 @@ void Parameter::rebind(const at::Tensor& memory) {
 void Parameter::initialise(uint64_t seed) {
   if (value_.is_meta()) return;
   const at::Tensor target = is_packed() ? at::empty(placement_.local_shape, value_.options()) : data();
-  // Drawn on the CPU whatever the device, so that every device starts from the same bits.
+  // Always drawn on the CPU, so every device starts from the same bits.
   const at::Tensor drawn = target.is_cpu() && target.is_contiguous()
                                ? target
                                : at::empty(placement_.local_shape, target.options().device(at::kCPU));
@@ -221,7 +219,7 @@ void Parameter::close_grad() {
 
 void Parameter::release() {
   ++num_arrived_;
-  // Without any gradient the buffer is void: it is zeroed and flushed at the end of the step.
+  // Without any gradient the buffer is void; the end of the step zeroes and flushes it.
   if (is_last_microbatch_ && num_arrived_ == num_expected_ && !is_grad_empty_ && ready_hook_) ready_hook_(*this);
 }
 

@@ -1,8 +1,8 @@
-// Parameter: a rank's tensor with its Placement, its gradient buffer, and the count of contributions it waits for.
+// Parameter: a rank's tensor with its Placement, gradient buffer, and count of pending contributions.
 //
-// Every gradient goes through the Parameter into a buffer of a wider dtype (fp32; fp64 for fp64 models); autograd's own
-// .grad is not used. Autograd Functions take value() as an input, so that the graph knows the dependency, save the
-// Parameter (never its tensor), and return no gradient for it.
+// Gradients go into a buffer of a wider dtype (fp32; fp64 for fp64 models); autograd's .grad is not used. Autograd
+// Functions take value() as an input, so that the graph knows the dependency, save the Parameter (never its tensor),
+// and return no gradient for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,10 +21,9 @@
 namespace megalith {
 
 class Group;
-class PackedWeight;  // nn/packed_weight.h
+class PackedWeight;
 
-// How initial values are drawn: by (seed, canonical name, index in the canonical tensor), so any slice comes out the
-// same on whatever rank holds it.
+// Initial values are drawn by (seed, canonical name, index in the canonical tensor), so slices do not depend on ranks.
 struct Init {
   enum class Kind { kNormal, kConstant, kUniform } kind = Kind::kNormal;
   double value = 0.02;  // standard deviation, the constant, or the bound on both sides of 0
@@ -34,22 +33,20 @@ struct Init {
   static Init uniform(double bound) { return {Kind::kUniform, bound}; }
 };
 
-// What a parameter is to its model, for whoever treats parameters differently by it (optim/update_rule.h).
 enum class ParameterRole {
-  kVector,     // weights of norms, biases: elements act one by one
+  kVector,     // norm weights, biases: elementwise
   kMatrix,     // weights of linear layers and experts; a fused one holds several (see Placement)
-  kQkv,        // the queries', keys' and values' matrices in one
+  kQkv,        // q, k and v matrices in one
   kRouter,     // scores of experts
-  kEmbedding,  // a row a token or a position; also where it serves as the head
+  kEmbedding,  // a row per token or position; also if tied to the head
   kHead,
 };
 
-// For a frozen matrix whose values are held in four bits (nn/packed_weight.h).
+// For frozen matrices stored in four bits (nn/packed_weight.h).
 struct WeightPacking {
-  // The ranks with the other parts of these matrices, which are as large; null: all of them is here. Outlives the
-  // parameter.
+  // Ranks with the other, equally large parts of these matrices; null: all is here. Must outlive the parameter.
   Group* ranks = nullptr;
-  int cut_dim = 0;  // of a matrix, along which it is cut over them: 0, its rows, or 1
+  int cut_dim = 0;  // cut over them along this dim of a matrix: 0, its rows, or 1
   Kernels kernels = Kernels::kFused;
 };
 
@@ -61,7 +58,7 @@ struct ParameterOptions {
   double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
   ParameterRole role = ParameterRole::kVector;
   bool is_adapter = false;  // beside the model's own weights, which may be frozen (nn/low_rank_adapter.h)
-  std::optional<WeightPacking> packing = std::nullopt;  // never trainable then
+  std::optional<WeightPacking> packing = std::nullopt;
 };
 
 class Parameter {
@@ -77,31 +74,28 @@ class Parameter {
   bool is_trainable() const { return options_.is_trainable; }
   void set_trainable(bool trainable);
 
-  // Files may carry the tensors whose canonical names begin with `prefix` without it: Placement gets these aliases.
+  // Adds aliases to canonical names that begin with `prefix`, for files that omit it.
   void add_aliases_without(std::string_view prefix);
-  // The same for other names of a tensor by its canonical one.
   void add_aliases(const std::function<std::vector<std::string>(const std::string& name)>& names_of);
 
-  // The local tensor, an autograd leaf that requires a gradient when trainable. Packed: only its shape, dtype and
-  // device.
+  // The local tensor, an autograd leaf that requires a gradient when trainable. Packed: only shape, dtype and device.
   const at::Tensor& value() const { return value_; }
   // The same storage without autograd, to read into and to update. InternalError when packed.
   at::Tensor data() const;
 
   bool is_packed() const { return packed_ != nullptr; }
-  // What products read: data(), or what is packed, computed anew in memory of its own.
+  // For products: data(), or packed values unpacked anew.
   at::Tensor unpacked() const;
-  // The values from now on: of the local shape, the parameter's dtype and device. All ranks of the packing at once.
+  // Replaces the values: local shape, the parameter's dtype and device. Collective over the packing's ranks.
   void pack(const at::Tensor& values);
-  // What is held of the value on this rank.
   int64_t num_bytes() const;
 
-  // Moves the value, contents kept, into memory of the same shape, dtype and device: a view of a larger buffer. value()
-  // stays the same autograd leaf; what data() gave before is no longer the parameter's.
+  // Moves the value into memory of the same shape, dtype and device (a view of a larger buffer). value() stays the same
+  // autograd leaf; earlier data() is no longer the parameter's.
   void rebind(const at::Tensor& memory);
 
-  // The value lies in this memory from now on (local shape, the parameter's dtype); nothing is copied. FSDP empties and
-  // refills the memory's storage: while it is empty only the shape may be asked for.
+  // Places the value in this memory (local shape, the parameter's dtype) without copying. FSDP empties and refills the
+  // storage: while it is empty only the shape may be read.
   void place_in(const at::Tensor& memory);
 
   // Fills data(), or packs, by options().init; padding becomes zero.
@@ -111,31 +105,31 @@ class Parameter {
   at::ScalarType grad_dtype() const { return value_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
   // Local shape, grad_dtype(); a view of a bucket. Not for frozen parameters.
   void attach_grad_buffer(at::Tensor buffer);
-  // A contribution that comes afterwards is an InternalError.
+  // Later contributions are InternalErrors.
   void detach_grad_buffer() { grad_.reset(); }
   bool has_grad_buffer() const { return grad_.defined(); }
   const at::Tensor& grad() const { return grad_; }
 
-  // A new step: the buffer's content is void, the first contribution overwrites it.
+  // The buffer's content becomes void: the first contribution overwrites it.
   void begin_step();
-  // A forward pass will send one gradient (called by the Functions when a graph is built, not by recomputed forwards).
+  // Announces one gradient. Called by Functions when a graph is built, not in recomputed forwards.
   void expect_contribution() { ++num_expected_; }
-  // Contributions are coming that will be announced in backward only (nn/recompute.h): until as many releases the
-  // parameter is not ready. A release that comes last acts as the last contribution does.
+  // Delays readiness for contributions that only backward will announce (nn/recompute.h), until as many releases. A
+  // final release acts as a last contribution.
   void hold() { ++num_expected_; }
   void release();
 
-  // Where a kernel sums this contribution: overwrite when !accumulate. Marks the buffer as holding a gradient.
+  // The buffer to add a contribution to, or to overwrite if !accumulate. open_grad() marks it as holding a gradient.
   struct GradTarget {
     at::Tensor buffer;
     bool accumulate;
   };
   GradTarget open_grad();
-  // The contribution is complete; calls the ready hook when it was the last expected one of the last microbatch.
+  // Completes the contribution; the last expected one of the last microbatch calls the ready hook.
   void close_grad();
   // open, copy or add (any floating dtype, local shape), close.
   void add_grad(const at::Tensor& gradient);
-  // Without contributions in this step the buffer is zeroed. Called for every parameter at the end of the step.
+  // Zeroes the buffer if nothing contributed in this step. Called for every parameter.
   void finish_step();
 
   bool is_grad_empty() const { return is_grad_empty_; }
@@ -147,7 +141,7 @@ class Parameter {
   Placement placement_;
   ParameterOptions options_;
   at::Tensor value_, grad_;
-  std::unique_ptr<PackedWeight> packed_;  // null: value_ has the values
+  std::unique_ptr<PackedWeight> packed_;
   bool is_grad_empty_ = true, is_last_microbatch_ = true;
   int64_t num_expected_ = 0, num_arrived_ = 0;
   std::function<void(Parameter&)> ready_hook_;

@@ -1,4 +1,4 @@
-// Arithmetic on boxes: the only place that knows how canonical and local coordinates relate.
+// Box arithmetic: the only place that relates canonical and local coordinates.
 #include "nn/placement.h"
 
 #include <fmt/ranges.h>
@@ -29,7 +29,7 @@ std::string text(const Box& box) {
   return fmt::format("[{}]+[{}]", fmt::join(box.offset, ","), fmt::join(box.extent, ","));
 }
 
-// The parts of `box` outside `hole`, appended to `out`: one slab on either side in each dimension in turn.
+// Appends the parts of `box` outside `hole`: one slab on either side in each dimension.
 void subtract(const Box& box, const Box& hole, std::vector<Box>& out) {
   const Box common = intersect(box, hole);
   if (common.is_empty()) {
@@ -51,7 +51,6 @@ void subtract(const Box& box, const Box& hole, std::vector<Box>& out) {
   }
 }
 
-// Elements [begin, end) of the sub-tensor that `index` fixes in the leading dims.
 void append_flat_range(const std::vector<int64_t>& shape, std::vector<int64_t>& index, int64_t begin, int64_t end,
                        std::vector<Box>& out) {
   if (begin == end) return;

@@ -1,4 +1,4 @@
-// See projection_norm.h. One rank has the operator; several compute with the sums of all of them.
+// One rank uses the operator; several compute with summed statistics.
 #include "nn/projection_norm.h"
 
 #include <ATen/ATen.h>
@@ -12,7 +12,6 @@
 
 namespace megalith {
 
-// The weight is an input only for the graph.
 struct ProjectionNormFunction : torch::autograd::Function<ProjectionNormFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
                             ProjectionNorm* layer) {
@@ -77,7 +76,7 @@ at::Tensor ProjectionNorm::differentiate(const at::Tensor& dy, const at::Tensor&
     const at::Tensor g = dy.to(wide) * weight.to(wide);
     const at::Tensor products = (g * normed).sum(-1, /*keepdim=*/true);
     Work sum = tp_->all_reduce(products, ReduceOp::kSum, weight_->name());
-    // The forward multiplied the rounded values, so that is what the weight's gradient sees.
+    // The forward multiplied the rounded values, so the weight's gradient must too.
     dweight = (dy.to(wide) * normed.to(x.scalar_type()).to(wide)).sum(0);
     sum.wait();
     dx = ((g - normed * (products / static_cast<double>(channels_))) * scale).to(x.scalar_type());

@@ -1,11 +1,9 @@
-// The root-mean-square norm of a whole projection, such as all queries of a token (OLMo 2), whose channels the tp ranks
-// share:
+// The root-mean-square norm of a whole projection, such as all queries of a token (OLMo 2), split over tp:
 //
 //   y = round(x / sqrt(mean over the channels of all ranks of x^2 + eps)) * weight          as ops/rms_norm
 //
-// A rank has its heads' channels and their weights. The ranks sum one number a token in each direction: the squares in
-// forward, the product of gradient and output in backward.
-// Source: OLMo team 2024, arXiv:2501.00656; the norm is Zhang & Sennrich 2019, arXiv:1910.07467.
+// Ranks sum one number per token in each direction: squares in forward, gradient times output in backward. Source: OLMo
+// team 2024, arXiv:2501.00656; the norm is Zhang & Sennrich 2019, arXiv:1910.07467.
 #pragma once
 
 #include <string>
@@ -24,7 +22,7 @@ class ProjectionNorm : public Module {
   // UserError unless the options' normalization is RMSNorm.
   ProjectionNorm(const LayerContext& context, const std::string& name, int64_t channels, const NormOptions& options);
 
-  // x (t, channels / tp), contiguous -> alike, differentiable. The ranks of tp have the same tokens.
+  // x (t, channels / tp), contiguous -> same shape, differentiable. tp ranks have the same tokens.
   at::Tensor forward(const at::Tensor& x);
 
  private:
@@ -35,11 +33,11 @@ class ProjectionNorm : public Module {
     at::Tensor inv_rms;  // (t) wide
   };
   Normalised normalise(const at::Tensor& x) const;
-  // To x; the weight's goes to the Parameter.
+  // Returns the gradient of x; the weight's goes to the Parameter.
   at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& inv_rms) const;
 
   double epsilon_;
-  int64_t channels_;  // of all ranks
+  int64_t channels_;
   Group* tp_;
   Kernels kernels_;
   Parameter* weight_;

@@ -1,4 +1,4 @@
-// One autograd Function around a body, with a backward pass of its own inside its backward.
+// One autograd Function around a body, whose backward runs a backward pass of its own.
 #include "nn/recompute.h"
 
 #include <ATen/core/grad_mode.h>
@@ -17,8 +17,8 @@ namespace megalith {
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   struct Call {
     BlockBody body;
-    KeepInputs keep;                     // until it was used
-    std::vector<Parameter*> parameters;  // trainable
+    KeepInputs keep;
+    std::vector<Parameter*> parameters;
     std::vector<bool> is_input_defined, is_output_defined, needs_gradient;
     std::vector<Kept> kept;
   };
@@ -33,7 +33,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     return slots;
   }
 
-  // anchor: a parameter, so that there is a graph also where no input needs a gradient.
+  // anchor: a parameter, so that there is a graph even if no input needs a gradient.
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::TensorList& inputs,
                                                 const std::optional<at::Tensor>& /*anchor*/,
                                                 const std::shared_ptr<Call>& call) {
@@ -58,7 +58,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
     Call& call = *held<std::shared_ptr<Call>>(node);
-    // The graph outlives this call: what was kept must not live as long.
+    // The graph outlives this call; what was kept must not.
     std::vector<Kept> kept = std::exchange(call.kept, {});
     MEGALITH_CHECK(kept.size() == call.needs_gradient.size(),
                    "{} inputs are kept of {}: a second backward through one graph?", kept.size(),
@@ -82,7 +82,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     for (Parameter* parameter : call.parameters) parameter->release();
     torch::autograd::variable_list result;
     for (const at::Tensor& leaf : leaves) result.push_back(leaf.grad());
-    result.resize(leaves.size() + 2);  // anchor and call
+    result.resize(leaves.size() + 2);
     return result;
   }
 };

@@ -1,7 +1,6 @@
-// Recomputation of a body: its first pass keeps only the inputs, backward runs it again and differentiates that run.
+// Recomputation: the first pass keeps only the inputs; backward runs the body again and differentiates that.
 //
-// Dropout is counter-based (core/philox.h), so nothing of a generator is kept: the second run drops the same elements.
-// Source: Chen et al. 2016, arXiv:1604.06174.
+// Dropout is counter-based (core/philox.h), so no generator state is kept. Source: Chen et al. 2016, arXiv:1604.06174.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,18 +13,17 @@
 
 namespace megalith {
 
-// What is kept of a body's inputs between its two runs: gets them, detached, after the first run, and says for each
-// what gives it back (on its device, the same bits) before the second.
+// Called with the inputs, detached, after the first run; returns for each what restores it (on its device, the same
+// bits) before the second.
 using KeepInputs = std::function<std::vector<Kept>(const std::vector<at::Tensor>& inputs)>;
 
 // body(inputs), differentiable; entries of inputs and outputs may be undefined.
 //
-// parameters  those that the body sends gradients to, among others perhaps. From the first pass until the end of this
-//             body's backward none of them becomes ready (Parameter::hold), for their contributions are announced in
-//             backward only.
+// parameters  include those to which the body sends gradients. None becomes ready between the first pass and the end of
+//             the body's backward (Parameter::hold), because contributions are announced only in backward.
 // keep        null: the inputs stay where they are
-// Bodies may be nested: in the first pass of the outer one an inner one records nothing, in its second pass the inner
-// one keeps its own inputs. Without a graph to record it is body(inputs) and no more.
+// Bodies may nest: in the outer one's first pass an inner one records nothing, in its second it keeps its own inputs.
+// Without a graph to record this is just body(inputs).
 std::vector<at::Tensor> recomputed(const BlockBody& body, const std::vector<at::Tensor>& inputs,
                                    const std::vector<Parameter*>& parameters, const KeepInputs& keep = {});
 

@@ -1,4 +1,3 @@
-// See retrieval_head.h.
 #include "nn/retrieval_head.h"
 
 #include <ATen/ATen.h>
@@ -17,8 +16,8 @@ namespace {
 
 constexpr const char* kLabel = "vectors of texts";
 
-// For each row how many texts are better than its own, the first of those that are equal being the best: vectors that
-// are all alike are right by chance only.
+// For each row, the number of texts ranked above its own. Ties rank lower indices first, so identical vectors are right
+// only by chance.
 at::Tensor places_of(const at::Tensor& scores, const at::Tensor& own) {
   const at::Tensor right = scores.gather(1, own.unsqueeze(1));
   const at::Tensor comes_before = at::arange(scores.size(1), own.options()).unsqueeze(0).lt(own.unsqueeze(1));
@@ -27,7 +26,7 @@ at::Tensor places_of(const at::Tensor& scores, const at::Tensor& own) {
 
 }  // namespace
 
-// The rows of all ranks; the gradient of this rank's is the sum of what all of them give for it.
+// The rows of all ranks; the gradient is summed over them.
 struct GatherRowsFunction : torch::autograd::Function<GatherRowsFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& rows, Group* ranks) {
     hold(node, ranks);

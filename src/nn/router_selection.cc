@@ -1,4 +1,3 @@
-// See router_selection.h.
 #include "nn/router_selection.h"
 
 #include <ATen/ATen.h>
@@ -50,8 +49,8 @@ at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights,
                            int64_t capacity) {
   const at::NoGradGuard no_grad;
   if (experts.is_meta()) return at::empty(experts.sizes(), experts.options().dtype(at::kBool));
-  // Pairs in the order of preference, then, which stable sorting keeps, by expert. An expert is chosen once by a token,
-  // so the order of pairs is that of tokens.
+  // Pairs by preference, then by expert, which stable sorting preserves. A token picks an expert at most once, so pairs
+  // are in token order.
   const at::Tensor by_expert = experts.reshape({-1});
   at::Tensor sorted, order;
   if (weights.defined()) {

@@ -1,4 +1,4 @@
-// What the options make of a router: the form of its decision (ops/router), and which choices fit a capacity.
+// From options to the router's decision (ops/router) and capacity.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,14 +10,13 @@
 
 namespace megalith {
 
-// How scores become choices and weights.
 ops::RouterForm router_form(const RouterOptions& options);
 
-// Rows that an expert takes at most: ceil(num_tokens k / e factor); 0 without a capacity.
+// Most rows per expert: ceil(num_tokens k / e factor); 0 without a capacity.
 int64_t expert_capacity(int64_t num_tokens, const RouterOptions& options);
 
-// (n, k) bool: for each expert the `capacity` pairs of the highest weights (n, k), of equal ones the earlier rows';
-// without weights those of the earliest rows. It takes the tokens of a whole microbatch.
+// (n, k) bool: for each expert the `capacity` pairs with the highest weights (n, k), ties to earlier rows; without
+// weights the earliest rows. For the tokens of a whole microbatch.
 at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t num_experts, int64_t capacity);
 
 }  // namespace megalith

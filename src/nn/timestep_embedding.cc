@@ -1,4 +1,3 @@
-// See timestep_embedding.h.
 #include "nn/timestep_embedding.h"
 
 #include <ATen/ATen.h>

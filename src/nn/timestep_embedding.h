@@ -1,4 +1,4 @@
-// A number as a vector: sines and cosines of it, and the two linear layers that read those.
+// A number as a vector: its sines and cosines, and the two linear layers that read those.
 //
 //   a_i = 1000 t exp(-ln(10000) i / (c / 2)), i < c / 2;  embedding = [cos a | sin a]
 //   vec = Linear(SiLU(Linear(embedding)))
@@ -16,10 +16,10 @@
 
 namespace megalith {
 
-// t (b) fp32 or fp64 -> (b, channels) in `dtype`; angles in the dtype of t. channels is even.
+// t (b) fp32 or fp64 -> (b, channels) in `dtype`; angles in t's dtype. channels is even.
 at::Tensor timestep_embedding(const at::Tensor& t, int64_t channels, at::ScalarType dtype);
 
-// Linear -> SiLU -> Linear of a vector of each sample, whole on every rank.
+// Linear -> SiLU -> Linear of a vector per sample, whole on every rank.
 class VectorEmbedding : public Module {
  public:
   // name  canonical, with `.linear_1` and `.linear_2` below it

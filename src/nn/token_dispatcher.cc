@@ -1,10 +1,9 @@
-// Both forms sort rows by maps (ops/token_permutation). The all-to-all sorts twice: the sender by expert, so that the
-// rows of each rank lie together, and the receiver what came from several ranks; the all-gather once, after it.
+// Both forms sort rows by maps (ops/token_permutation). The all-to-all sorts twice: the sender by expert, so that each
+// rank's rows are contiguous, and the receiver by expert across ranks; the all-gather once, afterwards.
 //
-// How many rows are dropped only the device knows, and the host must know how many there are. With padding they are as
-// many as the capacity allows. Without it, all rows that could be kept stay: those that are not become rows of zeros
-// behind the last expert's, which counts them as its own, so that every row is some expert's and nothing is undefined.
-// They are no more than without a capacity. On a processor the host reads how many there are, and leaves them out.
+// Only the device knows how many rows are dropped, but the host must know the number of rows. With padding it is the
+// capacity. Without, all candidates stay: dropped ones become zero rows counted to the last expert, so every row
+// belongs to an expert and nothing is undefined. On a CPU the host reads the number and removes them.
 #include "nn/token_dispatcher.h"
 
 #include <ATen/ATen.h>
@@ -22,8 +21,8 @@
 
 namespace megalith {
 
-// The gradients of the permutations are each other. The references get nodes too: ATen's autograd would leave the graph
-// where there are no rows, and a rank without rows takes part in the exchanges of backward all the same.
+// The permutations are each other's gradients. References get nodes too: ATen's autograd would leave the graph without
+// rows, but a rank without rows must still take part in backward's exchanges.
 struct PermuteRowsFunction : torch::autograd::Function<PermuteRowsFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& source,
                             const at::Tensor& slots, Kernels kernels) {
@@ -54,7 +53,7 @@ struct CombineRowsFunction : torch::autograd::Function<CombineRowsFunction> {
 
 namespace {
 
-// Where the rows of t tokens are, sorted by expert, when each of a token's k pairs has `copies` rows.
+// The rows of t tokens, sorted by expert; each of a token's k pairs has `copies` rows.
 struct RowOrder {
   at::Tensor source;   // (n): the token of each row, -1 for padding
   at::Tensor pairs;    // (n): its pair
@@ -62,7 +61,6 @@ struct RowOrder {
   at::Tensor offsets;  // (e + 1): rows before each expert
   int64_t copies = 1;
 
-  // Rows of t tokens and their sums.
   at::Tensor permute(const at::Tensor& x, Kernels kernels) const {
     return is_recording({x}) ? PermuteRowsFunction::apply(x, source, slots, kernels)
                              : ops::permute_tokens(x, source, kernels);
@@ -82,15 +80,14 @@ struct RowOrder {
   }
 };
 
-// The first n rows of the map.
 void cut_rows(RowOrder& order, int64_t n) {
   order.source = order.source.narrow(0, 0, n);
   order.pairs = order.pairs.narrow(0, 0, n);
 }
 
 struct RowLimits {
-  int64_t rows_per_expert = 0;  // with padding; 0: none is wanted
-  int64_t most_rows = 0;        // that all experts get together, without padding; -1: the host is to read how many
+  int64_t rows_per_expert = 0;  // with padding; 0: none
+  int64_t most_rows = 0;        // of all experts together, without padding; -1: the host is to read it
 };
 
 RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep, const RowLimits& limits,
@@ -102,7 +99,7 @@ RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::T
   RowOrder order{.source = sorted.source, .pairs = sorted.pairs, .slots = sorted.slots, .offsets = sorted.offsets};
   if (experts.is_meta()) return order;
   if (is_padded) {
-    if (sorted.counts.is_cpu()) {  // a GPU would have to wait for the answer
+    if (sorted.counts.is_cpu()) {  // on a GPU this would synchronise
       const int64_t most = sorted.counts.max().item<int64_t>();
       MEGALITH_CHECK(most <= limits.rows_per_expert, "an expert gets {} rows, but its capacity is {}", most,
                      limits.rows_per_expert);
@@ -127,17 +124,17 @@ RowOrder order_of_rows(const RowOrder& like, int64_t rows, int64_t copies) {
           .copies = copies};
 }
 
-// `rows` over `parts`, the first ones one more where they do not come out even.
+// Splits `rows` evenly; the first parts take the remainder.
 std::vector<int64_t> even_parts(int64_t rows, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), rows / parts);
   for (int64_t i = 0; i < rows % parts; ++i) ++sizes[static_cast<size_t>(i)];
   return sizes;
 }
 
-// slots, which point to rows, pointing to where each row lies now: rows (n, copies) -> (t, k copies).
+// Redirects slots to where each row is now: rows (n, copies) -> (t, k copies).
 at::Tensor moved_slots(const at::Tensor& slots, const at::Tensor& rows) {
   const int64_t n = rows.size(0), copies = rows.size(1);
-  // A row behind the last one stands for dropped pairs.
+  // An extra last row for dropped pairs.
   const at::Tensor places = at::cat({rows, at::full({1, copies}, -1, rows.options())});
   const at::Tensor from = slots.masked_fill(slots < 0, n).view(-1);
   return places.index_select(0, from).view({slots.size(0), slots.size(1) * copies});
@@ -148,7 +145,7 @@ at::Tensor moved_map(const at::Tensor& map, const at::Tensor& rows, int64_t num_
   return at::full({num_rows}, -1, map.options()).index_copy_(0, rows.reshape(-1), repeated);
 }
 
-// Rows sorted by expert as they are sent: those for an ep rank, once for each of its etp ranks. row_counts (ep).
+// Rows sorted by expert, repeated for each of the etp ranks of their ep rank. row_counts (ep).
 RowOrder repeated_rows(const RowOrder& order, const at::Tensor& row_counts, int64_t etp) {
   if (etp == 1) return order;
   if (row_counts.is_meta()) return order_of_rows(order, order.source.size(0) * etp, etp);
@@ -176,8 +173,8 @@ std::vector<int64_t> numbers_of(const at::Tensor& on_cpu) {
 }  // namespace
 
 struct TokenDispatcher::Dispatched {
-  std::optional<RowOrder> sent;  // of the all-to-all: the rows that this rank's tokens became
-  // From what arrived to the rows of the experts; source is undefined where the two are the same.
+  std::optional<RowOrder> sent;  // of the all-to-all: rows sent for this rank's tokens
+  // From arrived rows to the experts' rows; source is undefined if they are the same.
   RowOrder order;
   std::optional<TokenExchange> way_back;  // of the results
 };
@@ -214,13 +211,12 @@ ExpertRows TokenDispatcher::dispatch(const at::Tensor& x, const ExpertRouter::Ro
   return {arrived.x, arrived.weights.squeeze(1), order.offsets};
 }
 
-// Gives the rows of this rank's experts and their weights (n, 1), in the order of the ranks they come from.
+// Returns this rank's experts' rows and weights (n, 1), in source-rank order.
 TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, const ExpertRouter::Routing& routing,
                                                         int64_t rows_per_expert, const std::function<void()>& meanwhile,
                                                         Dispatched& state) const {
   const int64_t size = group_->size(), num_local = div_exact(num_experts_, ep_);
   const ops::ExpertOrder by_expert = ops::sort_all_by_expert(routing.experts, num_experts_, routing.keep, kernels_);
-  // (rank, local expert of it): rows that go there, and that come here from there.
   const at::Tensor sent =
       by_expert.counts.view({ep_, 1, num_local}).expand({ep_, etp_, num_local}).reshape({size, -1}).contiguous();
   const at::Tensor coming = group_->exchanged(sent, {}, {}, name_ + " counts");
@@ -228,13 +224,13 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
   if (x.is_meta()) {
     exchange.out_splits = exchange.in_splits = even_parts(by_expert.source.size(0) * etp_, size);
   } else {
-    // The host waits for the device here: it must know what it receives.
+    // The host synchronises here: it must know how much it receives.
     const at::Tensor splits = at::stack({coming.sum(1), sent.sum(1)}).cpu();
     exchange.out_splits = numbers_of(splits[0]);
     exchange.in_splits = numbers_of(splits[1]);
   }
   RowOrder sent_once{.source = by_expert.source, .pairs = by_expert.pairs, .slots = by_expert.slots};
-  // What was dropped is not sent: how much, the splits say.
+  // Dropped rows are not sent; the splits say how many.
   if (!x.is_meta()) cut_rows(sent_once, total(exchange.in_splits) / etp_);
   state.sent = repeated_rows(sent_once, by_expert.counts.view({ep_, num_local}).sum(1), etp_);
   state.way_back = exchange.reversed().labelled(name_ + " results");
@@ -254,12 +250,12 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
   } else {
     state.order.offsets = at::arange(2, coming.options()) * num_rows;
   }
-  // Waited for last, the rows are the first that backward sends.
+  // Waited for last, so that backward sends the rows first.
   const at::Tensor arrived_weights = weights.wait();
   return {rows.wait(), arrived_weights};
 }
 
-// Gives the tokens of all ranks and their weights (tokens, k).
+// Returns all ranks' tokens and weights (tokens, k).
 TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, const ExpertRouter::Routing& routing,
                                                         int64_t rows_per_expert, const std::function<void()>& meanwhile,
                                                         Dispatched& state) const {
@@ -277,7 +273,7 @@ TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, con
   const at::Tensor local = all_experts.wait() - first;
   const bool are_all_here = x.is_meta() || (ep_ == 1 && !routing.keep.defined());
   const at::Tensor is_here = are_all_here ? at::Tensor() : local.ge(0).logical_and_(local.lt(num_local));
-  // Several ep ranks have the experts of all that were gathered: to keep room for all would be so many times too much.
+  // With several ep ranks, room for every gathered token would be that many times too much.
   const RowLimits limits{rows_per_expert, ep_ == 1 ? local.numel() : -1};
   state.order = sorted_rows(local.clamp(0, num_local - 1), num_local, is_here, limits, kernels_);
   if (x.is_meta() && rows_per_expert == 0)

@@ -1,13 +1,11 @@
-// The way of tokens to the ranks that hold their experts, and back.
+// Moves tokens to the ranks that hold their experts, and back. Experts are split over ep, e / ep each in ascending
+// order, and cut over etp; every rank of etp x ep has its own tokens. Rows arrive sorted by local expert, source rank,
+// token.
 //
-// The experts of a layer lie over the ep ranks, e / ep on each in ascending order, and each is cut over the etp ranks.
-// Every rank of etp x ep has tokens of its own. Rows reach the experts sorted by local expert; within one by the rank
-// they come from, and by token.
+//   all-to-all   rows go to the etp ranks of their expert's ep rank, and partial results come back
+//   all-gather   all ranks of etp x ep get all tokens and pick their experts' rows; results are scattered
 //
-//   all-to-all   each row is sent to the etp ranks of its expert's ep rank, and their parts of the result come back
-//   all-gather   all ranks of etp x ep get all tokens, and choose the rows of their experts; results are scattered
-//
-// All forms are differentiable and differ only in the order of sums. One rank exchanges nothing.
+// All forms are differentiable and differ only in the order of sums.
 // Source: Lepikhin et al. 2020, arXiv:2006.16668; Gale et al. 2022, arXiv:2211.15841 (no dropping, no padding).
 #pragma once
 
@@ -21,10 +19,10 @@
 
 namespace megalith {
 
-// What the experts of a rank get.
+// The inputs of a rank's experts.
 struct ExpertRows {
   at::Tensor x;        // (n, h)
-  at::Tensor weights;  // (n) wide: the router's, by which each row's result counts; differentiable
+  at::Tensor weights;  // (n) wide: the router's weights of the results; differentiable
   at::Tensor offsets;  // (local experts + 1) int64
 };
 
@@ -34,20 +32,20 @@ class TokenDispatcher {
   // num_experts  of the whole; ep divides it
   TokenDispatcher(const LayerContext& context, DispatcherKind kind, std::string name, int64_t num_experts);
 
-  // x (t, h): this rank's tokens; for all-gather every rank has as many.
-  // rows_per_expert: rows of padding (zeros, of weight zero) bring each local expert to so many; 0: none.
-  // meanwhile: computed while the tokens are on their way, and its backward while their gradients are; may be empty.
-  // state: what combine() needs.
+  // x (t, h): this rank's tokens; all-gather needs equally many on every rank.
+  // rows_per_expert: pads each local expert to this many with zero rows of weight zero; 0: no padding
+  // meanwhile: runs while tokens are in flight, and its backward while their gradients are; may be empty
+  // state: for combine()
   struct Dispatched;
   ExpertRows dispatch(const at::Tensor& x, const ExpertRouter::Routing& routing, int64_t rows_per_expert,
                       const std::function<void()>& meanwhile, std::shared_ptr<Dispatched>& state) const;
 
-  // y (n, h): results of the rows, weighted already, of this etp rank's part of its experts -> (t, h): for each token
-  // of dispatch() the sum of its experts' results, over their parts too.
+  // y (n, h): weighted results from this etp rank's part of its experts -> (t, h): each token's sum over its experts
+  // and their parts.
   at::Tensor combine(const at::Tensor& y, const std::shared_ptr<Dispatched>& state) const;
 
  private:
-  // The forms of dispatch(): they give what has arrived, and leave in `state` which of it is whose row.
+  // The forms of dispatch(): return what arrived, and record its order in `state`.
   struct Arrived {
     at::Tensor x, weights;
   };

@@ -1,4 +1,3 @@
-// See token_exchange.h.
 #include "nn/token_exchange.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// A transfer with both its ends: the input must stay as it is until the work is done.
+// Holds both ends: the input must stay unchanged until the work is done.
 struct ExchangeUnderWay {
   at::Tensor in, out;
   Work work;
@@ -54,12 +53,12 @@ ExchangeUnderWay issue(const TokenExchange& exchange, const at::Tensor& x) {
   return sent;
 }
 
-// This rank's rows of x in equal parts of rows_of_part, zeros behind the last row. Shares memory where it can.
+// Shares memory with x if it can.
 at::Tensor part_of_tokens(const at::Tensor& x, const Group& group) {
   const int64_t rows_of_part = div_up(x.size(0), group.size());
   const int64_t first = std::min(group.rank() * rows_of_part, x.size(0));
   const int64_t count = std::min(rows_of_part, x.size(0) - first);
-  // A tensor of its own, not a view: it is the output of a Function.
+  // The output of a Function must not be a view.
   const at::Tensor part = x.narrow(0, first, count).variable_data();
   if (count == rows_of_part) return part;
   at::Tensor padded = at::zeros_like(empty_rows(x, rows_of_part));
@@ -88,13 +87,13 @@ TokenExchange TokenExchange::labelled(std::string text) const {
 
 struct TokensUnderWay::State {
   TokenExchange exchange;
-  ExchangeUnderWay sent;  // forward's, and later backward's
+  ExchangeUnderWay sent;  // forward's, later backward's
 };
 
 struct StartExchangeFunction : torch::autograd::Function<StartExchangeFunction> {
   using State = std::shared_ptr<TokensUnderWay::State>;
 
-  // Gives what was sent, because between the nodes there is its gradient: memory that the reverse exchange fills.
+  // Returns the sent tensor: between the nodes it stands for its gradient, memory that the reverse exchange fills.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const State& state) {
     hold(node, state);
     state->sent = issue(state->exchange, x);
@@ -144,7 +143,6 @@ at::Tensor exchanged(TokenExchange exchange, const at::Tensor& x) {
   return start_exchange(std::move(exchange), x).wait();
 }
 
-// The group and label of a split or join, and the tokens of the whole.
 struct SharedTokens {
   Groups::Pointer group;
   std::string label;

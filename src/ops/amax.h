@@ -1,17 +1,17 @@
-// The largest absolute value that an operator takes on its way, for scales of eight bits (ops/fp8_cast).
+// The largest absolute value that an operator finds on its way, for eight-bit scales (ops/fp8_cast).
 //
-// amax (0-d) wide, not negative: becomes max(amax, |y|), and NaN for good from the first NaN on. Undefined: nobody
-// asks. It is the same in any order of elements.
+// amax (0-d) wide, not negative: becomes max(amax, |y|); NaN is sticky. Independent of the order of elements.
+// Undefined: not computed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace megalith::ops {
 
-// UserError when a defined amax is not such a scalar beside x.
+// UserError unless a defined amax is such a scalar on x's device.
 void check_amax(const char* op, const at::Tensor& amax, const at::Tensor& x);
 
-// In ATen's operators, on any device; on meta nothing.
+// In ATen's operators, on any device; nothing on meta.
 void raise_amax(const at::Tensor& amax, const at::Tensor& y);
 
 }  // namespace megalith::ops

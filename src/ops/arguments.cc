@@ -1,4 +1,3 @@
-// Messages of argument checks.
 #include "ops/arguments.h"
 
 #include <c10/core/ScalarType.h>

@@ -1,4 +1,4 @@
-// What the choice among an operator's tables needs besides templates.
+// The parts of choosing a table that need no templates.
 #include "ops/operator.h"
 
 #include <ATen/core/grad_mode.h>

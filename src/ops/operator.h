@@ -1,13 +1,13 @@
-// An operator is a table of functions, and there are up to five of these tables.
+// An operator is up to five tables of functions:
 //
 //   reference  composed from ATen, on any device: the definition, and what the others are compared with
 //   cpu        vectorised loops
 //   meta       the shapes and dtypes of the results
-//   gpu        our own kernels, where they are compiled in
-//   gpu_aten   LibTorch's own calls, where they are better than the reference
+//   gpu        our own kernels, if compiled in
+//   gpu_aten   LibTorch's own calls, where better than the reference
 //
-// Each operator defines its table's type and says in its .cc file which tables it has. A tensor's device and `kernels`
-// choose among them: nothing is registered anywhere.
+// Each operator defines its table's type and names its tables in its .cc file. A tensor's device and `kernels` choose
+// among them; there is no registry.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,10 +33,10 @@ struct Implementation {
   Origin origin;
 };
 
-// The call of an operator: "megalith::<name>" in a profiler's trace, from here to the end of the scope.
+// An operator's call: "megalith::<name>" in profiler traces until the end of the scope.
 //
-// The reference may be recorded by ATen's autograd. The others are opaque to it: their gradients are Functions of nn/,
-// and an InternalError says when they are called outside, where the gradient would be lost.
+// ATen's autograd may record the reference. The others need nn/'s Functions: an InternalError prevents calls outside of
+// them, which would lose the gradient.
 class OperatorCall {
  public:
   OperatorCall(const char* name, Origin origin, std::initializer_list<const at::Tensor*> arguments);  // null: no tensor
@@ -55,7 +55,7 @@ const at::Tensor* tensor_or_null(const T& /*argument*/) {
   return nullptr;
 }
 
-// Where an operator runs: where its first argument is.
+// An operator runs on its first argument's device.
 inline at::Device place_of(const at::Tensor& x) { return x.device(); }
 inline at::Device place_of(const std::vector<at::Tensor>& tensors) { return tensors.at(0).device(); }
 
@@ -63,7 +63,7 @@ template <typename Table>
 struct Operator {
   const char* name;
   const Table *reference, *cpu, *meta;
-  // null where there is none, and so may be their functions.
+  // null if absent, and so may be their functions.
   const Table *gpu = nullptr, *gpu_aten = nullptr;
 
   // A device that is neither the CPU nor meta is a GPU: our kernel, else LibTorch's, else the reference.
@@ -74,7 +74,6 @@ struct Operator {
     return found;
   }
 
-  // Calls the function, as `op` in messages and traces.
   template <typename Result, typename... Parameters, typename First, typename... Others>
   Result run(const char* op, Result (*Table::*member)(Parameters...), Kernels kernels, const First& first,
              const Others&... others) const {

@@ -1,4 +1,4 @@
-// The list of all operators: which implementation of each runs on a device.
+// Lists all operators with their implementation on a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -14,7 +14,7 @@ struct OperatorOrigin {
   Origin origin;
 };
 
-// Every function of every operator's table, in order. InternalError names one that has no implementation there.
+// Every function of every operator's table, in order. InternalError names one without an implementation there.
 std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels = Kernels::kFused);
 
 }  // namespace megalith::ops

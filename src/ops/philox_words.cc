@@ -1,4 +1,4 @@
-// Philox on tensors. A word lives in the low half of an int64: products wrap as 64-bit integers do.
+// A word is the low half of an int64; products wrap like 64-bit integers.
 #include "ops/philox_words.h"
 
 #include <ATen/ATen.h>

@@ -7,7 +7,7 @@
 
 namespace megalith::ops::reference {
 
-// Word `lane` (0 … 3) of the block with counter (low, high): int64 tensors that broadcast against each other.
+// Word `lane` (0 … 3) of the block with counter (low, high): int64 tensors that broadcast.
 // returns int64 in [0, 2^32), of the broadcast shape
 at::Tensor philox_words(uint64_t key, const at::Tensor& low, const at::Tensor& high, const at::Tensor& lane);
 

@@ -1,4 +1,3 @@
-// See adamw.h.
 #include "optim/adamw.h"
 
 #include <ATen/ATen.h>
@@ -43,7 +42,7 @@ ops::AdamwShard run_of_shard(const ops::AdamwShard& whole, const PartRun& run) {
 }  // namespace
 
 std::vector<StateSpec> AdamwRule::state(at::ScalarType grad_dtype) const {
-  // An fp64 parameter is there for exactness: its moments stay fp64.
+  // fp64 parameters are for exactness: their moments stay fp64.
   const bool is_narrow = options_.exp_avg_dtype == MomentDtype::kBf16 && grad_dtype == at::kFloat;
   const at::ScalarType dtype = is_narrow ? at::kBFloat16 : grad_dtype;
   return {{"exp_avg", dtype}, {"exp_avg_sq", dtype}};

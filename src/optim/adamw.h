@@ -1,5 +1,4 @@
-// AdamW as an update rule: one pass of ops/adamw over all slots. It takes every parameter, so it stands last in a
-// list.
+// AdamW as an update rule: one pass of ops/adamw over all slots. Takes every parameter, so it comes last in a list.
 #pragma once
 
 #include <unordered_map>
@@ -14,7 +13,7 @@ namespace megalith {
 
 class AdamwRule : public UpdateRule {
  public:
-  static constexpr size_t kExpAvg = 0, kExpAvgSq = 1;  // of a slot's state
+  static constexpr size_t kExpAvg = 0, kExpAvgSq = 1;  // in a slot's state
 
   AdamwRule(const OptimizerOptions& options, Kernels kernels) : options_(options), kernels_(kernels) {}
 
@@ -27,7 +26,7 @@ class AdamwRule : public UpdateRule {
  private:
   OptimizerOptions options_;
   Kernels kernels_;
-  std::unordered_map<const OwnedPart*, std::vector<PartRun>> runs_;  // of slots that are rounded at random
+  std::unordered_map<const OwnedPart*, std::vector<PartRun>> runs_;  // slots with stochastic rounding
 };
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See drawn_runs.h.
 #include "optim/drawn_runs.h"
 
 #include "core/philox.h"
@@ -6,20 +5,20 @@
 namespace megalith {
 namespace {
 
-// Elements from one to the next in each dim of a row-major tensor.
+// Row-major strides.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
   for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
   return strides;
 }
 
-// A box of the local tensor whose elements follow one another in memory, and what of it holds a piece.
+// A box of consecutive elements of the local tensor, and the piece's share of it.
 struct PlacedBox {
   const Box& outer;
   Piece piece;
 };
 
-// The runs of the box's elements from dim `dim` on; `element` and `place` are those of the indices before.
+// The box's runs from dim `dim` on; `element` and `place` are the offsets by the indices before.
 void add_runs(const PlacedBox& box, size_t dim, int64_t element, int64_t place, std::vector<PartRun>& runs) {
   const std::vector<int64_t>& extent = box.piece.local.extent;
   const size_t dims = extent.size();
@@ -34,7 +33,7 @@ void add_runs(const PlacedBox& box, size_t dim, int64_t element, int64_t place, 
                         .columns = columns,
                         .row_stride = are_whole_rows ? stride_of(dim) : 0,
                         .column_stride = dims == 0 ? 1 : stride_of(dims - 1)};
-    // Rows that follow one another are one.
+    // Consecutive rows become one.
     if (rows == 1 || drawn.row_stride == columns * drawn.column_stride) drawn.columns = rows * columns;
     runs.push_back({{place, place + rows * columns}, drawn});
     return;

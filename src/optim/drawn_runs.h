@@ -1,5 +1,5 @@
-// Where the elements that a rank updates lie in the canonical tensors: random numbers are drawn by name and place, so
-// that every layout draws the same.
+// Maps a rank's elements to the canonical tensors: random numbers are drawn by name and position, independent of
+// layout.
 #pragma once
 
 #include <vector>
@@ -9,14 +9,14 @@
 
 namespace megalith {
 
-// A run of a part's elements, and which elements of a canonical tensor they are.
+// A run of a part's elements, and their canonical positions.
 struct PartRun {
-  FlatRange range;  // of the part, flattened
+  FlatRange range;  // in the flattened part
   ops::DrawnRun drawn;
 };
 
-// All of a part but its padding, in as few runs as rows of neighbours allow: one for each piece of a Placement that
-// lies whole in the part, and up to three where the part begins and ends within rows.
+// A part without its padding, in few runs: one per Placement piece that is wholly in the part, up to three where the
+// part begins or ends within rows.
 std::vector<PartRun> drawn_runs(const OwnedPart& part);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See host_update.h.
 #include "optim/host_update.h"
 
 #include <ATen/ATen.h>
@@ -12,9 +11,9 @@
 namespace megalith {
 namespace {
 
-// One chunk is fetched and one given back while a third is updated.
+// One chunk arrives, one returns, one is updated.
 constexpr size_t kBuffersOfOverlap = 3;
-// Bytes: what a place in a buffer begins at a multiple of.
+// Bytes.
 constexpr int64_t kPlaceAlignment = 64;
 
 int64_t place_after(int64_t& end, int64_t bytes) {
@@ -38,7 +37,7 @@ HostUpdate::HostUpdate(at::Device device, std::vector<Entry> entries, bool overl
   int64_t largest = 0;
   for (Chunk& chunk : chunks_) {
     largest = std::max(largest, chunk.num_bytes);
-    // Rules are told of their parts by address, which stays from now on.
+    // Rules identify parts by address, stable from here on.
     for (Piece& piece : chunk.pieces) piece.slot.part = &piece.part;
   }
   const size_t num_buffers = std::min(overlap ? kBuffersOfOverlap : size_t{1}, chunks_.size());
@@ -90,7 +89,7 @@ void HostUpdate::cut_into_chunks(int64_t chunk_elements) {
 
 void HostUpdate::fetch(size_t index) {
   Buffer& buffer = buffer_of(index);
-  // The copies back may still read it, and the CPU writes it next.
+  // Copies back may still read it; the CPU writes it next.
   if (std::exchange(buffer.is_returning, false)) buffer.returned.wait();
   const StreamScope scope(to_host_);
   for (Piece& piece : chunks_[index].pieces) {
@@ -128,7 +127,7 @@ void HostUpdate::give_back(size_t index) {
 
 void HostUpdate::run(const Update& update) {
   const at::NoGradGuard no_grad;
-  // Gradients are complete, and nobody reads the weights of this step any more.
+  // Gradients are complete, and this step's weights are no longer in use.
   StreamEvent computed(device_);
   const c10::Stream current = current_stream(device_);
   computed.record(current);

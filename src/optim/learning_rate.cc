@@ -1,4 +1,3 @@
-// The curves of learning rate and weight decay; see learning_rate.h.
 #include "optim/learning_rate.h"
 
 #include <algorithm>
@@ -10,10 +9,10 @@
 namespace megalith {
 namespace {
 
-// Samples from whichever of the two spellings is given.
+// Samples from whichever spelling is given.
 std::optional<int64_t> in_samples(const std::optional<int64_t>& iters, const std::optional<int64_t>& samples,
                                   int64_t batch, const char* name, std::vector<UserError>& errors) {
-  if (iters && samples && *iters > 0 && *samples > 0) {  // a length of 0, as presets write it, asks for nothing
+  if (iters && samples && *iters > 0 && *samples > 0) {  // presets' 0 means unset
     errors.emplace_back(fmt::format("{0}_iters and {0}_samples are both given", name), "keep one of them");
   }
   if (samples && (*samples > 0 || !iters)) return samples;

@@ -1,11 +1,10 @@
-// The curves of learning rate and weight decay, as Megatron-LM defines them: functions of the samples consumed before a
-// step.
+// Megatron-LM's curves of learning rate and weight decay, over the samples x consumed before a step.
 //
 //   warm-up  W > 0 and x <= W:  init + (lr - init) x / W
 //   constant lr;  x > D: min_lr;  with r = (x - W) / (D - W):
 //   linear   min + (1 - r)(lr - min)            cosine  min + (1 + cos pi r)/2 (lr - min)
 //   inverse-square-root  max(min, lr sqrt(max(W, 1)) / sqrt(max(x, 1)))
-//   WSD      lr until S = D - decay samples, then by its own style over the rest
+//   WSD      lr until S = D - decay samples, then decay in its own style
 // Source: Megatron-LM megatron/core/optimizer_param_scheduler.py.
 #pragma once
 
@@ -39,10 +38,9 @@ struct LearningRateOptions {
   void visit(OptionVisitor& v);
 };
 
-// The curves in samples, ready to ask.
 class LearningRateCurve {
  public:
-  // train_samples: length of the whole run. Throws UserErrors with everything that does not fit.
+  // train_samples  of the whole run. Throws UserErrors listing all conflicts.
   LearningRateCurve(const LearningRateOptions& options, int64_t train_samples, int64_t global_batch_size);
 
   double learning_rate(int64_t consumed_samples) const;

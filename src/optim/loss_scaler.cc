@@ -1,4 +1,3 @@
-// Loss scaling; see loss_scaler.h.
 #include "optim/loss_scaler.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@ namespace {
 constexpr const char* kScale = "loss_scale";
 constexpr const char* kGoodSteps = "loss_scale_good_steps";
 constexpr const char* kHysteresis = "loss_scale_hysteresis";
-constexpr int64_t kMostSteps = int64_t{1} << 50;  // no run has as many
+constexpr int64_t kMostSteps = int64_t{1} << 50;  // more than any run
 
 }  // namespace
 
@@ -72,7 +71,7 @@ void LossScaler::load(const std::map<std::string, double>& numbers) {
   const auto count = [&](const char* name, int64_t otherwise) {
     const auto found = numbers.find(name);
     const std::string what = fmt::format("the checkpoint's {}", name);
-    // An overflow more than hysteresis allows counts below zero.
+    // Overflows beyond the hysteresis count below zero.
     return found == numbers.end() ? otherwise : whole_number(found->second, -kMostSteps, kMostSteps, what);
   };
   scale_ = scale;

@@ -1,4 +1,3 @@
-// See matrices.h.
 #include "optim/matrices.h"
 
 #include <ATen/ATen.h>
@@ -11,11 +10,11 @@
 namespace megalith {
 namespace {
 
-// A piece of a placement in the orientation of mathematics; of three dims, what one expert has of it.
+// A piece of a placement in mathematical orientation; of three dims, one expert's.
 struct OrientedPiece {
   std::string name;
   int64_t row, num_rows, all_rows;           // in the canonical matrix
-  int64_t column, num_columns, all_columns;  // the same
+  int64_t column, num_columns, all_columns;  // likewise
   int64_t local_row;
 };
 
@@ -89,7 +88,7 @@ Group& slice_group(const Parameter& parameter, const Groups& groups) {
 std::vector<SlicedMatrix> sliced_matrices(const Parameter& parameter, int slice, int num_slices, bool joins_qkv) {
   using Cut = SlicedMatrix::Cut;
   const std::vector<OrientedPiece> pieces = oriented_pieces(parameter);
-  // Several pieces may lie in one canonical tensor (GPT-2's c_attn has q, k and v): how many of its rows are here.
+  // Several pieces may be in one canonical tensor (GPT-2's c_attn has q, k and v): count its rows here.
   std::map<std::string, int64_t> rows_here;
   for (const OrientedPiece& p : pieces) rows_here[p.name] += p.num_rows;
 

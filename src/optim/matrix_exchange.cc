@@ -1,4 +1,3 @@
-// See matrix_exchange.h.
 #include "optim/matrix_exchange.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +12,7 @@ namespace {
 
 int size_of(const Group* group) { return group == nullptr ? 1 : group->size(); }
 
-// The elements of the matrix's slice that rank r of the shard group has; empty at its beginning when there are none.
+// The slice's elements on rank r of the shard group; an empty range at its beginning if none.
 FlatRange held_by(const ExchangedMatrix& one, int r) {
   const FlatRange& slice = one.matrix.range;
   if (!one.runs) return slice;
@@ -22,7 +21,7 @@ FlatRange held_by(const ExchangedMatrix& one, int r) {
   return held.begin < held.end ? held : FlatRange{slice.begin, slice.begin};
 }
 
-// 1-d parcels for every rank of a group, and what they answer.
+// 1-d messages to every rank of a group, and the replies.
 class Parcels {
  public:
   Parcels(Group& group, const at::TensorOptions& like)
@@ -41,7 +40,7 @@ class Parcels {
     next_.assign(size(), 0);
     for (size_t r = 1; r < size(); ++r) next_[r] = next_[r - 1] + out_splits_[r - 1];
   }
-  // The next elements from this rank, in the order in which it sent them.
+  // The next elements from this rank, in its order of sending.
   at::Tensor take(int rank, int64_t num_elements) {
     int64_t& next = next_[static_cast<size_t>(rank)];
     next += num_elements;
@@ -65,7 +64,7 @@ at::Tensor as_slice(const at::Tensor& flat, const SlicedMatrix& matrix) {
   return flat.view({matrix.local_rows(), matrix.local_columns});
 }
 
-// The slices of `mine`, from the runs of the shard group's ranks.
+// The slices of `mine`, assembled from the shard group's runs.
 Tensors assemble_slices(Group& shard, const std::vector<ExchangedMatrix>& all, const Matrices& mine,
                         const at::TensorOptions& like, const MatrixExchange::Read& read) {
   Parcels parcels(shard, like);
@@ -110,7 +109,7 @@ void return_runs(Group& shard, const std::vector<ExchangedMatrix>& all, const Ma
 
 bool is_cut(const ExchangedMatrix& one) { return one.matrix.cut != SlicedMatrix::Cut::kNone; }
 
-// Replaces each slice by its part of what is computed from the whole matrix.
+// Replaces each slice by its part of the whole matrix's result.
 void compute_wholes(Group& group, const Matrices& mine, const at::TensorOptions& like,
                     const MatrixExchange::Compute& compute, Tensors& slices) {
   Matrices cut;
@@ -150,7 +149,7 @@ void compute_wholes(Group& group, const Matrices& mine, const at::TensorOptions&
 
 }  // namespace
 
-// Matrices of one kind, while the batches are made.
+// Matrices of one kind, during batching.
 struct MatrixExchange::Class {
   std::vector<std::vector<double>> load;  // [shard rank][slice rank]
   Batch open;
@@ -194,7 +193,7 @@ MatrixExchange::MatrixExchange(const DataParallel& data, const Groups& groups,
   }
 }
 
-// To the rank with the least work so far, of those that hold a part of the matrix.
+// The least loaded of the ranks that hold a part of the matrix.
 void MatrixExchange::assign(Class& one, ExchangedMatrix& matrix) {
   std::optional<double> least;
   for (int s = 0; s < size_of(one.open.shard); ++s) {
@@ -242,7 +241,7 @@ void MatrixExchange::run(const Read& read, const Compute& compute, const Write& 
 
 void MatrixExchange::run_batch(const Batch& batch, const Read& read, const Compute& compute, const Write& write) {
   const int shard_rank = batch.shard == nullptr ? 0 : batch.shard->rank();
-  Matrices mine;  // whose slices are assembled here; the same on all ranks of batch.slices
+  Matrices mine;  // slices assembled here; the same on all ranks of batch.slices
   for (const ExchangedMatrix& one : batch.matrices) {
     if (one.owner_shard == shard_rank) mine.push_back(&one);
   }

@@ -1,4 +1,3 @@
-// See muon.h.
 #include "optim/muon.h"
 
 #include <ATen/ATen.h>
@@ -12,14 +11,13 @@
 namespace megalith {
 namespace {
 
-// A run of a part, which may itself be a run of its parameter: both count from the parameter's first element.
+// A run of a part, itself perhaps a run; both count from the parameter's first element.
 at::Tensor run_of_part(const OwnedPart& part, const at::Tensor& tensor, const FlatRange& range) {
   const int64_t first = part.range ? part.range->begin : 0;
   return tensor.view({-1}).narrow(0, range.begin - first, range.size());
 }
 
-// bf16 is enough for the direction of an update; a model that is fp32 throughout stays so unless it is asked for, and
-// an fp64 model is there for exactness.
+// bf16 suffices for an update's direction; fp32 models use it only on request, fp64 models never.
 bool is_computed_in_bf16(const MuonOptions& options, const Parameter& parameter) {
   if (parameter.grad_dtype() == at::kDouble) return false;
   if (options.muon_fp32_matmul_prec) return *options.muon_fp32_matmul_prec == "medium";

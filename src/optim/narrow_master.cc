@@ -1,4 +1,3 @@
-// See narrow_master.h.
 #include "optim/narrow_master.h"
 
 #include <ATen/ATen.h>
@@ -29,7 +28,7 @@ at::Tensor wide_master(const UpdateSlot& slot) {
 }
 
 void reset_master(const UpdateSlot& slot) {
-  if (slot.part->grad.is_meta()) return;  // shapes only, as in an estimate of memory: there is nothing to set
+  if (slot.part->grad.is_meta()) return;  // shapes only, as in memory estimates
   if (slot.remainder.defined()) {
     at::Tensor(slot.remainder).zero_();
     at::Tensor(slot.state[AdamwRule::kExpAvgSq]).abs_();
@@ -42,7 +41,7 @@ StoredForm stored_master(const UpdateSlot& slot) {
   return {.dtype = at::kFloat,
           .parts = {slot.model, slot.remainder, slot.state[AdamwRule::kExpAvgSq]},
           .join = [](const std::vector<at::Tensor>& p) {
-            return ops::join_master(p[0].to(p[1].device()), p[1], p[2]);  // the rest may lie in host memory
+            return ops::join_master(p[0].to(p[1].device()), p[1], p[2]);  // the rest may be in host memory
           },
           .split = [](const at::Tensor& stored, const std::vector<at::Tensor>& p) {
             const at::Tensor weight = p[0].to(p[1].device());

@@ -1,5 +1,5 @@
-// Masters in less than 4 bytes, as the optimizer keeps them: which slots have them, what they stand for, and how
-// checkpoints, which hold fp32 masters, read and fill them. What the bits mean: ops/adamw/narrow_master.h.
+// Masters of less than 4 bytes in the optimizer: which slots have them, their fp32 values, and their form in
+// checkpoints. Bit layout: ops/adamw/narrow_master.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +11,16 @@
 
 namespace megalith {
 
-// What stands beside a weight of this dtype: narrow only for bf16, and for rules that know narrow masters.
+// The master for a weight of this dtype: narrow only for bf16 and rules that support it.
 ops::MasterForm master_form(const UpdateRule& rule, at::ScalarType model, const OptimizerOptions& options);
 
-// The slot's weights in the dtype of the gradient: the master, or what its narrow form says. A copy where it is narrow.
+// The slot's weights in the gradient's dtype: the master, or a copy decoded from its narrow form.
 at::Tensor wide_master(const UpdateSlot& slot);
 
-// The master becomes the model's weight.
+// Sets the master to the model's weight.
 void reset_master(const UpdateSlot& slot);
 
-// A slot with a remainder: its master, and the state whose sign is a part of the master, as checkpoints hold them.
+// For slots with a remainder: the master, and the state whose sign belongs to it, as in checkpoints.
 StoredForm stored_master(const UpdateSlot& slot);
 StoredForm stored_square(const UpdateSlot& slot);
 

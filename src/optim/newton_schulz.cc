@@ -1,4 +1,3 @@
-// See newton_schulz.h.
 #include "optim/newton_schulz.h"
 
 #include <ATen/ATen.h>
@@ -12,7 +11,7 @@ namespace {
 
 struct CoefficientSet {
   std::string_view word;
-  bool repeats_last;  // otherwise it begins again
+  bool repeats_last;  // false: restarts
   std::vector<NewtonSchulzStep> steps;
 };
 
@@ -51,7 +50,7 @@ const std::vector<CoefficientSet>& coefficient_sets() {
   return sets;
 }
 
-// Keeps the zero matrix finite; far below any gradient, so that only the direction of one counts.
+// Keeps the zero matrix finite; far below any gradient's norm.
 constexpr double kLeastNorm = 1e-15;
 
 }  // namespace

@@ -1,9 +1,9 @@
-// The Newton-Schulz iteration that makes a matrix nearly orthogonal: with the singular value decomposition U S V^T, it
-// gives U S' V^T, where S' lies around 1. Only matrix products, so it runs where and as fast as they do.
+// The Newton-Schulz iteration, which makes a matrix nearly orthogonal: of U S V^T it gives U S' V^T with S' around 1,
+// by matrix products only.
 //
 //   X = M / |M|;   each step, with its a, b, c:   A = X X^T;   X = a X + (b A + c A A) X
 //
-// A matrix with more rows than columns is iterated as its transposed: A is the smaller product then.
+// A matrix with more rows than columns is transposed first: A is the smaller product then.
 // Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; Bernstein & Newhouse 2024, arXiv:2409.20325.
 #pragma once
 
@@ -19,15 +19,15 @@ namespace megalith {
 
 using NewtonSchulzStep = std::array<double, 3>;  // a, b, c
 
-// The names of the published sets of coefficients: "simple", "quintic", …
+// The published coefficient sets: "simple", "quintic", …
 std::vector<std::string> newton_schulz_words();
 
-// The coefficients of each of num_steps steps. A set that is shorter begins again, or repeats its last step where it
-// was derived as a sequence that converges. InternalError for a name that is not one of the words.
+// Coefficients per step. A shorter set restarts, or repeats its last step if it is a converging sequence. InternalError
+// for unknown names.
 std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view coefficient_type, int64_t num_steps);
 
-// matrix (r, c) of any floating dtype -> (r, c) of that dtype, and computed in it: bf16 is enough for an update.
-// The zero matrix gives zeros. Values do not depend on the size of the elements, as far as the dtype has them.
+// matrix (r, c), any floating dtype -> (r, c), computed in that dtype (bf16 suffices for an update); zero gives zero,
+// and scale does not matter.
 at::Tensor orthogonalize(const at::Tensor& matrix, const std::vector<NewtonSchulzStep>& steps);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See optimizer.h.
 #include "optim/optimizer.h"
 
 #include <ATen/ATen.h>
@@ -20,12 +19,12 @@ namespace {
 
 constexpr std::string_view kMasterState = "master";  // checkpoint/ knows this key
 
-// Places in a step's numbers: the squared norm, zeros, and from kRanks on a number for each rank of the world.
+// Indices of a step's numbers: squared norm, zeros, and from kRanks on one per world rank.
 constexpr int64_t kSquare = 0, kZeros = 1, kRanks = 2;
-static_assert(kZeros == kSquare + 1);  // as ops::squared_norm_and_zeros returns them
+static_assert(kZeros == kSquare + 1);  // as in ops::squared_norm_and_zeros
 
-// Whether this rank counts the part in sums over the world: one of its replicas does. Gradients are reduced by then, so
-// replicas hold the same.
+// True if this rank counts the part in world sums: one of its replicas does. Gradients are already reduced, so replicas
+// agree.
 bool counts_here(const OwnedPart& part, const Groups& groups) {
   for (int axis = 0; axis < kNumAxes; ++axis) {
     if (!part.replica_axes.contains(static_cast<Axis>(axis))) continue;
@@ -36,7 +35,7 @@ bool counts_here(const OwnedPart& part, const Groups& groups) {
   return true;
 }
 
-// One operator on the device: a sum of squares is finite, infinite or NaN, and NaN is less than no number.
+// One device operator: a sum of squares is finite, infinite or NaN, and NaN is not less than anything.
 at::Tensor is_finite_square(const at::Tensor& square) { return square.lt(std::numeric_limits<double>::infinity()); }
 
 }  // namespace
@@ -69,7 +68,7 @@ Optimizer::Optimizer(DataParallel& data, const Groups& groups, const OptimizerOp
   reset_masters();
 }
 
-// As many of the parts, in their order, as stay within the fraction of the elements.
+// As many parts, in order, as fit the fraction of elements.
 std::vector<bool> Optimizer::parts_on_host() const {
   std::vector<bool> is_on_host(data_.parts().size());
   if (!options_.optimizer_cpu_offload || device_.is_cpu()) return is_on_host;
@@ -97,12 +96,12 @@ void Optimizer::for_each_slot(const Visit& visit) const {
 UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule, bool is_on_host) {
   UpdateSlot slot{.part = &part, .grad = part.grad};
   const size_t first = state_.size();
-  // Estimates are made of parts on kMeta, and of their states there.
+  // Estimates use kMeta parts, with states there too.
   const bool is_elsewhere = is_on_host && has_own_memory(part.grad.device());
   const auto like = is_elsewhere ? part.grad.options().device(at::kCPU) : part.grad.options();
   const std::vector<StateSpec> specs = rule.state(part.grad.scalar_type());
   for (const StateSpec& spec : specs) slot.state.push_back(at::zeros(part.model.sizes(), like.dtype(spec.dtype)));
-  // On the host a weight that is its own master comes and goes with every step (host_update.h).
+  // On the host, a weight that is its own master travels every step (host_update.h).
   const bool is_own_master = part.model.scalar_type() == part.grad.scalar_type();
   const ops::MasterForm form = master_form(rule, part.model.scalar_type(), options_);
   const bool has_remainder = form == ops::MasterForm::kRemainder;
@@ -166,7 +165,7 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
 
 void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& reduced,
                      const at::Tensor& is_allowed) {
-  // What the caller decides stands behind the numbers, so that all of it comes to the host at once.
+  // The caller's decision is appended, so that everything reaches the host at once.
   const at::Tensor known =
       is_allowed.defined() ? at::cat({reduced, is_allowed.to(reduced.scalar_type()).view({1})}) : reduced;
   const HostCopy to_host = is_moved_by_host() ? HostCopy(known) : HostCopy();
@@ -175,7 +174,7 @@ void Optimizer::step(double lr, double weight_decay, double loss_scale, const at
   is_made_ = is_finite_square(numbers[kSquare]);
   if (options_.grad_norm_skip_threshold) is_made_ = is_made_ & norm.le(*options_.grad_norm_skip_threshold);
   if (is_allowed.defined()) is_made_ = is_made_ & numbers[numbers.numel() - 1].gt(0);
-  if (is_made_.is_cpu()) {  // to read it is no wait
+  if (is_made_.is_cpu()) {  // reading does not wait
     if (!is_made_.item<bool>()) return;
     is_made_ = at::Tensor();
   }
@@ -218,7 +217,7 @@ OptimizerStep Optimizer::read(const at::Tensor& numbers, double loss_scale, bool
   result.skipped = SkipReason::kNotFinite;
   const double* const ranks = first + kRanks;
   const int size = groups_.world->size();
-  // Behind the last rank where only the sum of all is too large.
+  // Past the last rank if only the total is too large.
   result.first_bad_rank = static_cast<int>(std::find_if(ranks, ranks + size, [](double n) { return n > 0; }) - ranks);
   if (has_gradients && ranks[groups_.rank] > 0) result.bad_parameter = find_bad_parameter();
   return result;

@@ -1,4 +1,3 @@
-// See optimizer_options.h.
 #include "optim/optimizer_options.h"
 
 #include "optim/newton_schulz.h"

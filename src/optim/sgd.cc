@@ -1,4 +1,3 @@
-// See sgd.h.
 #include "optim/sgd.h"
 
 #include <ATen/ATen.h>

@@ -1,9 +1,9 @@
-// Stochastic gradient descent with momentum as an update rule; it takes every parameter.
+// Stochastic gradient descent with momentum as an update rule; takes every parameter.
 //
 //   g = grad_scale * grad + weight_decay * w;   m = momentum * m + g;   w -= lr * m
 //
-// as torch.optim.SGD and Megatron-LM's --optimizer sgd compute it: weight decay is a part of the gradient here, and so
-// is in the momentum too (AdamW's is beside it). Without momentum there is no state.
+// As in torch.optim.SGD and Megatron-LM's --optimizer sgd: weight decay is part of the gradient, hence of the momentum,
+// unlike AdamW's. Without momentum there is no state.
 #pragma once
 
 #include "optim/optimizer_options.h"

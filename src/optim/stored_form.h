@@ -1,5 +1,5 @@
-// How a tensor of optimizer state that is kept in another form than checkpoints hold is read from its parts and written
-// to them, element by element: a master that is kept as a weight and the bits that it lacks is fp32 in files.
+// Optimizer state that checkpoints hold in another form, read from its parts and written to them by element: a master
+// kept as a weight and its missing bits is fp32 in files.
 #pragma once
 
 #include <ATen/core/Tensor.h>

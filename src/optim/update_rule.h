@@ -1,9 +1,5 @@
-// An update rule: what one step does to the weights, given their gradients. AdamW, SGD and Muon are rules; a new one is
-// a class here and a line in update_rules.cc (docs/add_optimizer.md).
-//
-// The Optimizer does what all rules share: the gradient's norm, clipping, skipped steps, master weights, state by name,
-// rounding the masters into the model, and publishing. A rule only says which state it keeps and how a step moves the
-// masters.
+// An update rule: a step's effect on weights, given gradients (AdamW, SGD, Muon). A new one is a class and a line in
+// update_rules.cc (docs/add_optimizer.md); the Optimizer does everything else.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +15,7 @@
 
 namespace megalith {
 
-// One tensor of state a part: its key in checkpoints, and the dtype that it is kept in.
+// A state tensor of each part: its key in checkpoints and its dtype.
 struct StateSpec {
   std::string key;  // letters, digits, '_'
   at::ScalarType dtype;
@@ -28,49 +24,48 @@ struct StateSpec {
 // A part as its rule sees it. All tensors have the part's extents and are contiguous.
 struct UpdateSlot {
   const OwnedPart* part = nullptr;
-  at::Tensor model;         // where the rounded master goes; undefined when the model's own tensor is the master
+  at::Tensor model;         // receives the rounded master; undefined if the model's tensor is the master
   at::Tensor master, grad;  // the gradient's dtype: fp32, or fp64 for an fp64 model
-  at::Tensor remainder;     // int16: in the place of a master (narrow_master.h); neither: the model's weight is all
+  at::Tensor remainder;     // int16, instead of a master (narrow_master.h); without either, only the model's weight
   std::vector<at::Tensor> state;    // in the order of UpdateRule::state()
-  double lr = 0, weight_decay = 0;  // of this step, with the parameter's multipliers
+  double lr = 0, weight_decay = 0;  // of this step, including the parameter's multipliers
 };
 
-// What is decided for a step: 0-d tensors on the slots' device. A rule computes with them and reads none, so that the
-// host need not wait for the device.
+// A step's decisions: 0-d tensors on the slots' device. Rules compute with them without reading, so that the host need
+// not wait.
 struct UpdateStep {
-  at::Tensor grad_scale;  // fp64: the clipping factor over the loss scale. The gradients are still without.
-  at::Tensor number;      // fp64: of the step, among those that are made, from 1
-  // bool: whether the step is made. Where it is not, masters, state and models stay as they are, although gradients may
-  // be NaN. Undefined where the host knows that it is made, as on the CPU.
+  at::Tensor grad_scale;  // fp64: clipping factor / loss scale, not yet applied
+  at::Tensor number;      // fp64: of the step, counting made ones, from 1
+  // bool: whether the step is made. Otherwise masters, state and models must not change, even for NaN gradients.
+  // Undefined if known to be made, as on the CPU.
   at::Tensor is_made;
 
-  // A tensor to be moved: itself where the step is certain, or else a copy of it, which settle() takes over.
+  // The tensor to update: itself if the step is certain, otherwise a copy for settle().
   at::Tensor draft(const at::Tensor& kept) const;
   void settle(const at::Tensor& kept, const at::Tensor& draft) const;
 };
 
 class UpdateRule {
  public:
-  // What a rule must see at once to update an element: that element, or the whole canonical matrix that it lies in.
-  // Where ranks divide the work (ZeRO-1), buckets are cut between the matrices of a rule that wants them whole.
+  // An element's update depends on the element, or on its whole canonical matrix: then ZeRO-1 cuts buckets only between
+  // matrices.
   enum class Granularity { kElements, kMatrices };
 
   virtual ~UpdateRule() = default;
 
   virtual std::string_view name() const = 0;
   virtual Granularity granularity() const { return Granularity::kElements; }
-  // Whether the rule can update a parameter. The first rule of a list that takes it gets it.
+  // True if the rule can update a parameter; the list's first such rule gets it.
   virtual bool takes(const Parameter& parameter) const = 0;
-  // Whether the rule can do without fp32 masters: slots of bf16 weights then have what master_weights says.
+  // True if bf16 weights need no fp32 masters: master_weights then chooses.
   virtual bool takes_narrow_masters() const { return false; }
-  // State of a part whose gradient has this dtype. It starts as zeros.
+  // The state of a part with this gradient dtype. Begins as zeros.
   virtual std::vector<StateSpec> state(at::ScalarType grad_dtype) const = 0;
-  // Called once, before the first step, on every rank: a rule that communicates plans here what it will exchange. Both
-  // outlive the rule.
+  // Called once, before the first step, on every rank: rules that communicate plan here. Both outlive the rule.
   virtual void prepare(const DataParallel& /*data*/, const Groups& /*groups*/) {}
-  // Moves the masters, and the state, and copies the masters to `model` where there is one.
-  // slots  this rank's parts that the rule took, in the order of DataParallel::parts(); may be empty, and is called all
-  //        the same, because other ranks may want an answer
+  // Updates masters and state, and copies masters to `model` if defined.
+  // slots  this rank's parts of the rule, in the order of DataParallel::parts(). Called even if empty, because other
+  //        ranks may communicate
   virtual void update(std::span<const UpdateSlot> slots, const UpdateStep& step) = 0;
 };
 

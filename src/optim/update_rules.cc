@@ -1,4 +1,3 @@
-// See update_rules.h.
 #include "optim/update_rules.h"
 
 #include <ATen/ATen.h>
@@ -19,7 +18,7 @@ void UpdateStep::settle(const at::Tensor& kept, const at::Tensor& draft) const {
 
 namespace {
 
-// Beside a weight that is not its own master.
+// For a weight that is not its own master.
 size_t master_bytes(const UpdateRule& rule, at::ScalarType model, at::ScalarType grad,
                     const OptimizerOptions& options) {
   switch (master_form(rule, model, options)) {

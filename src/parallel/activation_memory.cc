@@ -1,4 +1,3 @@
-// See activation_memory.h.
 #include "parallel/activation_memory.h"
 
 #include <ATen/ATen.h>
@@ -15,8 +14,8 @@
 
 namespace megalith {
 
-// What a block's outputs flow into: keeps nothing of them, and sends back one gradient to all outputs of a shape, as
-// the parts of a residual stream get one.
+// The consumer of a block's outputs: keeps nothing of them, and gives all outputs of a shape one gradient, like the
+// parts of a residual stream.
 struct SinkFunction : torch::autograd::Function<SinkFunction> {
   using Shapes = std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>>;
 
@@ -40,7 +39,7 @@ struct SinkFunction : torch::autograd::Function<SinkFunction> {
 
 namespace {
 
-// Like an activation from another block: no leaf, which its graph would hold.
+// Like an activation from another block: not a leaf, whose graph would hold it.
 at::Tensor input_like(const at::Tensor& input) {
   if (!input.defined()) return {};
   if (!input.requires_grad()) return at::empty_like(input);
@@ -127,7 +126,7 @@ int64_t pipeline_activation_peak(const std::vector<Action>& actions, const std::
     if (is_communication(action.kind)) continue;
     const ActivationCost& chunk = chunks.at(static_cast<size_t>(action.chunk));
     const bool begins = action.kind == ActionKind::kForward;
-    // What the microbatch under way keeps is in its own peak.
+    // The running microbatch's kept bytes are in its own peak.
     peak = std::max(peak, held + chunk.peak - (begins ? 0 : chunk.kept));
     if (begins) held += chunk.kept;
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightBackward) held -= chunk.kept;

@@ -1,6 +1,5 @@
-// The memory of activations, measured: each block of a model runs forward and backward once on the meta device, and
-// what it holds between the two and at most is counted (device/storage_watch.h). What the blocks do around their
-// computation, such as recomputation, is part of what is measured.
+// Measures activation memory: each block runs forward and backward, with recomputation, on the meta device, while its
+// bytes are counted (device/storage_watch.h).
 #pragma once
 
 #include <cstdint>
@@ -14,24 +13,22 @@
 
 namespace megalith {
 
-// What one run of a block takes on this rank.
 struct BlockMemory {
   Block block;
-  int64_t kept = 0;  // between its forward and its backward, its input included where that is kept
-  int64_t peak = 0;  // at most in either pass, what is kept included
+  int64_t kept = 0;  // from its forward to its backward, including a kept input
+  int64_t peak = 0;  // in either pass, kept included
 };
 
-// Runs each block forward and backward at once and gives what follows it tensors of the right shapes. The model and its
-// inputs are on the meta device, its parameters have gradient buffers.
+// Runs each block forward and at once backward, and returns outputs of the right shapes. Model and inputs are on the
+// meta device; parameters have gradient buffers.
 class MeasuringRunner : public BlockRunner {
  public:
-  // are_layers_alike: layers with the same parameters and the same plan are measured once.
+  // are_layers_alike  layers with equal parameters and plans are measured once
   MeasuringRunner(RecomputePlan plan, bool are_layers_alike);
 
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,
                               const BlockBody& body) override;
 
-  // In the order of the runs.
   const std::vector<BlockMemory>& blocks() const { return blocks_; }
 
  private:
@@ -48,16 +45,16 @@ class MeasuringRunner : public BlockRunner {
   std::vector<BlockMemory> blocks_;
 };
 
-// Bytes of activations that one microbatch holds on the device.
+// One microbatch's bytes of activations on the device.
 struct ActivationCost {
-  int64_t kept = 0;  // between its forward and its backward
-  int64_t peak = 0;  // at most while it is under way: backward frees a block's before it comes to the one before
+  int64_t kept = 0;  // from its forward to its backward
+  int64_t peak = 0;  // during its passes: backward frees a block's before it reaches the previous block
 };
-// blocks  of one chunk in the order in which they run. Those whose inputs are offloaded keep nothing on the device, and
-//         their inputs come back while the block behind them is under way.
+// blocks  of one chunk in running order. Those with offloaded inputs keep nothing on the device; their inputs return
+//         during the backward of the block after them.
 ActivationCost activation_cost(const std::vector<BlockMemory>& blocks, const RecomputePlan& plan);
 
-// At most while a rank works through its list of a schedule; chunks: of each of its chunks.
+// The peak over a rank's list of a schedule; chunks: the cost of each chunk.
 int64_t pipeline_activation_peak(const std::vector<Action>& actions, const std::vector<ActivationCost>& chunks);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See buckets.h.
 #include "parallel/buckets.h"
 
 #include <ATen/ops/zeros.h>
@@ -18,11 +17,11 @@ at::Tensor run_of(const at::Tensor& buffer, const FlatRange& range) {
   return buffer.narrow(0, range.begin, range.size());
 }
 
-// Parameters dealt to runs, the largest first, each to the run that has least so far; a run keeps them in the order in
-// which they came. Offsets from the beginning of the bucket, for runs of `size`.
+// Packs parameters into runs, largest first, each into the emptiest run; within a run they keep their order. Offsets
+// are from the bucket's beginning, for runs of `size`.
 struct PackedRuns {
-  int64_t size = 0, num_elements = 0;  // of the longest run, and of all parameters; both with alignment
-  std::vector<int64_t> run, offset;    // of each parameter; the offset in its run
+  int64_t size = 0, num_elements = 0;  // of the longest run and of all parameters, both aligned
+  std::vector<int64_t> run, offset;    // by parameter; the offset in its run
 };
 
 PackedRuns pack_runs(const std::vector<BucketMember>& members, int64_t num_runs, int64_t alignment) {
@@ -50,7 +49,7 @@ PackedRuns pack_runs(const std::vector<BucketMember>& members, int64_t num_runs,
   return packed;
 }
 
-// A buffer while it is filled, and the bucket at its end.
+// A buffer being filled, with the bucket at its end.
 class OpenBuffer {
  public:
   OpenBuffer(const BufferSpec& spec, size_t index, const BucketRules& rules) : spec_(spec), rules_(rules) {
@@ -59,7 +58,7 @@ class OpenBuffer {
   const BufferSpec& spec() const { return spec_; }
   bool is_empty() const { return bucket_.members.empty(); }
 
-  // order: of the parameter in backward
+  // order  of the parameter in backward
   void add(Parameter* param, size_t order) {
     const int64_t offset = round_up(spec_.size, rules_.alignment);
     bucket_.members.push_back({param, offset});
@@ -70,7 +69,7 @@ class OpenBuffer {
     if (spec_.size - bucket_.range.begin < rules_.bucket_elements) return false;
     return spec_.cut == BucketCut::kAnywhere || is_even(packed());
   }
-  // The bucket with the place of its last member in backward; the next one begins.
+  // Returns the bucket with its last member's place in backward, and begins the next.
   std::pair<size_t, Bucket> close() {
     int64_t size = spec_.size - bucket_.range.begin;
     if (spec_.cut == BucketCut::kBetweenMatrices) size = keep_matrices_whole(size);
@@ -90,7 +89,7 @@ class OpenBuffer {
     const int64_t padding = packed.size * num_runs() - packed.num_elements;
     return static_cast<double>(padding) <= kMostRunPadding * static_cast<double>(packed.num_elements);
   }
-  // Moves the members into runs where these come out even; returns the size of the bucket.
+  // Moves the members into even runs; returns the bucket's size.
   int64_t keep_matrices_whole(int64_t size) {
     const PackedRuns runs = packed();
     if (!is_even(runs)) return size;
@@ -113,8 +112,8 @@ class OpenBuffer {
 
 namespace {
 
-// What several stages of a pipeline hold goes by name: each registers it in an order of its own, and all must lay it
-// out alike, for their sums and for their shards.
+// Parameters shared by pipeline stages are ordered by name, since each stage registers them in its own order and their
+// layouts must agree.
 std::vector<Parameter*> with_shared_by_name(std::vector<Parameter*> params) {
   std::vector<size_t> places;
   std::vector<Parameter*> shared;
@@ -164,7 +163,7 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& registered, const BucketR
 }
 
 ReductionGroups reduction_groups(const AxisSet& partial_axes, const Groups& groups) {
-  const AxisSet axes = partial_axes.without(Axis::kPp);  // data_parallel.h sums over the stages of a pipeline
+  const AxisSet axes = partial_axes.without(Axis::kPp);  // data_parallel.h sums over pipeline stages
   const auto single = [&] { return std::make_shared<SingleGroup>("none", groups.rank); };
   ReductionGroups found;
   if (axes == AxisSet{Axis::kDp, Axis::kCp}) {
@@ -188,7 +187,7 @@ GradReducer::GradReducer(BucketPlan plan, const Groups& groups, Form form, const
     : plan_(std::move(plan)), form_(form), options_(options) {
   for (const BufferSpec& spec : plan_.buffers) {
     groups_.push_back(reduction_groups(spec.axes, groups));
-    // Zeros, because padding travels along and must stay finite.
+    // Zeros, because padding travels too and must stay finite.
     buffers_.push_back(at::zeros({spec.size}, at::TensorOptions().dtype(spec.grad_dtype).device(device)));
   }
   reductions_.resize(plan_.buckets.size());
@@ -261,7 +260,7 @@ void GradReducer::finish_step() {
   }
   launch_complete_buckets();
   if (form_ == Form::kReduceScatter) {
-    // Runs of all buckets are summed across the copies while later ones are still being scattered.
+    // Finished runs are summed across copies while later buckets are being scattered.
     for (size_t b = 0; b < reductions_.size(); ++b) {
       Group& across = *groups_of(plan_.buckets[b]).replicate;
       if (across.size() == 1) continue;

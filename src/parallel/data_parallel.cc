@@ -1,4 +1,3 @@
-// See data_parallel.h.
 #include "parallel/data_parallel.h"
 
 #include <ATen/ops/cat.h>
@@ -35,7 +34,7 @@ bool comes_first(const OwnedPart* a, const OwnedPart* b) {
   return place(a) < place(b);
 }
 
-// places: along pp, of the parameters that these places of the pipeline hold
+// places  along pp: only parameters on these pipeline ranks
 void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std::string_view label,
               const std::vector<int>& places = {}) {
   if (group.size() == 1) return;
@@ -49,12 +48,12 @@ void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std:
       }
     }
     if (summed.empty()) continue;
-    // Stages register what they share in orders of their own.
+    // Stages register shared parameters in different orders.
     if (axis == Axis::kPp) std::sort(summed.begin(), summed.end(), comes_first);
     std::vector<at::Tensor> flat;
     for (const OwnedPart* part : summed) flat.push_back(part->grad.view({-1}));
     at::Tensor together = at::cat(flat);
-    if (together.is_cpu()) together = together.to(group.device());  // gradients that lie in host memory beside a device
+    if (together.is_cpu()) together = together.to(group.device());  // gradients in a device run's host memory
     group.all_reduce(together, ReduceOp::kSum, label).wait();
     int64_t offset = 0;
     for (at::Tensor& one : flat) {
@@ -69,7 +68,7 @@ void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std:
 void sum_over_model_ranks(const std::vector<OwnedPart>& parts, const Groups& groups) {
   sum_over(*groups.tp, Axis::kTp, parts, "gradients partial over tp");
   sum_over(*groups.etp, Axis::kEtp, parts, "gradients partial over etp");
-  // Set after set in one order, so that no two of them wait for one another.
+  // One common order, or sets would deadlock.
   std::set<std::vector<int>> holders;
   for (const OwnedPart& part : parts) {
     const Placement& placement = part.parameter->placement();

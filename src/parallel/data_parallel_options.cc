@@ -1,4 +1,3 @@
-// See data_parallel_options.h.
 #include "parallel/data_parallel_options.h"
 
 #include <fmt/ranges.h>
@@ -62,12 +61,12 @@ void DataParallelOptions::visit(OptionVisitor& v) {
 
 namespace {
 
-// How the person asked for FSDP, for messages.
+// The user's name for FSDP, for messages.
 std::string fsdp_name(const DataParallelOptions& options) {
   return options.use_megatron_fsdp ? "use_megatron_fsdp" : "use_torch_fsdp2";
 }
 
-// Megatron-LM's strategies by our own options.
+// Translates Megatron-LM's strategies to our options.
 std::vector<UserError> resolve_strategy(DataParallelOptions& options, const OptionSet& set,
                                         std::vector<std::string>& notes) {
   using enum ShardingStrategy;
@@ -107,7 +106,7 @@ std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSe
   const auto drop = [&](const std::string& name, bool& value) {
     if (!value) return;
     const OptionSource& source = set.find(name)->source();
-    // Megatron-LM's own recipes have them beside its FSDP, which reads them so.
+    // Megatron-LM's own recipes combine them with its FSDP.
     if (source.layer >= OptionLayer::kFile && !options.use_megatron_fsdp) {
       errors.emplace_back(fmt::format("use_torch_fsdp2 ({}) and {} ({}) are both on", fsdp.where, name, source.where),
                           fmt::format("FSDP shards the optimizer's state by itself: leave {} out", name));

@@ -16,7 +16,7 @@ namespace megalith {
 class OptionSet;
 class OptionVisitor;
 
-// What Megatron-LM's FSDP divides over the data-parallel ranks, in its words.
+// What Megatron-LM's FSDP shards, in its words.
 enum class ShardingStrategy { kNothing, kOptimizer, kOptimizerAndGradients, kAll };
 
 struct DataParallelOptions {
@@ -33,24 +33,23 @@ struct DataParallelOptions {
   void visit(OptionVisitor& v);
 };
 
-// use_megatron_fsdp becomes the options that divide the same, and `notes` says which. FSDP shards by itself: what
-// shards or overlaps the optimizer beside it is switched off where a default or a preset set it, and `notes` says so;
-// where the person did, it is an error that names both, unless the person's FSDP is Megatron-LM's, which wants them
-// beside it.
+// use_megatron_fsdp becomes the equivalent options, stated in `notes`. FSDP shards by itself: options that shard or
+// overlap the optimizer are switched off with a note if a default or preset set them, and errors if the user did,
+// unless with Megatron-LM's FSDP, which wants them.
 std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSet& set,
                                     std::vector<std::string>& notes);
 
-// The rules between these options, and with the parallel sizes; empty when all hold.
+// The rules between these options and the parallel sizes; empty if all hold.
 std::vector<UserError> check_data_parallel_options(const DataParallelOptions& options, const ParallelOptions& parallel);
 
-// Elements after which a bucket is closed, for num_elements of trainable parameters on this rank and dp_cp_size ranks
-// that share the data.
+// The size that closes a bucket, for num_elements of trainable parameters on this rank and dp_cp_size ranks that share
+// the data.
 int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements, int64_t dp_cp_size);
 
-// What the options ask for. params in registration order; they and groups outlive it.
+// The configured data parallelism. params in registration order; they and groups outlive it.
 // blocks  of the model, for use_torch_fsdp2
-// device  that it trains on, where params are on kMeta
-// cut     where the distributed optimizer may cut its buckets; null: anywhere
+// device  for training, if params are on kMeta
+// cut     allowed cuts of the distributed optimizer's buckets; null: anywhere
 std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& params, const Groups& groups,
                                                  const DataParallelOptions& options,
                                                  const std::vector<Block>& blocks = {},

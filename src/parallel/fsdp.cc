@@ -1,4 +1,3 @@
-// See fsdp.h.
 #include "parallel/fsdp.h"
 
 #include <ATen/core/grad_mode.h>
@@ -13,10 +12,10 @@
 namespace megalith {
 namespace {
 
-// Layers whose gradients may be whole at a time: the one in backward and the ones being reduced.
+// Layers with whole gradients: one in backward, the others being reduced.
 constexpr size_t kGradientUnits = 2;
 
-// Axes along which other ranks hold the same run: the parameter's own, without those over which it is sharded here.
+// Axes along which other ranks hold the same run: the parameter's, minus those sharded here.
 AxisSet replica_axes_of_run(const Parameter& param) {
   AxisSet axes(Axis::kDpReplicate);
   for (int i = 0; i < kNumAxes; ++i) {
@@ -31,15 +30,15 @@ struct LayerCall {
   size_t layer;
 };
 
-// New tensors of the same memory: a Function's outputs must not be its inputs.
+// New tensors with the same memory: a Function's outputs must not be its inputs.
 torch::autograd::variable_list passed_on(at::TensorList tensors) {
   torch::autograd::variable_list result;
   for (const at::Tensor& tensor : tensors) result.push_back(tensor.variable_data());
   return result;
 }
 
-// Passes those that take part in autograd through the Function; returns whether there were any. Must not be given a
-// vector: apply() would not look into it.
+// Passes the tensors that need autograd through the Function; true if there were any. apply() does not look into
+// vectors.
 template <typename Function>
 bool pass_through(std::vector<at::Tensor>& tensors, const LayerCall& call) {
   std::vector<size_t> chosen;
@@ -57,7 +56,7 @@ bool pass_through(std::vector<at::Tensor>& tensors, const LayerCall& call) {
 
 }  // namespace
 
-// The identity at a layer's outputs: the first of its nodes that backward reaches.
+// The identity at a layer's outputs: its first node in backward.
 struct BeforeUnitBackward : torch::autograd::Function<BeforeUnitBackward> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, at::TensorList outputs,
                                                 const LayerCall& call) {
@@ -74,7 +73,7 @@ struct BeforeUnitBackward : torch::autograd::Function<BeforeUnitBackward> {
   }
 };
 
-// The identity at its inputs: the last.
+// The identity at its inputs: its last node in backward.
 struct AfterUnitBackward : torch::autograd::Function<AfterUnitBackward> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, at::TensorList inputs,
                                                 const LayerCall& call) {
@@ -99,7 +98,7 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
   MEGALITH_CHECK(device != at::kMeta || options_.device,
                  "FSDP of parameters without memory needs to be told the device");
   if (options_.cpu_offload && has_own_memory(device)) host_ = std::make_unique<HostRuns>(device);
-  // How many layers a parameter belongs to: what is shared is the root's.
+  // Parameters of several layers belong to the root.
   std::map<const Parameter*, int> num_layers;
   std::vector<std::vector<Parameter*>> members;  // by block
   for (const Block& block : blocks) {
@@ -186,11 +185,11 @@ int64_t Fsdp::whole_parameter_bytes_bound() const {
 }
 
 int64_t Fsdp::whole_gradient_bytes_bound() const {
-  // Buffers are reused: a small layer may sit in a large one's.
+  // Buffers are reused: a small layer may occupy a large one's.
   int64_t largest = 0;
   for (const Layer& layer : layers_) largest = std::max(largest, layer.unit->whole_gradient_bytes());
   const auto num_buffers = static_cast<int64_t>(std::min(kGradientUnits, layers_.size()));
-  // A copy in bf16 stands beside the root's buffer; a layer's buffer is free again when its copy is made.
+  // The root's bf16 copy adds to its buffer; a layer's buffer is freed after copying.
   const int64_t root = root_->whole_gradient_bytes();
   return root + (options_.grad_reduce_in_bf16 ? root / 2 : 0) + num_buffers * largest;
 }
@@ -215,7 +214,7 @@ void Fsdp::begin_microbatch(bool is_last) {
   MEGALITH_CHECK(is_in_step_, "a microbatch outside a step");
   finish_backward();
   is_last_microbatch_ = is_last;
-  root_->open_gradients(pool_);  // the head adds to it in forward
+  root_->open_gradients(pool_);  // the loss adds to them in forward
 }
 
 void Fsdp::finish_step() {
@@ -276,7 +275,7 @@ void Fsdp::before_backward(size_t index) {
   layer.unit->gather();
   if (options_.overlap && index > 0 && layers_[index - 1].num_awaiting > 0) layers_[index - 1].unit->gather();
   if (layer.unit->has_trainable()) {
-    // A model of one layer meets its own, of the microbatch before.
+    // A one-layer model meets its own reduction of the previous microbatch.
     const auto is_under_way = [&] {
       return std::find(reductions_.begin(), reductions_.end(), index) != reductions_.end();
     };
@@ -303,7 +302,7 @@ void Fsdp::finish_oldest_reduction() {
   Layer& layer = layers_[reductions_.front()];
   reductions_.pop_front();
   layer.unit->finish_reduction(pool_);
-  // Runs in host memory are complete at the end of the step.
+  // Host runs are complete only at the step's end.
   if (is_last_microbatch_ && layer.num_awaiting == 0 && !host_) {
     layer.unit->start_replica_sum(*groups_.dp_replicate, options_.grad_reduce_in_bf16);
   }

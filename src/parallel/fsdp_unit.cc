@@ -1,4 +1,3 @@
-// See fsdp_unit.h.
 #include "parallel/fsdp_unit.h"
 
 #include <ATen/ATen.h>
@@ -13,8 +12,8 @@ namespace {
 
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.element_size()); }
 
-// Every view sees the change. An accelerator's allocator hands memory out again in the order of the stream, so what was
-// launched before may still read what is freed.
+// All views see the change. An accelerator's allocator reuses memory in stream order, so earlier kernels may still read
+// freed memory.
 void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const auto size = static_cast<size_t>(bytes);
@@ -34,7 +33,7 @@ at::Tensor GradientPool::take(int64_t num_elements, const at::TensorOptions& opt
     free_.erase(candidate);
     return found;
   }
-  release();  // what is too small would only add to the peak
+  release();  // buffers too small would only add to the peak
   at::Tensor buffer = at::empty({num_elements}, options);
   memory_.gradients.add(bytes_of(buffer));
   return buffer;
@@ -149,7 +148,7 @@ void FsdpUnit::gather() {
   if (state_ != State::kSharded) return;
   for (Flat& flat : flats_) allocate_whole(flat);
   if (host_ != nullptr) {
-    // Beside what the current stream computes, but behind who had this memory before.
+    // Overlaps the current stream's work, but after the memory's previous user.
     host_->follow_current();
     const StreamScope scope(host_->copies());
     for (Flat& flat : flats_) {
@@ -218,7 +217,7 @@ void FsdpUnit::reduce_gradients(GradientPool& pool, bool in_bf16) {
   for (Flat& flat : flats_) {
     if (!flat.is_trainable) continue;
     for (Parameter* param : flat.params) {
-      param->finish_step();  // zeros where nothing came
+      param->finish_step();  // zeros without contributions
       param->detach_grad_buffer();
     }
     at::Tensor summand = flat.grad_whole;
@@ -250,7 +249,7 @@ void FsdpUnit::finish_reduction(GradientPool& pool) {
     if (flat.grad_buffer.defined()) {
       pool.give_back(std::exchange(flat.grad_buffer, {}), std::move(read));
     } else {
-      if (read) flat.reduced.record_stream(host_->copies());  // freed here, and read there
+      if (read) flat.reduced.record_stream(host_->copies());  // freed on this stream, read on that one
       memory_.gradients.add(-flat.num_elements * static_cast<int64_t>(c10::elementSize(at::kBFloat16)));
     }
     flat.reduced.reset();
@@ -265,7 +264,7 @@ void FsdpUnit::start_replica_sum(Group& replicas, bool in_bf16) {
     if (replicas.size() == 1) continue;
     flat.reduced =
         in_bf16 && flat.grad_run.scalar_type() == at::kFloat ? flat.grad_run.to(at::kBFloat16) : flat.grad_run;
-    if (host_ != nullptr) flat.reduced = flat.reduced.to(device_);  // the replicas meet on the device
+    if (host_ != nullptr) flat.reduced = flat.reduced.to(device_);  // replicas reduce on the device
     flat.reduction = replicas.all_reduce(flat.reduced, ReduceOp::kSum, flat.label);
   }
   is_replica_sum_under_way_ = true;

@@ -1,9 +1,8 @@
-// The memory of one FSDP unit: its parameters and gradients, whole while they are used and a run of them in between.
+// One FSDP unit's parameters and gradients: whole during use, runs otherwise.
 //
-// The parameters of one dtype, those that train apart from those that are frozen, lie behind one another in a flat
-// buffer that is padded to a multiple of the shard group's size; rank r owns the r-th of the equal runs. The
-// Parameters' values are views of the flat buffer, whose storage is empty while the unit is sharded: their shapes stay
-// known, and nothing is copied when the unit is gathered. Every collective carries the unit's name.
+// Parameters of one dtype, trainable and frozen ones apart, are consecutive in a flat buffer padded to a multiple of
+// the shard group's size; rank r owns the r-th run. Their values are views of the buffer, whose storage is empty while
+// sharded: shapes stay valid, and gathering copies nothing. Collectives carry the unit's name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +20,7 @@
 
 namespace megalith {
 
-// Bytes that the units of this rank hold beyond their runs, now and at most.
+// This rank's bytes beyond its runs, now and at most.
 struct FsdpMemory {
   struct Count {
     int64_t now = 0, peak = 0;
@@ -33,42 +32,41 @@ struct FsdpMemory {
   Count parameters, gradients;
 };
 
-// Buffers for whole gradients, used over and over within a step.
+// Reusable buffers for whole gradients.
 class GradientPool {
  public:
   explicit GradientPool(FsdpMemory& memory) : memory_(memory) {}
-  // At least so many elements, content void.
+  // At least this many elements, uninitialised.
   at::Tensor take(int64_t num_elements, const at::TensorOptions& options);
-  // read: another stream reads it until then
+  // read  another stream reads it until then
   void give_back(at::Tensor buffer, std::optional<StreamEvent> read = std::nullopt);
-  // Frees what was given back.
+  // Frees the returned buffers.
   void release();
 
  private:
   struct Free {
     at::Tensor buffer;
     std::optional<StreamEvent> read;
-    // Whoever takes or frees it does so on the current stream, behind that reader.
+    // Orders the current stream after that reader, before reuse or freeing.
     void wait() const;
   };
   FsdpMemory& memory_;
   std::vector<Free> free_;
 };
 
-// Where a Parameter lies in its unit, and what this rank owns of it.
+// A Parameter's place in its unit, and this rank's run of it.
 struct FsdpPart {
   Parameter* parameter = nullptr;
   FlatRange range;        // of the flattened local tensor; may be empty
-  int64_t first_run = 0;  // where rank 0's run begins, counted from its first element: 0 or less
+  int64_t first_run = 0;  // beginning of rank 0's run relative to the parameter: <= 0
   int64_t run_elements = 0;
-  at::Tensor model, grad;  // (range.size()); grad undefined when frozen
+  at::Tensor model, grad;  // (range.size()); grad undefined if frozen
 };
 
 class FsdpUnit {
  public:
-  // Takes over the parameters' values, and leaves them sharded; of parameters on kMeta (shape only) the runs are zero.
-  // host: the runs lie in host memory, and come from there; null: on the device. The parameters, the group, memory and
-  // host outlive the unit.
+  // Moves the parameters' values to its runs; zero for kMeta. host: for runs in host memory; null: on the device.
+  // Parameters, group, memory and host outlive the unit.
   FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
            FsdpMemory& memory, HostRuns* host = nullptr);
   FsdpUnit(const FsdpUnit&) = delete;
@@ -76,7 +74,7 @@ class FsdpUnit {
   const std::string& name() const { return name_; }
   const std::vector<Parameter*>& parameters() const { return params_; }
   bool has_trainable() const { return has_trainable_; }
-  // In the order of parameters(), those of which this rank owns nothing included. Storages stay for the unit's life.
+  // In the order of parameters(), including empty parts. Storages live as long as the unit.
   const std::vector<FsdpPart>& parts() const { return parts_; }
   int64_t parameter_bytes() const;  // of the runs
   int64_t gradient_bytes() const;
@@ -84,13 +82,13 @@ class FsdpUnit {
   int64_t whole_gradient_bytes() const;
 
   // ---- parameters ----
-  // Starts the all-gather, unless the values are whole or on their way.
+  // Starts the all-gather unless the values are whole or in flight.
   void gather();
-  // Gathers if need be; the values may be read afterwards.
+  // Gathers if needed; then the values may be read.
   void wait_until_whole();
-  // Frees the values; ends a gather under way first.
+  // Frees the values, after any gather in flight.
   void reshard();
-  // Memory for the values, filled with zeros, without communication: to fill them and keep_run().
+  // Zeroed memory for the values, without communication: fill it, then keep_run().
   void make_whole_zero();
   void keep_run();
   bool is_whole() const { return state_ == State::kWhole; }
@@ -100,12 +98,12 @@ class FsdpUnit {
   // Gives every trainable Parameter a view of a whole buffer from the pool.
   void open_gradients(GradientPool& pool);
   bool are_gradients_open() const { return are_gradients_open_; }
-  // Starts the reduce-scatter of what was added since; the Parameters lose their buffers.
+  // Starts the reduce-scatter of the open gradients; Parameters lose their buffers.
   void reduce_gradients(GradientPool& pool, bool in_bf16);
-  // Waits for it and adds the result to the run (the first of a step replaces it).
+  // Waits for it and adds the result to the run (the step's first replaces it).
   void finish_reduction(GradientPool& pool);
-  // Sum of the runs over the groups that shard alike; zeros where nothing came. finish starts it if need be. Runs in
-  // host memory must have come (HostRuns::settle) before it starts.
+  // Sums runs over the replicas; zeros without contributions. finish starts it if needed. Host runs must have settled
+  // first (HostRuns::settle).
   void start_replica_sum(Group& replicas, bool in_bf16);
   void finish_replica_sum(Group& replicas, bool in_bf16);
 
@@ -114,12 +112,12 @@ class FsdpUnit {
     std::string label;
     std::vector<Parameter*> params;
     bool is_trainable = false;
-    int64_t num_elements = 0, run_elements = 0;  // with padding; of one rank
-    at::Tensor whole, run;                       // (num_elements) with a storage that comes and goes; (run_elements)
-    at::Tensor grad_run;                         // (run_elements) in the gradient's dtype
+    int64_t num_elements = 0, run_elements = 0;  // with padding; per rank
+    at::Tensor whole, run;                       // (num_elements), its storage resized on use; (run_elements)
+    at::Tensor grad_run;                         // (run_elements), the gradient's dtype
     at::Tensor grad_buffer, grad_whole;          // while open or being reduced: from the pool, and its first elements
-    at::Tensor reduced;                          // (run_elements) what the reduction brings, or a narrow grad_run
-    Work gathering, reduction;                   // may be under way together
+    at::Tensor reduced;                          // (run_elements) the reduction's result, or a narrow grad_run
+    Work gathering, reduction;                   // may overlap
   };
   enum class State { kSharded, kGathering, kWhole };
 
@@ -133,7 +131,7 @@ class FsdpUnit {
   at::Device device_;
   FsdpMemory& memory_;
   HostRuns* host_;
-  StreamEvent copied_;  // the runs of a gather under way are on the device
+  StreamEvent copied_;  // the gathered runs have reached the device
   std::vector<Flat> flats_;
   std::vector<FsdpPart> parts_;
   State state_ = State::kSharded;

@@ -1,4 +1,3 @@
-// See grad_buffer.h.
 #include "parallel/grad_buffer.h"
 
 namespace megalith {

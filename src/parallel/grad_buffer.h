@@ -1,8 +1,6 @@
-// Replicated data parallelism: every rank holds the gradients of all trainable parameters of a chunk, in contiguous
-// buffers whose buckets are summed over the data-parallel ranks as soon as they are complete (buckets.h). Gradients are
-// summed, not averaged: the loss is already divided by the global number of valid tokens.
-//
-// Bytes: parameters and gradients are those of the placements' local elements, without padding.
+// Replicated data parallelism: every rank holds all gradients of a chunk in buckets, summed over the data-parallel
+// ranks once complete (buckets.h); sums, because the loss is already divided by the global number of valid tokens.
+// Bytes exclude padding.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +14,7 @@ namespace megalith {
 
 class GradBuffer : public DataParallel {
  public:
-  // params  in registration order; the trainable ones get their views. They and groups outlive the buffer.
+  // params  in registration order; trainable ones get views. They and groups outlive the buffer.
   GradBuffer(const std::vector<Parameter*>& params, const Groups& groups, const GradBufferOptions& options);
 
   void begin_step() override { reducer_.begin_step(); }
@@ -37,7 +35,7 @@ class GradBuffer : public DataParallel {
   const std::vector<Parameter*> params_;
   const Groups& groups_;
   GradReducer reducer_;
-  std::vector<OwnedPart> parts_, model_parts_;  // in registration order
+  std::vector<OwnedPart> parts_, model_parts_;
 };
 
 }  // namespace megalith

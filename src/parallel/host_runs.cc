@@ -1,4 +1,3 @@
-// See host_runs.h.
 #include "parallel/host_runs.h"
 
 #include <ATen/ATen.h>
@@ -11,7 +10,7 @@
 namespace megalith {
 namespace {
 
-// Landings that wait to be added.
+// Landings in flight.
 constexpr std::ptrdiff_t kMostLandings = 2;
 
 }  // namespace

@@ -1,4 +1,3 @@
-// Copies between device and host beside the computation; see offload.h.
 #include "parallel/offload.h"
 
 #include <ATen/ATen.h>
@@ -11,7 +10,7 @@
 namespace megalith {
 
 struct HostOffload::Entry {
-  std::vector<at::Tensor> host, device;  // device: once it is being fetched
+  std::vector<at::Tensor> host, device;  // device: once being fetched
   StreamEvent fetched;
   bool is_fetched = false;
 };
@@ -25,7 +24,7 @@ struct HostOffload::Shared {
     if (entry.is_fetched) return;
     entry.is_fetched = true;
     const StreamScope scope(copies);
-    // After the copy to the host, which is on the same stream.
+    // After the copy to the host, on the same stream.
     for (const at::Tensor& host : entry.host) {
       entry.device.push_back(at::empty(host.sizes(), host.options().device(device).pinned_memory(false)));
       entry.device.back().copy_(host, /*non_blocking=*/true);
@@ -41,7 +40,7 @@ struct HostOffload::Shared {
 
   at::Device device;
   c10::Stream copies;
-  std::list<std::shared_ptr<Entry>> entries;  // in the order in which they were stored
+  std::list<std::shared_ptr<Entry>> entries;  // in stored order
   int64_t host_bytes = 0, peak_host_bytes = 0;
 };
 
@@ -60,7 +59,7 @@ std::function<std::vector<at::Tensor>()> HostOffload::store(const std::vector<at
       at::Tensor host =
           at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(shared.is_accelerator()));
       host.copy_(tensor, /*non_blocking=*/true);
-      // Its memory is free for others once the copy is done, not when the last reference goes.
+      // Frees its memory once the copy is done, not with the last reference.
       if (shared.is_accelerator()) tensor.record_stream(shared.copies);
       shared.host_bytes += static_cast<int64_t>(host.nbytes());
       entry->host.push_back(std::move(host));
@@ -69,7 +68,7 @@ std::function<std::vector<at::Tensor>()> HostOffload::store(const std::vector<at
   shared.peak_host_bytes = std::max(shared.peak_host_bytes, shared.host_bytes);
   shared.entries.push_back(entry);
 
-  // Removes the entry also when a graph is dropped without a backward pass.
+  // Removes the entry even if the graph is dropped without backward.
   struct Handle {
     std::shared_ptr<Shared> shared;
     std::shared_ptr<Entry> entry;
@@ -86,7 +85,7 @@ std::function<std::vector<at::Tensor>()> HostOffload::store(const std::vector<at
     const std::shared_ptr<Entry> entry = std::exchange(handle->entry, nullptr);
     shared.fetch(*entry);
     const auto place = std::find(shared.entries.begin(), shared.entries.end(), entry);
-    // Behind this entry's own copy on the stream, and under way while this entry's layer is computed again.
+    // On the stream after this entry's own copy, overlapping this layer's recomputation.
     if (place != shared.entries.begin()) shared.fetch(**std::prev(place));
     const c10::Stream current = current_stream(shared.device);
     entry->fetched.make_wait(current);

@@ -1,9 +1,6 @@
-// Activations that wait in host memory between forward and backward.
-//
-// A copy to pinned memory runs on a side stream beside the computation; when backward asks for an entry, the one that
-// was stored before it, which backward wants next, is already under way. On the CPU the copies are plain ones into
-// other memory: nothing is gained, everything is exercised. Source of the idea: Rhu et al. 2016 (vDNN),
-// arXiv:1602.08124.
+// Activations kept in host memory between forward and backward: copied to pinned memory on a side stream; fetching an
+// entry prefetches the previously stored one, which backward needs next. On the CPU, plain copies exercise the code.
+// Source of the idea: Rhu et al. 2016 (vDNN), arXiv:1602.08124.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,13 +21,11 @@ class HostOffload {
   ~HostOffload();
   HostOffload(const HostOffload&) = delete;
 
-  // Starts the copy of these tensors (contiguous, of the device, no autograd; entries of the same storage are copied
-  // apart). What is returned gives them back on the device, ordered after everything on the current stream, and starts
-  // fetching what was stored before them; it is called at most once. Dropping it frees the entry. It may outlive the
-  // HostOffload.
+  // Starts copying these tensors (contiguous, on the device, no autograd). The returned function, to be called at most
+  // once, gives them back on the device, ordered after the current stream, and prefetches the entry stored before.
+  // Dropping it frees the entry; it may outlive the HostOffload.
   std::function<std::vector<at::Tensor>()> store(const std::vector<at::Tensor>& tensors);
 
-  // Bytes that wait in host memory now, and the most so far.
   int64_t host_bytes() const;
   int64_t peak_host_bytes() const;
 

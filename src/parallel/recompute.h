@@ -1,5 +1,5 @@
-// Runs a model's blocks so that layers are computed again in backward, within whatever data parallelism does around
-// them: parameters are gathered for a block's backward before it is computed again, once.
+// Runs blocks so that layers are recomputed in backward, inside any data parallelism: a block's parameters are gathered
+// once, before its recomputation.
 #pragma once
 
 #include <vector>
@@ -12,9 +12,9 @@ namespace megalith {
 
 class RecomputeRunner : public BlockRunner {
  public:
-  // outer    what runs around everything, DataParallel::runner(); null: nothing
-  // offload  takes what the plan's offloaded layers keep; not null when there are any
-  // Both outlive the runner. Without autograd, as in evaluation, blocks run only through outer.
+  // outer    runs around everything, DataParallel::runner(); may be null
+  // offload  keeps the inputs of the plan's offloaded layers; not null if there are any
+  // Both outlive the runner. Without autograd, blocks run only through outer.
   RecomputeRunner(RecomputePlan plan, BlockRunner* outer, HostOffload* offload);
 
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,

@@ -1,4 +1,3 @@
-// Declaration, rules and meaning of the options; see recompute_options.h.
 #include "parallel/recompute_options.h"
 
 #include <fmt/ranges.h>
@@ -8,7 +7,7 @@
 namespace megalith {
 namespace {
 
-// Words for the parts of every decoder. mlp_act is ours: what Megatron-LM's moe_act is to experts.
+// Parts of every decoder. mlp_act is ours: for MLPs what Megatron-LM's moe_act is for experts.
 std::vector<std::string> modules_of(const RecomputedModel& model) {
   std::vector<std::string> modules = {"core_attn", "layernorm", "mlp", "mlp_act"};
   if (model.has_experts) modules.insert(modules.end(), {"moe", "moe_act"});
@@ -71,7 +70,7 @@ void check_full(const RecomputeOptions& options, int64_t num_layers, std::vector
   }
 }
 
-// Refuses options that steer only full recomputation.
+// Refuses options only for full recomputation.
 void check_not_full(const RecomputeOptions& options, std::vector<UserError>& errors) {
   const std::string given = options.is_selective() ? "is selective" : "is not given";
   const auto refuse = [&](const std::string& what) {

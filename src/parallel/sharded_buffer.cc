@@ -1,4 +1,3 @@
-// See sharded_buffer.h.
 #include "parallel/sharded_buffer.h"
 
 #include <ATen/ops/zeros.h>
@@ -97,7 +96,7 @@ void ShardedGradBuffer::initialise(uint64_t seed, bool only_adapters) {
 }
 
 void ShardedGradBuffer::finish_step() {
-  // The optimizer writes parameters next; forward may not have read all of them.
+  // The optimizer writes parameters next; forward may not have used all of them.
   wait_for_parameters();
   reducer_->finish_step();
   sum_over_model_ranks(parts_, groups_);

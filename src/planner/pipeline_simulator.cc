@@ -1,4 +1,3 @@
-// Timing of a schedule that was checked; see pipeline_simulator.h.
 #include "planner/pipeline_simulator.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-// When something is there, for each stage and microbatch.
+// Times of availability, by stage and microbatch.
 class Moments {
  public:
   explicit Moments(const PipelineShape& shape)
@@ -61,7 +60,7 @@ class Simulator {
   }
 
  private:
-  // Takes the rank's next action when it can begin, and gives it its times.
+  // Takes and times the rank's next action if it can begin.
   bool advance(int rank) {
     const auto r = static_cast<size_t>(rank);
     const size_t next = result_.ranks[r].size();
@@ -107,7 +106,7 @@ class Simulator {
     return true;
   }
 
-  // The moment when what a neighbouring stage computed can be read by `reader` of this rank.
+  // When this rank's `reader` can read a neighbouring stage's result.
   double neighbour(int rank, int stage, int reader, int microbatch, Moments& computed, Moments& received) {
     return shape_.rank_of(stage) == rank ? computed.at(stage, microbatch) : received.at(reader, microbatch);
   }
@@ -124,7 +123,7 @@ class Simulator {
     result_.busy[static_cast<size_t>(rank)] += duration;
   }
 
-  // Arrival; `ready` is when the bundle was computed, `start` when the rank came to the send.
+  // Returns the arrival; `ready` is the end of the bundle's computation, `start` when the rank reached the send.
   double send(int rank, const Action& action, double ready, double start) {
     double& link = link_free_[{rank, action.peer}];
     link = std::max({link, ready, start}) + costs_.transfer;
@@ -132,18 +131,18 @@ class Simulator {
     return link;
   }
 
-  // The peer's lists agree in order, so the next receive from a rank is its next send.
+  // The peers' lists agree in order, so the next receive matches the next send.
   bool receive(int rank, const Action& action, double& arrival, TimedAction& timed) {
     const std::vector<double>& sent = arrivals_[{action.peer, rank}];
     size_t& taken = taken_[{action.peer, rank}];
-    // A receive is begun before its send: computations go on, and what reads it waits.
+    // Received before sent: its reader waits.
     if (taken == sent.size()) return false;
     arrival = sent[taken++];
     timed.end = std::max(timed.start, arrival);
     return true;
   }
 
-  // What is alive, and the peaks.
+  // Live microbatches and the peaks.
   void finish(int rank) {
     const auto r = static_cast<size_t>(rank);
     const std::vector<int> live = live_activations(schedule_.ranks[r]);
@@ -155,7 +154,7 @@ class Simulator {
       const auto stage = static_cast<size_t>(shape_.stage_of(rank, timed.action.chunk));
       const double size = costs_.activations.empty() ? 1 : costs_.activations[stage];
       timed.live = live[index];
-      // A forward holds its activations while it runs, a backward until it ends.
+      // A forward holds its activations while running, a backward until its end.
       timed.activations = held + (is_forward ? size : 0);
       if (live[index] > before) held += size;
       if (live[index] < before) held -= size;

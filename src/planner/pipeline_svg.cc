@@ -26,7 +26,7 @@ constexpr Kind kKinds[] = {
     {ActionKind::kWeightBackward, "W gradients of the weights", {232, 160, 76}},
 };
 
-// Later chunks are lighter: up to two thirds of the way to white.
+// Later chunks are lighter, up to two thirds towards white.
 std::string colour_of(ActionKind kind, int chunk, int num_chunks) {
   const auto& colour = kKinds[static_cast<size_t>(kind)].colour;
   const double light = num_chunks > 1 ? 0.66 * chunk / (num_chunks - 1) : 0;
@@ -51,7 +51,7 @@ std::string escaped(std::string_view text) {
         result += "&quot;";
         break;
       default:
-        // XML has no other control characters.
+        // XML allows no other control characters.
         if (static_cast<unsigned char>(c) >= 0x20) result += c;
     }
   }
@@ -63,7 +63,7 @@ std::string text_at(double x, double y, std::string_view text, std::string_view 
                      escaped(text));
 }
 
-// 1, 2 or 5 times a power of ten, so that ticks are at least `least` apart.
+// 1, 2 or 5 times a power of ten, for ticks at least `least` apart.
 double tick_step(double least) {
   const double power = std::pow(10.0, std::floor(std::log10(least)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -72,19 +72,19 @@ double tick_step(double least) {
   return 10 * power;
 }
 
-// Where time begins: behind the ranks' numbers and names.
+// The x of time zero: after the ranks' numbers and names.
 double left_of(std::span<const std::string> names) {
   size_t longest = 0;
   for (const std::string& name : names) longest = std::max(longest, name.size());
   return kMargin + kRankWidth + (longest == 0 ? 0 : kNameCharacter * static_cast<double>(longest) + kMargin);
 }
 
-// One trace with its title, axis and ranks; `y` is where it begins, and becomes where it ends.
+// A trace with title, axis and ranks; advances `y` from its top to its bottom.
 std::string draw_trace(const PipelineTrace& trace, const std::string& title, const std::string& unit,
                        std::span<const std::string> names, double width, double& y) {
   const double left = left_of(names);
   const double start = trace.start(), whole = trace.makespan();
-  const double pixels = whole > 0 ? width / whole : 0;  // of a unit of time
+  const double pixels = whole > 0 ? width / whole : 0;  // per unit of time
   const double rows = kRow * trace.shape.num_ranks;
   std::string result = text_at(left, y + 14, title, "class=\"title\"");
   y += 24;

@@ -9,10 +9,10 @@
 namespace megalith {
 namespace {
 
-// Every rank's line at full length; the lines of one trace are equally long.
+// All ranks' full lines, equally long within a trace.
 class TextLines {
  public:
-  // cell  characters of a unit of time
+  // cell  characters per unit of time
   TextLines(const PipelineTrace& trace, const PictureScale& scale, int cell) : cell_(cell) {
     const double start = trace.start(), whole = trace.makespan();
     const auto length = static_cast<size_t>(cell) * static_cast<size_t>(scale.num_units);
@@ -34,7 +34,7 @@ class TextLines {
   const std::vector<std::string>& lines() const { return lines_; }
 
  private:
-  // Columns [begin, end): the label, dashes, and a blank to tell it from what follows.
+  // Columns [begin, end): the label, dashes, a separating blank.
   static void draw(std::string& line, size_t begin, size_t end, const std::string& label) {
     if (begin >= end) return;
     const size_t filled = std::max<size_t>(end - begin - 1, 1);
@@ -48,7 +48,7 @@ class TextLines {
   std::vector<std::string> lines_;
 };
 
-// Numbers of units above the columns where these begin, as often as they fit.
+// Unit numbers above their columns, as often as they fit.
 std::string ruler(int first_unit, int num_units, int cell) {
   std::string line;
   const int step = cell >= 5 ? 2 : 5;
@@ -83,7 +83,7 @@ std::string draw_text(const PipelineTrace& trace, const PictureScale& scale, siz
     tail_width = std::max(tail_width, tails.back().size());
   }
   const size_t room = columns > head_width + tail_width ? columns - head_width - tail_width : 1;
-  const int band = std::max(static_cast<int>(room) / cell, 1);  // units side by side
+  const int band = std::max(static_cast<int>(room) / cell, 1);  // units per line
   std::string result;
   for (int unit = 0; unit < scale.num_units; unit += band) {
     const int count = std::min(band, scale.num_units - unit);

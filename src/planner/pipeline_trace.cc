@@ -1,4 +1,3 @@
-// Traces of pipelines, and their file; see pipeline_trace.h.
 #include "planner/pipeline_trace.h"
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// No machine has more; larger numbers are broken files.
+// Larger numbers mean broken files.
 constexpr int64_t kMostRanks = 1 << 16;
 constexpr int64_t kMostMicrobatches = 1 << 24;
 
@@ -48,7 +47,7 @@ TimedAction read_action(const Json& entry, const PipelineShape& shape, const std
     throw UserError(fmt::format("{}: {} does not belong to {} ranks with {} chunks and {} microbatches", where, text,
                                 shape.num_ranks, shape.num_chunks, shape.num_microbatches));
   }
-  // Times of years cannot be a step's; below this bound all sums are finite.
+  // No step takes years; within this bound all sums are finite.
   constexpr double kLongest = 1e9;
   if (!(std::abs(timed.start) <= kLongest) || !(std::abs(timed.end) <= kLongest) || timed.end < timed.start) {
     throw UserError(fmt::format("{}: {} from {} to {} s", where, text, timed.start, timed.end));

@@ -1,4 +1,3 @@
-// Reading safetensors; see safetensors.h.
 #include "tensor_files/safetensors.h"
 
 #include <ATen/ops/empty.h>
@@ -20,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
-constexpr size_t kMaxDims = 64;                   // what a tensor of ours can have
+constexpr size_t kMaxDims = 64;                   // most that our tensors can have
 
 struct DtypeRow {
   std::string_view name;
@@ -55,7 +54,7 @@ constexpr std::array<DtypeRow, 22> kDtypes = {{
 
 const DtypeRow& row_of(SafetensorsDtype dtype) { return kDtypes[static_cast<size_t>(dtype)]; }
 
-// Names come from the file: shown as JSON shows them, and not at any length.
+// Names come from the file: shown as in JSON, and truncated.
 std::string shown(std::string_view name) {
   constexpr size_t kShown = 200;
   if (name.size() > kShown) return dump_json(Json(std::string(name.substr(0, kShown)) + "..."));
@@ -64,8 +63,8 @@ std::string shown(std::string_view name) {
 
 const char* const kDamagedRemedy = "the file is damaged or was cut while it was copied: fetch it again";
 
-// Builds the table of tensors while the JSON is parsed. The general parser would keep the last of two equal names and
-// would hold a document of any nesting; this one knows the three levels there are.
+// Builds the table of tensors while parsing. The general parser would keep the last of duplicate names and accept any
+// nesting; this one knows the three levels.
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   struct Entry {
@@ -73,7 +72,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     std::optional<SafetensorsDtype> dtype;
     std::optional<std::vector<int64_t>> shape;
     std::optional<std::vector<int64_t>> offsets;
-    int64_t begin = 0, end = 0;  // the two offsets, once they are complete
+    int64_t begin = 0, end = 0;  // the two offsets, once complete
   };
 
   explicit HeaderReader(const fs::path& path) : path_(path) {}
@@ -251,7 +250,7 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(std::make_shared<
   Json::sax_parse(header.begin(), header.end(), &reader);
   metadata_ = std::move(reader.metadata);
 
-  // The data must be covered from its first byte to its last, each byte once.
+  // The data must be covered completely, each byte once.
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   const int64_t data_bytes = size - data_start;
   std::vector<HeaderReader::Entry*> ordered;

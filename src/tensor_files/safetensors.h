@@ -1,11 +1,11 @@
-// The safetensors format: what a file holds, and reading it through a memory mapping.
+// The safetensors format: a file's contents, read through a memory mapping.
 //
 //   u64 little-endian N | N bytes of JSON | data
 //   JSON: name -> {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, and "__metadata__": text -> text
 //
-// A file comes from outside, so nothing in it is believed: sizes are computed with overflow checks, the tensors must
-// cover the data exactly, without a hole or an overlap, and no name may appear twice. Every refusal is a UserError that
-// names the file, the tensor and the bytes. Source: huggingface/safetensors, README.md and safetensors/src/tensor.rs.
+// Files are untrusted: sizes are computed with overflow checks, tensors must cover the data without hole or overlap,
+// and names must be unique. UserErrors name the file, the tensor and the bytes. Source: huggingface/safetensors,
+// README.md and safetensors/src/tensor.rs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@
 
 namespace megalith {
 
-// In the order of the format's own enumeration, which is the order of alignment and decides the order in a file.
+// In the format's order of alignment, which decides the order in a file.
 enum class SafetensorsDtype {
   kBool,
   kF4,
@@ -54,11 +54,11 @@ enum class SafetensorsDtype {
 std::string_view name_of(SafetensorsDtype dtype);  // "BF16"
 std::optional<SafetensorsDtype> parse_safetensors_dtype(std::string_view name);
 int64_t bits_of(SafetensorsDtype dtype);
-// Nothing for the sub-byte types, which no tensor of ours can hold.
+// Nothing for sub-byte types, which our tensors cannot hold.
 std::optional<at::ScalarType> scalar_type_of(SafetensorsDtype dtype);
 SafetensorsDtype safetensors_dtype_of(at::ScalarType dtype);  // UserError for types the format lacks
 
-// Bytes of a tensor; nothing when the product overflows or is no whole number of bytes.
+// Nothing if the product overflows or is not a whole number of bytes.
 std::optional<int64_t> safetensors_bytes(SafetensorsDtype dtype, std::span<const int64_t> shape);
 
 struct SafetensorsTensor {
@@ -68,7 +68,7 @@ struct SafetensorsTensor {
   int64_t num_bytes = 0;
 };
 
-// A file opened for reading. The data is mapped: opening reads only the header, and pages come in as they are read.
+// A file opened for reading. Opening reads only the header; data pages are mapped on demand.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -80,8 +80,8 @@ class SafetensorsFile {
 
   // `tensor` is one of tensors().
   std::span<const std::byte> bytes(const SafetensorsTensor& tensor) const;
-  // The same as a CPU tensor, to be read only: it shares the mapping and keeps it alive (a copy when the file does not
-  // align it). UserError for a dtype that no tensor of ours can hold.
+  // The same as a read-only CPU tensor that shares the mapping and keeps it alive (a copy if the file does not align
+  // it). UserError for a dtype that our tensors cannot hold.
   at::Tensor view(const SafetensorsTensor& tensor) const;
 
  private:

@@ -1,4 +1,3 @@
-// Writing safetensors; see safetensors_writer.h.
 #include "tensor_files/safetensors_writer.h"
 
 #include <fcntl.h>
@@ -32,7 +31,7 @@ SafetensorsLayout make_safetensors_layout(std::vector<SafetensorsEntry> entries,
   });
   Json texts = metadata;
   texts["format"] = "pt";
-  // Put together as text: an ordered JSON object would search all names at each insertion.
+  // As text: an ordered JSON object would search all names at each insertion.
   std::string json = "{\"__metadata__\":" + dump_json(texts);
 
   SafetensorsLayout layout;
@@ -70,7 +69,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, SafetensorsLayo
   if (mode == Mode::kCreate) {
     if (retry_interrupted([&] { return ::ftruncate(fd_, layout_.num_bytes); }) != 0) {
       const int error_number = errno;
-      close_descriptor(std::exchange(fd_, -1));  // no destructor runs for an object whose constructor throws
+      close_descriptor(std::exchange(fd_, -1));  // no destructor runs after a throwing constructor
       fail("write", path_, error_number);
     }
     try {

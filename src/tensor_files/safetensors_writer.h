@@ -1,8 +1,8 @@
-// Writing safetensors: the layout is fixed from names, dtypes and shapes before any data exists, then bytes go to their
-// places in any order and from any number of processes that see the file.
+// Writing safetensors: names, dtypes and shapes fix the layout beforehand; bytes are then written in any order and from
+// any number of processes that share the file.
 //
-// As the reference writer does: tensors by dtype (the widest alignment first), then by name, and a header padded to
-// a multiple of 8, so all data is aligned. "__metadata__" always says {"format": "pt"}: transformers refuses files
+// As in the reference writer, tensors are sorted by dtype (widest alignment first), then name, and the header is padded
+// to a multiple of 8, so all data is aligned. "__metadata__" always says {"format": "pt"}: transformers refuses files
 // without.
 #pragma once
 
@@ -26,12 +26,12 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsLayout {
-  std::string header;  // with its length in front
+  std::string header;  // including its length
   std::map<std::string, SafetensorsTensor, std::less<>> tensors;
   int64_t num_bytes = 0;  // of the whole file
 };
 
-// InternalError when a name appears twice or is "__metadata__".
+// InternalError if a name is duplicate or "__metadata__".
 SafetensorsLayout make_safetensors_layout(std::vector<SafetensorsEntry> entries,
                                           const std::map<std::string, std::string>& metadata = {});
 

@@ -1,4 +1,3 @@
-// See activation_report.h.
 #include "train/activation_report.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-constexpr std::string_view kHead = "head";  // the block of that name, models/transformer.cc
+constexpr std::string_view kHead = "head";  // block name, models/transformer.cc
 
 std::vector<BlockMemory> measure_blocks(Model& chunk, const ModelInput& input, const RecomputePlan& plan,
                                         bool are_layers_alike) {
@@ -26,7 +25,7 @@ std::vector<BlockMemory> measure_blocks(Model& chunk, const ModelInput& input, c
         at::empty(parameter->value().sizes(), parameter->data().options().dtype(parameter->grad_dtype())));
   }
   RecomputePlan on_device = plan;
-  on_device.offloaded.clear();  // activation_cost() takes them out
+  on_device.offloaded.clear();  // activation_cost() subtracts them
   MeasuringRunner measuring(on_device, are_layers_alike);
   RecomputeRunner runner(on_device, &measuring, /*offload=*/nullptr);
   chunk.set_runner(&runner);

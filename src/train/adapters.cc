@@ -1,4 +1,3 @@
-// See adapters.h.
 #include "train/adapters.h"
 
 #include <ATen/ATen.h>
@@ -84,7 +83,7 @@ std::vector<UserError> check_packed_weights(const Resolved& resolved, const Mode
                                     *config.fp8.fp8_format),
                         "leave one of the two out");
   }
-  // What is cut by columns begins with a block on each rank; one error each for dense layers and experts.
+  // A column cut begins with a block on each rank; one error each for dense layers and experts.
   std::set<bool> named;
   for (const AdaptableLayer& layer : adaptable_layers(architecture)) {
     if (layer.kind != LinearKind::kAttentionOutput && layer.kind != LinearKind::kMlpDown) continue;
@@ -105,7 +104,7 @@ std::vector<UserError> check_packed_weights(const Resolved& resolved, const Mode
 
 namespace {
 
-// Where the rows of each canonical linear lie in one vector of all of them, the same on every rank.
+// Offsets of each canonical linear's rows in one vector of all rows, the same on every rank.
 struct RowTable {
   std::map<std::string, int64_t> first;  // by the linear's name
   int64_t num_rows = 0;
@@ -143,14 +142,14 @@ void begin_lengths(const DataParallel& data, const Groups& groups) {
   const RowTable table = table_of_lengths(lengths, *groups.world);
   if (table.num_rows == 0) return;
   const at::Device device = data.model_parts().at(0).model.device();
-  // Ranks may hold copies of an element: what is summed is divided by how often each was counted.
+  // Replicas are counted several times: sums are divided by the counts.
   const at::Tensor sums = at::zeros({2, table.num_rows}, at::TensorOptions().dtype(at::kDouble).device(device));
   const auto add_rows = [&](const PieceView& view) {
     if (!view.piece.name.ends_with(kWeightEnding) || view.tensor.dim() != 2) return;
     const std::string layer = view.piece.name.substr(0, view.piece.name.size() - kWeightEnding.size());
     const auto found = table.first.find(layer);
     if (found == table.first.end()) return;
-    // A canonical matrix is (in, rows) where it is transposed.
+    // A transposed canonical matrix is (in, rows).
     const int64_t row_dim = view.piece.is_transposed ? 1 : 0;
     const auto d = static_cast<size_t>(row_dim);
     const Box& box = view.piece.canonical;

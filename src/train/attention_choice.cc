@@ -1,4 +1,3 @@
-// See attention_choice.h.
 #include "train/attention_choice.h"
 
 #include <ATen/ATen.h>
@@ -33,18 +32,18 @@ AttentionLibraries candidates_of(const RuntimeOptions& runtime) {
     case AttentionBackend::kAuto:
       break;
   }
-  // cuDNN's backward adds in no fixed order; flash attention's does, when LibTorch's deterministic mode is on.
+  // cuDNN's backward sums in no fixed order; flash attention's is deterministic in LibTorch's deterministic mode.
   if (runtime.device.deterministic_mode) return {AttentionLibrary::kFlash};
   return {AttentionLibrary::kCudnn, AttentionLibrary::kFlash};
 }
 
-// Attention of one layer and microbatch on this rank.
+// One layer's and microbatch's attention on this rank.
 struct LayerShape {
   ops::AttentionShape shape;
   ops::MaskForm form;
 };
 
-// The window of all layers; 0 where one sees everything, which then takes the most time.
+// The window of all layers; 0 if one sees everything, which then takes longest.
 int64_t common_window(const ModelConfig& model) {
   const std::vector<int64_t> layers = model.layers_with_window();
   return std::find(layers.begin(), layers.end(), 0) == layers.end() ? model.attention_window() : 0;
@@ -66,7 +65,7 @@ LayerShape layer_shape_of(const Resolved& resolved) {
                              .has_dropout = model.attention_dropout > 0,
                              .has_softcap = model.attn_logit_softcapping > 0},
                    .form = {model.is_causal(), common_window(model), {}}};
-  // Latent attention has a key for each query head.
+  // Latent attention has a key per query head.
   layer.shape.g = model.multi_latent_attention ? layer.shape.n : std::max<int64_t>(model.num_kv_heads() / tp, 1);
   layer.form.runs.queries = layer.form.runs.keys = {{0, s}};
   if (d.data.reset_attention_mask) {
@@ -75,7 +74,7 @@ LayerShape layer_shape_of(const Resolved& resolved) {
   return layer;
 }
 
-// Forward and backward of the run's attention over whole rows, by one library.
+// Forward and backward of whole-row attention by one library.
 class Trial {
  public:
   Trial(const LayerShape& layer, at::Device device)
@@ -87,8 +86,8 @@ class Trial {
     v_ = at::randn({s.b, s.sk, s.g, s.dv}, options);
   }
 
-  // Milliseconds of one of three calls, after one that prepares; 0 on a device whose events have no times. c10::Error
-  // where the library does not run.
+  // Milliseconds per call over three, after a warm-up; 0 on a device without timed events. c10::Error if the library
+  // does not run.
   double measure(AttentionLibrary library) const {
     run(library);
     synchronize(device_);
@@ -115,7 +114,7 @@ class Trial {
   at::Tensor q_, k_, v_;
 };
 
-// What became of a library's trial.
+// A library's measurement.
 struct Measured {
   AttentionLibrary library;
   double ms = 0;
@@ -133,8 +132,8 @@ Measured try_library(AttentionLibrary library, const LayerShape& layer, at::Devi
   return measured;
 }
 
-// The order in which to ask those that run. The first has to be this much slower than another to come behind it: with
-// equal times every run of a configuration should choose alike.
+// The order of preference. The default first choice loses only to one this much faster, so that equal times choose
+// alike in every run.
 constexpr double kMuchSlower = 1.05;
 
 AttentionLibraries order_of(const std::vector<Measured>& measured) {
@@ -162,7 +161,7 @@ std::string text_of(const std::vector<Measured>& measured) {
   return text.empty() ? text : fmt::format(" ({})", text);
 }
 
-// Who computes the run's own attention.
+// The library that computes the run's attention.
 std::string servers_text(const ops::AttentionPlan& plan) {
   if (!plan.reason.empty()) return fmt::format("the reference, because {}; it keeps a matrix of scores", plan.reason);
   std::string text;
@@ -193,7 +192,7 @@ AttentionChoice choose_attention(const Resolved& resolved, at::Device device) {
   if (candidates.empty()) return {.libraries = {}, .text = "the reference, as attention_backend says"};
   const LayerShape layer = layer_shape_of(resolved);
 
-  // Whole rows without dropout, which evaluations have too, decide who runs here at all.
+  // Whole rows without dropout, as in evaluation, decide which libraries run here.
   LayerShape plain = layer;
   plain.shape.has_dropout = false;
   plain.form.runs.documents.clear();

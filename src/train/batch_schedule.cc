@@ -1,4 +1,3 @@
-// The size of the global batch over a run; see batch_schedule.h.
 #include "train/batch_schedule.h"
 
 #include <algorithm>
@@ -41,7 +40,7 @@ BatchSchedule::BatchSchedule(int64_t global_batch_size, int64_t micro_batch_size
 
 int64_t BatchSchedule::asked_samples(int64_t consumed) const {
   if (!rampup_ || consumed > rampup_->samples) return global_;
-  // In float64 as Megatron-LM divides, so that a run changes size at the same step.
+  // In float64 like Megatron-LM, so that sizes change at the same step.
   const int64_t num_increments = (global_ - rampup_->start) / rampup_->increment;
   const double per_increment = static_cast<double>(rampup_->samples) / static_cast<double>(num_increments);
   const auto done = static_cast<int64_t>(static_cast<double>(consumed) / per_increment);

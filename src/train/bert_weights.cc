@@ -1,4 +1,3 @@
-// See bert_weights.h.
 #include "train/bert_weights.h"
 
 #include <fmt/format.h>
@@ -32,7 +31,7 @@ ModelConfig stored_bert(const fs::path& folder) {
   return model_config_of(manifest.architecture, manifest.configuration);
 }
 
-// An encoder as a BERT that differs from the stored one in nothing but what it cannot take over.
+// A BERT encoder whose incompatible tensors start fresh.
 ModelConfig encoder_of(const ModelConfig& biencoder, const ModelConfig& bert) {
   ModelConfig encoder = biencoder;
   static_cast<RetrievalOptions&>(encoder) = {};
@@ -61,7 +60,7 @@ std::vector<UserError> compare_with_bert(const Resolved& resolved, const std::st
       "give the run that BERT's options, or take another BERT")};
 }
 
-// The weights as exactly as they are there.
+// The weights in their most precise stored form.
 TensorStore open_trained_bert(const fs::path& folder) {
   std::map<std::string, TensorStore> stores = open_checkpoint(folder, load_manifest(folder));
   const auto master = stores.find(std::string(kMasterKey));
@@ -80,7 +79,7 @@ std::vector<UserError> check_bert_load(const Resolved& resolved) {
   }
   ModelConfig architecture = resolved.config.model;
   architecture.vocab_size.reset();
-  if (!check_model_config(architecture).empty()) return {};  // said already
+  if (!check_model_config(architecture).empty()) return {};  // reported already
   try {
     return compare_with_bert(resolved, *folder);
   } catch (const UserErrors& several) {

@@ -1,4 +1,4 @@
-// What the encoders of a biencoder start from: the weights of a BERT (--bert_load), without its heads.
+// A biencoder's initial encoders: a BERT's weights (--bert_load), without heads.
 #pragma once
 
 #include <span>
@@ -12,12 +12,11 @@
 
 namespace megalith {
 
-// Why bert_load cannot serve this run: nothing of the kind lies there, or the BERT differs from the encoders, option by
-// option. Empty when it can, and without bert_load. Reads only descriptions, no weights.
+// Why bert_load cannot serve this run: no BERT there, or options that differ. Reads only descriptions.
 std::vector<UserError> check_bert_load(const Resolved& resolved);
 
-// Fills what the encoders have of a BERT; the linear layers behind them stay as they are. UserErrors of
-// find_checkpoint() and load_store(). Collective over the world.
+// Fills the encoders from a BERT, except the linear layers after them. UserErrors of find_checkpoint() and
+// load_store(). Collective over the world.
 // tensors  all of the model
 void load_bert(const std::string& folder, std::span<const CheckpointTensor> tensors, const Groups& groups, Logger& log,
                NonfiniteWeights nonfinite);

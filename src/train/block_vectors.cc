@@ -1,4 +1,3 @@
-// See block_vectors.h.
 #include "train/block_vectors.h"
 
 #include <ATen/ATen.h>
@@ -29,7 +28,7 @@ at::Tensor vectors_of(const BuiltModel& built, Biencoder::Side side, const Padde
   return biencoder_of(built).vectors(side, input.tokens, input.context).to(at::kFloat).to(at::kCPU);
 }
 
-// A batch's blocks without the padding that all of them have.
+// A batch's blocks without common padding.
 PaddedTexts texts_of(const Batch& batch) {
   const at::Tensor& lengths = batch.at(field::kKeyLengths);
   return {.tokens = batch.at(field::kTokens).narrow(1, 0, lengths.max().item<int64_t>()).contiguous(),
@@ -44,7 +43,7 @@ std::unique_ptr<BatchSource> open_blocks(const Resolved& resolved, const Tokeniz
   setup.special_ids = tokenizer.special_ids();
   TaskOptions options = resolved.config.task;
   options.task = TaskKind::kIct;
-  options.query_in_block_prob = 1;  // nothing is taken out of a block
+  options.query_in_block_prob = 1;  // blocks stay whole
   DataOptions data = resolved.derived.data;
   data.split = "1,0,0";
   DataSetup needs{.sequence_length = resolved.derived.seq_length,
@@ -66,7 +65,7 @@ BlockIndex index_blocks(const BuiltModel& built, BatchSource& blocks, int64_t ro
     const int64_t first = begin + rows * groups.dp->rank(), count = std::min(rows, n - first);
     if (count > 0) {
       const Batch batch = blocks.read({.consumed_samples = first, .micro_batch_size = count});
-      // Sentences from and to, document, number among the blocks.
+      // First and last sentence, document, block number.
       const at::Tensor block = batch.at(field::kBlock);
       const at::Tensor row = block.select(1, 3);
       vectors.index_copy_(0, row, vectors_of(built, Biencoder::Side::kContext, texts_of(batch), device));

@@ -1,7 +1,5 @@
-// The index of a trained biencoder: the vectors of all blocks of a data set, of which a question's nearest is to hold
-// its answer.
-//
-// Blocks are those that training cuts (data/ict_samples.h), each once and whole, with its title. Source: Megatron-LM's
+// A trained biencoder's index: the vectors of a data set's blocks, of which a question's nearest should contain its
+// answer. Blocks are those of training (data/ict_samples.h), each once, whole and with its title. Source: Megatron-LM's
 // megatron/indexer.py.
 #pragma once
 
@@ -23,30 +21,30 @@
 namespace megalith {
 
 struct BlockIndex {
-  at::Tensor vectors;  // (n, vector_size) fp32 on the CPU; row i is block i's
-  at::Tensor samples;  // (n) int64: its sample in the source
-  // (n, 3) int64: a block's document, its first sentence, one past its last; counted in the files
+  at::Tensor vectors;  // (n, vector_size) fp32 on the CPU
+  at::Tensor samples;  // (n) int64: the block's sample in the source
+  // (n, 3) int64: a block's document, first sentence and one past its last, as numbered in the files.
   at::Tensor places;
 };
 
-// The blocks of all documents that data_path names, in one pass; seq_length cuts them as in training. UserError for
-// files without sentences or with other titles, and for a tokenizer without [CLS] and [SEP].
-//   tokenizer  that the files were made with
+// All blocks of data_path's documents, in one pass, cut by seq_length as in training. UserError for files without
+// sentences, mismatched titles, and a tokenizer without [CLS] and [SEP].
+//   tokenizer  that made the files
 std::unique_ptr<BatchSource> open_blocks(const Resolved& resolved, const Tokenizer& tokenizer, Logger& log);
 
-// Reads `rows` blocks at a time through a Biencoder's encoder of texts. Data-parallel ranks share the blocks, and every
-// rank gets all. on_batch is called with how many blocks all ranks have finished since the last call.
+// Encodes `rows` blocks at a time with a Biencoder's text encoder. Data-parallel ranks share the blocks, and every rank
+// gets all. on_batch receives the number of blocks that all ranks finished since the last call.
 BlockIndex index_blocks(const BuiltModel& built, BatchSource& blocks, int64_t rows, const Groups& groups,
                         at::Device device, const std::function<void(int64_t)>& on_batch = {});
 
-// The ids of each question, at least one -> (questions, vector_size) fp32 on the CPU, by the encoder of questions.
+// Each question's ids, at least one -> (questions, vector_size) fp32 on the CPU, by the question encoder.
 at::Tensor question_vectors(const BuiltModel& built, std::span<const std::vector<int32_t>> questions,
                             at::Device device);
 
-// What a rank holds meanwhile.
+// A rank's memory meanwhile.
 MemoryMeasure estimate_block_vectors(int64_t rows, int64_t length);
 
-// A block's text as it is read, behind its title.
+// A block's text, preceded by its title.
 std::string block_text(BatchSource& blocks, int64_t sample, const Tokenizer& tokenizer);
 
 }  // namespace megalith

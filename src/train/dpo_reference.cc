@@ -1,4 +1,3 @@
-// See dpo_reference.h.
 #include "train/dpo_reference.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +19,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// While it lives the adapters add nothing: their second matrices are zero.
+// Disables adapters while it lives, by zeroing their second matrices.
 class WithoutAdapters {
  public:
   WithoutAdapters(DataParallel& data, bool has_adapters) : data_(data), has_adapters_(has_adapters) {
@@ -35,7 +34,7 @@ class WithoutAdapters {
     publish();
   }
   ~WithoutAdapters() {
-    if (!has_adapters_) return;  // all ranks publish, also one that holds none of them
+    if (!has_adapters_) return;  // collective: ranks without adapters publish too
     for (auto& [tensor, value] : kept_) tensor.copy_(value);
     publish();
   }
@@ -55,7 +54,7 @@ class WithoutAdapters {
 
 SftBatchSource* source_of_pairs(BatchSource* source) { return dynamic_cast<SftBatchSource*>(source); }
 
-// What the weights of a published model are told by without reading them.
+// Identifies a published model's weights without reading them.
 std::string files_text(const std::string& folder) {
   std::map<std::string, std::string> files;
   std::error_code error;
@@ -79,7 +78,7 @@ std::vector<UserError> check_dpo(const Config& config) {
     errors.emplace_back("dpo_reference on_the_fly trains all weights, and then no model is left to compare with",
                         "leave dpo_reference out, or train adapters: --lora.enabled true");
   }
-  // The reference is the model with B at zero, which leaves trained lengths in it.
+  // The reference is the model with B at zero, which keeps trained lengths.
   if (config.lora.enabled && config.lora.use_dora) {
     errors.emplace_back("loss is dpo, and lora.use_dora is on: without their product such adapters are not the base",
                         "leave lora.use_dora out");
@@ -125,7 +124,7 @@ void DpoReferences::attach(DataSets& data, bool is_at_start) {
     SftBatchSource* source = source_of_pairs(data.of(split));
     if (source == nullptr) continue;
     const std::string prefix = sft_reference_prefix(*source->set(), identity());
-    // The ranks agree, or some would wait for others that compute nothing.
+    // Ranks must agree, or some would wait for others that compute nothing.
     const double is_here = has_sft_reference(prefix) ? 1 : 0;
     if (groups_.world->reduced(is_here, ReduceOp::kMin, "reference of pairs") < 1) {
       if (!is_at_start && !has_adapters) {
@@ -166,7 +165,7 @@ void DpoReferences::compute(const std::shared_ptr<const SftSet>& set, const std:
     progress.set(std::min(first + chunk, n));
   }
   progress.finish();
-  // All ranks have the numbers; one of those that see the same folder writes them.
+  // All ranks have the numbers; one of those that share the folder writes.
   const BuilderLock lock(prefix + ".lock");
   if (!has_sft_reference(prefix)) table.write(prefix);
 }

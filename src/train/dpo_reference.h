@@ -1,6 +1,6 @@
-// What the reference model of direct preference optimization says of pairs of answers (tasks/dpo.h). The reference is
-// the model that training begins with: computed ahead and kept beside the tokens (data/sft_reference.h), or in each
-// step by the model without its adapters.
+// The reference model's probabilities for pairs of answers in direct preference optimization (tasks/dpo.h). The
+// reference is the initial model: computed ahead and stored with the tokens (data/sft_reference.h), or in each step by
+// the model without its adapters.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace megalith {
 
-// UserErrors for options of the reference that the run cannot follow.
+// UserErrors for unsupported reference options.
 std::vector<UserError> check_dpo(const Config& config);
 
 class DpoReferences {
@@ -25,17 +25,17 @@ class DpoReferences {
   DpoReferences(const Resolved& resolved, PipelinedModel& model, DataParallel& data, const Groups& groups,
                 at::Device device, Logger& log);
 
-  // dpo_reference ahead: gives the sources of pairs what the reference says. Where no file holds it, all ranks compute
-  // it together and write it. is_at_start: the weights are those that training begins with. UserError where they are
-  // not, and neither are there adapters that can be left out.
+  // dpo_reference ahead: attaches the reference's results to the sources of pairs; where no file has them, all ranks
+  // compute and write them. is_at_start: the weights are the initial ones; otherwise UserError unless adapters can be
+  // disabled.
   void attach(DataSets& data, bool is_at_start);
 
-  // dpo_reference on_the_fly: adds reference_log_probs to this rank's microbatches. Nothing otherwise.
+  // dpo_reference on_the_fly: adds reference_log_probs to this rank's microbatches.
   void add_to(std::vector<Batch>& batches);
 
  private:
   std::string identity() const;
-  // -log p of the labels that count, (b, s) on the CPU for each batch; by the model without adapters.
+  // -log p of the counted labels, (b, s) on the CPU per batch, by the model without adapters.
   std::vector<at::Tensor> token_losses(const std::vector<Batch>& batches);
   void compute(const std::shared_ptr<const SftSet>& set, const std::string& prefix);
 

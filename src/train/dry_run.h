@@ -1,4 +1,4 @@
-// What a dry run tells: configuration, layout, size and the memory of a rank by owner. Nothing is allocated.
+// A dry run's report: configuration, layout, size and a rank's memory by owner. Allocates nothing.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace megalith {
 
 struct DryRun {
   ModelNumbers numbers;
-  MemoryEstimate memory;  // of the rank that holds most
+  MemoryEstimate memory;  // of the rank with the most
 };
 
-// For the world that the configuration was resolved for, on the meta device.
+// For the configuration's world, on the meta device.
 DryRun make_dry_run(const Resolved& resolved);
 
-// As it is printed, with a line break at its end.
+// As printed, with a final newline.
 std::string dry_run_text(const Resolved& resolved, const DryRun& run);
 
 }  // namespace megalith

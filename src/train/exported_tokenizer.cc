@@ -1,4 +1,3 @@
-// See exported_tokenizer.h.
 #include "train/exported_tokenizer.h"
 
 #include <algorithm>

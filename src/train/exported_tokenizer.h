@@ -1,5 +1,5 @@
-// What an exported model needs of its tokenizer: the files, and in config.json and generation_config.json the tokens
-// that begin, end and pad a text. Without these, transformers writes over every end.
+// The tokenizer of an exported model: its files, and the begin, end and pad tokens in config.json and
+// generation_config.json, without which transformers generates past every end.
 #pragma once
 
 #include <memory>
@@ -14,20 +14,19 @@
 
 namespace megalith {
 
-// Which files are copied: those that options name, else those of a folder that belongs to the model.
+// The files to copy: the options', else those in the model's folder.
 void choose_tokenizer_files(const TokenizerOptions& named, const std::optional<std::string>& beside_model,
                             HfExport& settings);
 
-// Adds the tokenizer's end to those that the model stops at (as find_stop_ids() has them), its beginning where the
-// model has none, and its padding. Tokens that the vocabulary lacks, and those of models that write no text, are left
-// out.
+// Adds the tokenizer's end to the model's stop tokens (as in find_stop_ids()), its beginning if the model has none, and
+// its padding. Tokens outside the vocabulary, and those of models that do not write text, are omitted.
 void add_special_tokens(const Tokenizer* tokenizer, ModelConfig& model, HfExport& settings);
 
-// The options of the tokenizer that a checkpoint's record names; none are set where it names none.
+// The tokenizer options in a checkpoint's record, if any.
 TokenizerOptions recorded_tokenizer(const Configuration& configuration);
 
-// The tokenizer of a model: the one that options name, else that of the folder, else bytes where the vocabulary is
-// theirs. One that cannot be opened costs a note and the tokens that it would have told.
+// A model's tokenizer: the options', else the folder's, else bytes if the vocabulary fits. One that cannot be opened
+// costs a note and its special tokens.
 std::unique_ptr<Tokenizer> open_tokenizer(TokenizerOptions named, const std::optional<std::string>& beside_model,
                                           const ModelConfig& model, Logger& log);
 

@@ -1,4 +1,3 @@
-// See flux_encoders.h.
 #include "train/flux_encoders.h"
 
 #include <ATen/ATen.h>
@@ -45,13 +44,12 @@ namespace {
 constexpr const char* kAutoencoderFile = "diffusion_pytorch_model.safetensors";
 constexpr const char* kSingleAutoencoderFile = "ae.safetensors";
 
-// Where each part lies.
 struct EncoderPaths {
   fs::path vae;  // a folder or a file
   fs::path t5, t5_tokenizer, clip, clip_tokenizer;
 };
 
-// Errors of several parts, each found by itself.
+// Collects independent errors of several parts.
 class Findings {
  public:
   template <typename Check>
@@ -136,16 +134,16 @@ Json load_config(const fs::path& folder) {
   return json;
 }
 
-// What a part's weights are read from, and into which tensors.
+// A part's stored weights and the tensors to fill.
 struct PartWeights {
   std::string what;
   TensorStore store;
   std::function<bool(std::string_view)> may_be_unused;
-  // For a file with the names of Black Forest Labs: how many levels its autoencoder has.
+  // For a file in Black Forest Labs' names: its autoencoder's number of levels.
   std::optional<int64_t> levels_of_single_file;
 };
 
-// Tensors under the names and in the shapes of the file, over the parameters' memory.
+// Tensors in the file's names and shapes, sharing the parameters' memory.
 struct FileTensors {
   std::vector<std::unique_ptr<Placement>> placements;
   std::vector<CheckpointTensor> tensors;
@@ -158,7 +156,7 @@ FileTensors tensors_in_file(const Module& model, const PartWeights& weights) {
   for (CheckpointTensor& tensor : in_file.tensors) {
     const std::string& name = tensor.placement->pieces.front().name;
     std::vector<int64_t> shape = tensor.placement->local_shape;
-    // Attention's linear layers are convolutions of 1x1 there.
+    // Attention's linear layers are 1x1 convolutions there.
     if (shape.size() == 2) shape.insert(shape.end(), {1, 1});
     in_file.placements.push_back(
         std::make_unique<Placement>(Placement::whole(single_file_name(name, *weights.levels_of_single_file), shape)));
@@ -175,7 +173,7 @@ StoreSource source_of(const PartWeights& weights) {
           .remedy = [] { return std::string("the folder is another model's, or incomplete: fetch it again"); }};
 }
 
-// UserError unless the file has what a model of these shapes wants. On the meta device, before memory is taken.
+// UserError if the file does not fit the model's shapes. On the meta device, before allocation.
 void check_weights(const Module& on_meta, const PartWeights& weights) {
   const FileTensors wanted = tensors_in_file(on_meta, weights);
   std::vector<PieceView> views;
@@ -207,7 +205,7 @@ AutoencoderPlan plan_autoencoder(const fs::path& path) {
       throw UserError(fmt::format("{} has no {}", path.string(), kAutoencoderFile), "fetch or copy the whole folder");
     }
   }
-  // Files of Black Forest Labs come without a configuration: they are FLUX.1's.
+  // Black Forest Labs' files have no configuration: they are FLUX.1's.
   if (fs::exists(folder / kHfConfigFile)) {
     plan.config = read_autoencoder_config(load_config(folder), (folder / kHfConfigFile).string());
   }
@@ -235,7 +233,7 @@ ClipPlan plan_clip(const fs::path& folder) {
   plan.config = read_clip_text_config(load_config(folder), (folder / kHfConfigFile).string());
   plan.weights.what = folder.string();
   plan.weights.store = TensorStore::open_folder(folder);
-  // A whole CLIP also has the encoder of pictures; older versions saved the numbers of the positions.
+  // A whole CLIP also has an image encoder; older versions stored position ids.
   plan.weights.may_be_unused = [](std::string_view name) {
     return name.starts_with("vision_model.") || name.starts_with("visual_projection.") ||
            name.starts_with("text_projection.") || name == "logit_scale" || name.ends_with("embeddings.position_ids");
@@ -269,7 +267,7 @@ T5Plan plan_t5(const fs::path& folder, const Groups& groups) {
   plan.part.range = {0, std::ssize(plan.part.units)};
   plan.weights.what = folder.string();
   plan.weights.store = TensorStore::open_folder(folder);
-  // What a whole T5 has beside the encoder.
+  // Parts of a whole T5 besides the encoder.
   plan.weights.may_be_unused = [](std::string_view name) {
     return name.starts_with("decoder.") || name.starts_with("lm_head.");
   };
@@ -294,7 +292,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& folder, int64_t vocab_
   return tokenizer;
 }
 
-// (b, length) int64 on the CPU. What is cut off is in front of the last token, which ends a text.
+// (b, length) int64 on the CPU. Tokens are cut before the last, which ends a text.
 at::Tensor ids_of_captions(std::span<const std::string> captions, const Tokenizer& tokenizer, int64_t length,
                            int64_t& num_cut) {
   const int32_t pad = tokenizer.pad() ? *tokenizer.pad() : *tokenizer.eod();

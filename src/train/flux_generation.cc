@@ -1,4 +1,3 @@
-// See flux_generation.h.
 #include "train/flux_generation.h"
 
 #include <ATen/ATen.h>

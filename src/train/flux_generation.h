@@ -1,5 +1,4 @@
-// Pictures from captions: FLUX's encoders, its model and Euler's steps, put together.
-// Source: diffusers' pipelines/flux/pipeline_flux.py.
+// Pictures from captions: FLUX's encoders, model and Euler steps combined.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,26 +19,26 @@ namespace megalith {
 struct PictureRequest {
   int64_t height = 1024, width = 1024;  // pixels
   int64_t steps = 28;         // default_steps()
-  double guidance = 3.5;      // read by models with a guidance embedder
+  double guidance = 3.5;      // for models with a guidance embedder
   bool has_guidance = false;  // the model's
   uint64_t seed = 1234;
   FlowSchedule schedule;
 };
 
-inline constexpr int64_t kFluxReduction = 8;  // pixels of a side that become one of FLUX's latents
+inline constexpr int64_t kFluxReduction = 8;  // pixels per latent, per side
 
-// What FLUX.1-dev and FLUX.1-schnell take.
+// For FLUX.1-dev and FLUX.1-schnell.
 constexpr int64_t default_steps(bool has_guidance) { return has_guidance ? 28 : 4; }
 
-// Errors, by the options' names, for sizes that are no multiples of 2 * reduction (of one packed token) or that would
-// take more than a person means.
-//   reduction  pixels of a side that become one latent
+// Errors, by option names, for sizes that are not multiples of 2 * reduction (one packed token) or are unreasonably
+// large.
+//   reduction  pixels per latent, per side
 std::vector<UserError> check_picture_request(const PictureRequest& request, int64_t reduction);
 
-// Latents as the autoencoder's decode takes them, (1, channels, height / reduction, width / reduction) fp32.
-//   predict   the velocity (1, tokens, 4 * channels) of a microbatch of one picture (models/flux.h); called once a step
+// Latents for the autoencoder's decode, (1, channels, height / reduction, width / reduction) fp32.
+//   predict   the velocity (1, tokens, 4 * channels) of a one-picture microbatch (models/flux.h); called once a step
 //   texts     of one caption, on the model's device
-//   number    of the picture: each has its own noise
+//   number    the picture's: selects its noise
 //   channels  of a latent
 at::Tensor generate_latents(const std::function<at::Tensor(const ModelInput&)>& predict,
                             const FluxEncoders::Texts& texts, const PictureRequest& request, uint64_t number,

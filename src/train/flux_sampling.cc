@@ -1,4 +1,3 @@
-// See flux_sampling.h.
 #include "train/flux_sampling.h"
 
 #include <ATen/ATen.h>
@@ -26,7 +25,7 @@ std::vector<double> FlowSchedule::sigmas(int64_t steps, int64_t tokens) const {
   std::vector<double> values;
   for (int64_t i = 0; i < steps; ++i) {
     const double sigma = static_cast<double>(steps - i) / static_cast<double>(steps);
-    // e^mu / (e^mu + 1 / sigma - 1), which with e^mu = shift is the other form too.
+    // e^mu / (e^mu + 1 / sigma - 1), which covers the other form with e^mu = shift.
     values.push_back(factor / (factor + 1 / sigma - 1));
   }
   values.push_back(0);
@@ -55,7 +54,7 @@ FlowSchedule read_flow_schedule(const std::filesystem::path& folder, const FlowS
   if (form != "exponential") refuse(fmt::format("time_shift_type is \"{}\"", form), "\"exponential\"");
   if (json_get_or(json, "shift_terminal", 0.0, where) != 0) refuse("shift_terminal is set", "null");
   FlowSchedule schedule;
-  // What the class takes for missing keys.
+  // The class's defaults.
   schedule.is_dynamic = json_get_or(json, "use_dynamic_shifting", false, where);
   schedule.shift = json_get_or(json, "shift", 1.0, where);
   schedule.base_shift = json_get_or(json, "base_shift", 0.5, where);

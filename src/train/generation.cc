@@ -1,4 +1,3 @@
-// Generation; see generation.h.
 #include "train/generation.h"
 
 #include <ATen/ATen.h>
@@ -35,7 +34,7 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
                       "use the tokenizer that belongs to this model");
     }
   }
-  // Relative positions have no last one.
+  // Relative positions have no maximum.
   if (config.position_embedding() == PositionEmbedding::kRelative) return;
   if (prompt_length + request.max_new_tokens > config.max_position_embeddings) {
     throw UserError(fmt::format("prompt ({}) and new tokens ({}) exceed max_position_embeddings {}", prompt_length,

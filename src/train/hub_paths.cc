@@ -1,4 +1,3 @@
-// Hub names in a configuration; see hub_paths.h.
 #include "train/hub_paths.h"
 
 #include <algorithm>
@@ -26,12 +25,12 @@ bool is_no_name(const std::string& path) {
   return std::filesystem::exists(path) || (url_scheme(path).empty() && !parse_hub_name(path, HubRepoType::kModel));
 }
 
-// The option that a path of a split came with, for messages.
+// The option that gave a split's path, for messages.
 const char* listed_option(const DataOptions& options, const char* of_split) {
   return options.per_split_data_args_path ? "per_split_data_args_path" : of_split;
 }
 
-// Every prefix of token files with its option. Lists that cannot be read are told elsewhere.
+// Every prefix of token files with its option. Unreadable lists are reported elsewhere.
 std::vector<std::pair<std::string, std::string>> listed_data(const DataOptions& given) {
   std::vector<std::pair<std::string, std::string>> all;
   try {
@@ -87,13 +86,13 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
   };
   if (!model_name_.empty()) {
     keep_error([&] {
-      // The commit whose config.json was read: the branch may have moved on since.
+      // The commit whose config.json was read: the branch may have moved.
       derived.checkpoint.load_hf =
           complete_hub_folder("load_hf", *derived.checkpoint.load_hf, HubNeed::kModel, environment_, config.hub, log_)
               .string();
     });
   }
-  // Names in files of lists count too. Without any, the files stay as they were given.
+  // Hub names in list files count too. Without any, the files stay as given.
   keep_error([&] {
     DataOptions data = with_listed_paths(config.data);
     bool has_names = false;
@@ -104,7 +103,7 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
         {listed_option(config.data, "test_data_path"), &data.test_data_path},
     };
     for (const auto& [option, values] : lists) {
-      if (config.model.is_diffusion()) break;  // prepared pictures are folders of this machine
+      if (config.model.is_diffusion()) break;  // prepared pictures are local folders
       for (std::string& value : *values) {
         keep_error([&, option = option] {
           const std::string found =

@@ -1,5 +1,5 @@
-// Names of the Hugging Face hub in a run's configuration, as local paths in Derived; the configuration keeps the names.
-// Small files come when what depends on them is next to be checked; weights and data when nothing is wrong.
+// Hub names in a run's configuration as local paths in Derived; the configuration keeps the names. Small files are
+// fetched when needed by a check; weights and data once everything is valid.
 #pragma once
 
 #include <map>
@@ -17,36 +17,36 @@ namespace megalith {
 class HubPaths {
  public:
   // environment  of the process
-  // exports      the experiment's `env`, which wins over it
+  // exports      the experiment's `env`, which overrides it
   HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports);
 
-  // load_hf: fetches what the architecture and the tokenizer are read from. With `may_fetch` false, nothing is asked of
-  // the hub. Returns whether derived.checkpoint.load_hf is a path now, or no name at all. UserError when there is no
-  // such model, HubError when it cannot be had now; the functions below throw the same.
+  // load_hf: fetches the files for architecture and tokenizer. With `may_fetch` false, the hub is not asked. True if
+  // derived.checkpoint.load_hf is now a path, or is not a hub name. UserError when there is no such model, HubError
+  // when it is unavailable; likewise below.
   bool find_model(Resolved& resolved, bool may_fetch);
 
-  // tokenizer_model, in the same way; also true when there is none.
+  // Likewise for tokenizer_model; also true without one.
   bool find_tokenizer(Resolved& resolved, bool may_fetch);
 
-  // The weights of load_hf, and token files of the data paths, also of those that data_args_path and
-  // per_split_data_args_path list: where one of these names a data set of the hub, the lists take the files' place in
-  // derived.data. Texts are made into tokens (train/text_data.h). UserErrors for what cannot be had.
+  // Fetches load_hf's weights and the data paths' token files, including those listed in data_args_path and
+  // per_split_data_args_path: if these name a hub data set, derived.data gets the lists instead. Texts become tokens
+  // (train/text_data.h). UserErrors for what is unavailable.
   void fetch_large_files(Resolved& resolved);
 
-  // For a dry run: whether the hub has the token files that are named and are not here. Fetches and keeps nothing.
+  // For a dry run: checks that the hub has the named token files that are not local, without fetching.
   void look_for_data(const Resolved& resolved);
 
-  // For a run that is refused anyway, when the hub is not asked: what is not here, and may be a name of the hub.
+  // For a run refused without asking the hub: missing paths that may be hub names.
   std::vector<UserError> not_here(const Resolved& resolved) const;
 
  private:
-  // The token files of a data set that are not on this machine; nothing for what is here, or can be no name.
+  // The hub data set of `value`, if it is not local and may be a hub name.
   std::optional<HubName> missing_data(const std::string& value) const;
 
   EnvironmentMap environment_;
-  // Its own, because whichever process of a node fetches also speaks.
+  // Separate, because the process that fetches for a node also reports.
   Logger log_;
-  std::string model_name_;  // as it was given; empty when load_hf is no name
+  std::string model_name_;  // as given; empty if load_hf is not a hub name
 };
 
 }  // namespace megalith

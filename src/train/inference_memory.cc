@@ -1,4 +1,3 @@
-// See inference_memory.h.
 #include "train/inference_memory.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +24,7 @@ int64_t bytes_of(const KvCache& cache) {
   return bytes;
 }
 
-// What the stage before sends, without its numbers.
+// The previous stage's output, without values.
 Bundle boundary_of(const Model& chunk, const ForwardContext& context) {
   Bundle boundary;
   for (const TensorSpec& spec : chunk.boundary(context)) {
@@ -46,7 +45,7 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
   for (const Parameter* parameter : built.parameters()) {
     memory.parameters += parameter->num_bytes();
   }
-  // With a cache every rank has all of the sequence.
+  // With a cache every rank has the whole sequence.
   const bool has_cache = shape.cached_positions > 0;
   const int64_t cp = has_cache ? 1 : groups.cp->size();
   for (const auto& chunk : built.chunks) {

@@ -1,5 +1,5 @@
-// What a rank will hold while a model evaluates or generates, before anything is allocated: as memory_estimate.h has it
-// for training, with the same owners, and keys and values instead of gradients.
+// A rank's memory during evaluation or generation, before allocation: like memory_estimate.h, with keys and values
+// instead of gradients.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ namespace megalith {
 struct InferenceShape {
   int64_t rows = 1;
   int64_t length = 0;            // tokens of a row, over all ranks that share it
-  int64_t cached_positions = 0;  // of a row, with those that are still to come; 0: no keys and values are kept
+  int64_t cached_positions = 0;  // per row, including future ones; 0: no cache
   HeadOutput head = HeadOutput::kTokenLosses;
 };
 
-// rank  of the run's world
+// rank  in the run's world
 MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const InferenceShape& shape);
 
-// The passes of `megalith evaluate` for this configuration.
+// For `megalith evaluate` with this configuration.
 MemoryEstimate estimate_evaluation(const Resolved& resolved, int rank);
 
-// The passes of `megalith generate`: the prompt, then a token at a time.
+// For `megalith generate`: the prompt, then single tokens.
 MemoryMeasure estimate_generation(int64_t prompt_length, int64_t max_new_tokens);
 
 }  // namespace megalith

@@ -1,5 +1,4 @@
-// Every tensor that the host hands to a model for a microbatch, with its name: for whoever copies them all or orders
-// their use. Some may be undefined.
+// Visits every named input tensor of a microbatch, to copy all or order their use. Some may be undefined.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,3 @@
-// See inputs.h.
 #include "train/inputs.h"
 
 #include <algorithm>
@@ -31,7 +30,7 @@ namespace {
 
 bool holds_checkpoint_here(const fs::path& path) { return kind_of_folder(path) == FolderKind::kCheckpoint; }
 
-// Runs what may throw, and keeps the errors.
+// Runs an action and keeps its errors.
 template <typename Action>
 void collect(std::vector<UserError>& errors, const Action& action) {
   try {
@@ -43,7 +42,7 @@ void collect(std::vector<UserError>& errors, const Action& action) {
   }
 }
 
-// A checkpoint's list, and the headers of the files that it names.
+// A checkpoint's manifest and its files' headers.
 void open_checkpoint(const fs::path& folder) {
   const Manifest manifest = load_manifest(folder);
   std::set<std::string> files;
@@ -55,7 +54,7 @@ void open_checkpoint(const fs::path& folder) {
   }
 }
 
-// As find_checkpoint() does, but that no byte of a tensor is read: the newest one that opens, or that of the step.
+// Like find_checkpoint() without reading tensors: the newest that opens, or the given step's.
 void open_some_checkpoint(const fs::path& root, std::optional<int64_t> step) {
   if (fs::exists(root / kManifestFile)) return open_checkpoint(root);
   std::vector<int64_t> iterations = list_checkpoints(root);
@@ -81,8 +80,7 @@ void open_some_checkpoint(const fs::path& root, std::optional<int64_t> step) {
   }
 }
 
-// Texts, or one prefix of token files. To open these reads all of the .idx, which is left to the run where there is
-// one.
+// Texts, or one prefix of token files. Opening reads the whole .idx, which is left to the run if there is one.
 void check_data_path(const std::string& path, bool opens) {
   if (names_texts(path)) {
     (void)find_inputs({path}, /*all_plain=*/false);
@@ -137,7 +135,7 @@ std::vector<UserError> check_weights(const Resolved& resolved) {
     return errors;
   }
   for (UserError& error : check_bert_load(resolved)) errors.push_back(std::move(error));
-  // The weights behind a name of the hub come last.
+  // A hub model's weights are fetched last.
   const bool is_path = options.load_hf && options.load_hf == resolved.config.checkpoint.load_hf;
   if (is_path) collect(errors, [&] { open_hf_weights(*options.load_hf); });
   return errors;
@@ -160,7 +158,7 @@ std::vector<UserError> check_data(Resolved& resolved) {
   std::vector<UserError> errors;
   for (const auto* paths : {&config.data.sft.sft_data_path, &config.data.sft.sft_valid_data_path}) {
     for (const std::string& path : *paths) {
-      if (is_prepared_sft(path)) continue;  // it is opened, and its report compared, when the run begins
+      if (is_prepared_sft(path)) continue;  // opened, with its report compared, when the run begins
       if (!fs::exists(path) && parse_hub_name(path, HubRepoType::kDataset)) continue;
       collect(errors, [&] { (void)find_inputs({path}, /*all_plain=*/false); });
     }
@@ -197,7 +195,7 @@ void append_other_tokenizers(const Resolved& resolved, std::vector<UserError>& e
     for (const auto* items : {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
       for (const std::string& prefix : parse_blend(*items, "data_path").prefixes) look_at(prefix);
     }
-  } catch (const UserError&) {  // lists that cannot be read are said by who reads them
+  } catch (const UserError&) {  // unreadable lists are reported by their readers
   }
 }
 

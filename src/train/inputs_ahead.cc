@@ -1,4 +1,3 @@
-// See inputs_ahead.h.
 #include "train/inputs_ahead.h"
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,4 @@
-// The inputs of a step's microbatches on their way to a GPU: copied from pinned memory on a stream of their own, while
-// the microbatch before is computed.
+// Prefetches microbatches' inputs to a GPU: copied from pinned memory on a side stream during the previous microbatch.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -17,14 +16,14 @@ namespace megalith {
 
 class InputsAhead {
  public:
-  // The microbatch as a chunk of these units takes it, on the device.
+  // The microbatch on the device, as a chunk of these units needs it.
   using Make = std::function<ModelInput(int microbatch, std::span<const Unit> units)>;
 
-  // copies  the stream that inputs are made on; nothing: each is made when it is taken, which is right on a CPU
+  // copies  the stream for inputs; unset: made when taken, right for a CPU
   InputsAhead(int num_microbatches, Make make, std::optional<c10::Stream> copies);
   ~InputsAhead();
 
-  // Behind it the current stream finds the tensors. The next microbatch of the same units is on its way then.
+  // The tensors are ready in order on the current stream; prefetches the same units' next microbatch.
   ModelInput take(int microbatch, std::span<const Unit> units);
 
  private:

@@ -1,4 +1,3 @@
-// See instruction_data.h.
 #include "train/instruction_data.h"
 
 #include <fmt/format.h>
@@ -17,7 +16,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// The prefix of the files that hold these rows as tokens, which are made where they are not there.
+// The prefix of these rows' token files, made if missing.
 std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncoder& encoder, const Resolved& resolved,
                            Logger& log) {
   const DataOptions& data = resolved.config.data;

@@ -1,4 +1,4 @@
-// Fine-tuning on instructions: the rows that sft_data_path names are made into tokens and masks first, once.
+// Fine-tuning on instructions: tokenizes the rows in sft_data_path once, before the run.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,17 @@
 
 namespace megalith {
 
-// Instructions are read with the tokenizer of the model that is loaded, unless another is named.
+// Instructions use the loaded model's tokenizer, unless another is named.
 void name_tokenizer_of_instructions(Resolved& resolved);
 
-// Puts the prefix of prepared files (data/sft_set.h) in the place of the files and folders that derived.data names for
-// instructions. They lie in data_cache_path, or beside the first of the rows in {path}.tokens, under a name that
-// follows from the rows' paths, sizes and times, the tokenizer and the chat template: so they are made once, by one
-// process of those that start together, while the others wait.
+// Replaces instruction files and folders in derived.data by prefixes of prepared files (data/sft_set.h) in
+// data_cache_path or {path}.tokens of the first rows. Their name is derived from the rows' paths, sizes and times, the
+// tokenizer and the chat template, so they are made once, by one process, while the others wait.
 //
-// UserErrors of prepare_sft(); a run without a tokenizer. Data without instructions are left as they are.
+// UserErrors of prepare_sft(), or without a tokenizer. Other data are unchanged.
 void prepare_instructions(Resolved& resolved, Logger& log);
 
-// Sequences of one pass over the training part of the rows. prepare_instructions() comes before. UserError as
-// make_sft_sets().
+// Training sequences in one pass over the rows. Call after prepare_instructions(). UserErrors of make_sft_sets().
 int64_t count_training_sequences(const Resolved& resolved);
 
 }  // namespace megalith

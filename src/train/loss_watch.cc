@@ -1,4 +1,3 @@
-// See loss_watch.h.
 #include "train/loss_watch.h"
 
 #include <fmt/format.h>
@@ -15,8 +14,8 @@
 namespace megalith {
 namespace {
 
-constexpr double kDeviationOfMad = 1.4826;  // of a normal distribution: 1 / Phi^-1(3/4)
-constexpr double kLeastDeviation = 1e-3;    // of the median: losses that hardly differ are no reason to stop
+constexpr double kDeviationOfMad = 1.4826;  // normal distribution: 1 / Phi^-1(3/4)
+constexpr double kLeastDeviation = 1e-3;    // relative to the median: nearly constant losses must not stop a run
 constexpr size_t kEnough = 16;
 constexpr int64_t kLag = 2;
 constexpr std::string_view kLossOf = "loss_of_iteration_";

@@ -1,11 +1,11 @@
-// When a loss jumps: it lies above the median of the last losses by more than a number of standard deviations, which
-// are estimated by the median absolute deviation, so that an earlier jump among them changes little.
+// Detects loss spikes: a loss that exceeds the median of recent ones by a number of standard deviations, estimated
+// robustly by the median absolute deviation.
 //
 //   limit = median + threshold * max(1.4826 * MAD, 0.001 * |median|)
 //
-// The limit of step k comes from the losses up to step k - 2. An accelerator is given step k before the loss of k - 1
-// is read, and decides itself whether to make it; so the CPU and a run that was resumed decide alike. Losses that jump
-// count as others do: where a loss stays high, half a window later that is its level.
+// Step k's limit uses losses up to step k - 2: an accelerator receives step k before the loss of k - 1 is read, and
+// decides itself whether to make it; CPUs and resumed runs thus decide alike. Spikes count like other losses, so a
+// lasting rise becomes the new level after half a window.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,12 @@ class LossWatch {
  public:
   explicit LossWatch(const FaultOptions& options) : options_(options) {}
 
-  // Above what a loss of this step is a jump, a NaN being above everything; infinity while too few are known, or
-  // nothing is to be done.
+  // A loss above this limit, or NaN, is a spike at this step; infinity while too few are known or spikes are ignored.
   double limit(int64_t iteration) const;
-  // In the order of iterations. A loss that is not finite is not kept.
+  // In order of iterations. Non-finite losses are ignored.
   void add(int64_t iteration, double loss);
 
-  // State by name, among the numbers of a checkpoint. load() forgets what there was; UserError for what save() cannot
-  // have written.
+  // State by name, among a checkpoint's numbers. load() replaces it; UserError for invalid values.
   void save(std::map<std::string, double>& numbers) const;
   void load(const std::map<std::string, double>& numbers);
 
@@ -44,7 +42,7 @@ class LossWatch {
   size_t least() const;
 
   FaultOptions options_;
-  std::deque<Loss> losses_;  // a window of them, and the last one
+  std::deque<Loss> losses_;  // a window, and the last one
 };
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See memory_check.h.
 #include "train/memory_check.h"
 
 #include <c10/util/Exception.h>
@@ -17,7 +16,7 @@
 namespace megalith {
 namespace {
 
-// The options that take less, a line each, and what goes on regardless.
+// One line per option that saves memory, and how to continue regardless.
 std::string savings_text(const Resolved& resolved, const MemoryEstimate& estimate, int64_t missing_bytes,
                          c10::Device device, const MemoryMeasure& measure) {
   std::vector<std::string> lines;
@@ -56,7 +55,7 @@ std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size
                     fmt::format("{} of {} of main memory are free", format_bytes(*facts.available_bytes),
                                 format_bytes(*facts.total_bytes))};
   if (facts.limit_bytes) {
-    // Pages of files are given back when memory is asked for.
+    // The page cache is reclaimable.
     const int64_t used = std::max<int64_t>(facts.limit_used_bytes.value_or(0) - facts.limit_cache_bytes.value_or(0), 0);
     const int64_t left = std::max<int64_t>(*facts.limit_bytes - used, 0);
     if (left < there.bytes) {
@@ -85,7 +84,7 @@ bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
   if (of_torch == nullptr) return false;
-  // LibTorch's allocator of main memory has no class of its own for it.
+  // LibTorch's CPU allocator has no exception class for it.
   const std::string_view text = of_torch->what_without_backtrace();
   return text.find("can't allocate memory") != std::string_view::npos ||
          text.find("not enough memory") != std::string_view::npos;

@@ -1,5 +1,5 @@
-// Whether what a rank will hold (train/memory_estimate.h) fits what there is for it, and the same answer once memory
-// has run out after all: who holds how much, what there is, and which options would take less.
+// Compares a rank's estimated memory (train/memory_estimate.h) with what is available, and explains out-of-memory
+// errors: memory by owner, what is available, options that save memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,26 +16,26 @@
 
 namespace megalith {
 
-// What one rank may take.
+// A rank's available memory.
 struct MemoryThere {
   int64_t bytes = 0;
-  std::string text;  // where that comes from: "14.2 GiB of 62.8 GiB of main memory are free, for 2 ranks"
+  std::string text;  // its source: "14.2 GiB of 62.8 GiB of main memory are free, for 2 ranks"
 };
 
-// On a CPU what is free of main memory and left by the process's control group, shared by the ranks of this machine; on
-// a GPU what is free there. Nothing when the system does not tell.
+// On a CPU, free main memory within the control group's limit, shared by this machine's ranks; on a GPU, its free
+// memory. Nothing if unknown.
 //   root  of /proc and /sys
 std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size,
                                         const std::filesystem::path& root = "/");
 
-// UserError when the rank does not fit, unless allow_oversubscription is on. Allocates nothing.
+// UserError if the rank does not fit, unless allow_oversubscription is on. Allocates nothing.
 void check_memory(const Resolved& resolved, const MemoryEstimate& estimate, c10::Device device,
                   const std::optional<MemoryThere>& there, const MemoryMeasure& measure = estimate_memory);
 
-// Whether an error says that memory could not be had.
+// True for out-of-memory errors.
 bool is_out_of_memory(const std::exception& error);
 
-// What to tell then.
+// The message for such an error.
 std::string out_of_memory_text(const std::exception& error, const Resolved& resolved, const MemoryEstimate& estimate,
                                c10::Device device, const std::optional<MemoryThere>& there,
                                const MemoryMeasure& measure = estimate_memory);

@@ -1,4 +1,3 @@
-// See memory_estimate.h.
 #include "train/memory_estimate.h"
 
 #include <fmt/format.h>
@@ -20,7 +19,7 @@ namespace {
 
 constexpr std::string_view kMasters = "master";  // OptimizerTensor::key
 
-// A step's batches are there at once, and the next step's are read ahead.
+// A step's batches exist at once, while the next are read.
 int64_t batch_bytes(const Resolved& resolved) {
   const Derived& d = resolved.derived;
   const DataOptions& data = resolved.config.data;
@@ -33,12 +32,12 @@ int64_t batch_bytes(const Resolved& resolved) {
 
 struct Candidate {
   std::string words;
-  std::function<bool(const Config&)> is_open;  // whether the run has not done so already
+  std::function<bool(const Config&)> is_open;  // true if the run does not use it yet
   std::function<void(Config&)> change;
   int64_t times_ranks = 1;
 };
 
-// In the order of what they cost: nothing, a little speed, more of it, other numbers, more ranks, another task.
+// By cost: none, a little speed, more speed, other numbers, more ranks, another task.
 std::vector<Candidate> candidates(const Resolved& resolved) {
   const Config& c = resolved.config;
   const int64_t dp = resolved.derived.data_parallel_size;
@@ -104,7 +103,7 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
   };
 }
 
-// A copy of the run with something else in it. What needs files is left out: only sizes are asked of it.
+// A modified copy of the run, without files, since only sizes matter.
 std::unique_ptr<Resolved> copy_with(const Resolved& run, const std::function<void(Config&)>& change,
                                     int64_t times_ranks, std::vector<UserError>& errors) {
   auto copy = std::make_unique<Resolved>();
@@ -213,7 +212,7 @@ MemoryEstimate estimate_largest(const Resolved& resolved) {
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,
                                            int64_t missing_bytes, bool may_add_ranks, const MemoryMeasure& measure) {
   constexpr size_t kMost = 3;
-  // What the copy lacks of the run, such as its tokenizer, is no fault of an option.
+  // Errors due to what the copy lacks, such as a tokenizer, do not count.
   std::vector<UserError> before;
   copy_with(
       resolved, [](Config&) {}, /*times_ranks=*/1, before);
@@ -227,7 +226,7 @@ std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const Memor
     const std::unique_ptr<Resolved> changed = copy_with(resolved, candidate.change, candidate.times_ranks, errors);
     const std::set<std::string> found = messages(errors);
     if (!std::includes(known.begin(), known.end(), found.begin(), found.end())) continue;
-    // The rank at the same stage of the pipeline, or near it.
+    // The rank at or near the same pipeline stage.
     const int rank = std::min(estimate.rank, narrow<int>(changed->derived.world_size) - 1);
     const int64_t saved = estimate.total() - measure(*changed, rank).total();
     if (saved > 0 && saved >= missing_bytes / 10) savings.push_back({candidate.words, saved});

@@ -1,10 +1,8 @@
-// What a rank of a run will hold, by owner, before anything is allocated. One function serves the dry run, the refusal
-// of what cannot fit, the message about memory that ran out, and the doctor.
+// A rank's memory by owner before allocation, for the dry run, refusals, out-of-memory messages and the doctor.
 //
-// Parameters, gradients and optimizer are those of a run's own objects, built on the meta device, so they are right to
-// the byte. Activations are measured there too (parallel/activation_memory.h). Left out is what nobody here allocates:
-// the program and its libraries, a GPU's context, the buffers of NCCL, RCCL and Gloo, workspaces of kernels, and what
-// an allocator loses to fragments.
+// Parameters, gradients and optimizer come from the run's own objects on the meta device, exact to the byte;
+// activations are measured there too (parallel/activation_memory.h). Not included: the program and its libraries, GPU
+// contexts, communication buffers, kernels' workspaces, fragmentation.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +19,7 @@ struct MemoryRow {
   int64_t bytes = 0;
 };
 
-// What lies in host memory beside a device (fsdp_cpu_offload, optimizer_cpu_offload), on the CPU as elsewhere.
+// Host memory of a device run (fsdp_cpu_offload, optimizer_cpu_offload), or of a CPU run.
 struct HostMemory {
   int64_t parameters = 0, gradients = 0, masters = 0, optimizer = 0;
 
@@ -31,47 +29,47 @@ struct HostMemory {
 struct MemoryEstimate {
   int rank = 0;
   int64_t parameters = 0;
-  int64_t weight_copies = 0;  // in eight bits, during a step
-  int64_t masters = 0;        // fp32 weights, or remainders, beside those of the model
+  int64_t weight_copies = 0;  // 8-bit, during a step
+  int64_t masters = 0;        // fp32 masters or remainders
   int64_t optimizer = 0;      // the rest of its state
   int64_t gradients = 0;
-  int64_t cache = 0;          // keys and values of the positions of a text that is being written
-  int64_t activations = 0;    // at most at once, in training without the head's
-  int64_t logits = 0;         // what the head and its loss add to that in training
-  int64_t communication = 0;  // layers that FSDP gathers, gradients that travel in bf16
-  int64_t data = 0;           // the batches of a step and of the next, in host memory
-  HostMemory host;            // beside all of these, which are the device's
+  int64_t cache = 0;          // keys and values during generation
+  int64_t activations = 0;    // peak, in training without the head's
+  int64_t logits = 0;         // added by the head and its loss in training
+  int64_t communication = 0;  // layers gathered by FSDP, gradients reduced in bf16
+  int64_t data = 0;           // a step's batches and the next's, in host memory
+  HostMemory host;            // in addition to the device's above
 
   int64_t state() const { return parameters + weight_copies + masters + optimizer + gradients + communication; }
   int64_t total() const { return state() + cache + activations + logits + data; }
-  // The same for a device that is the CPU: its memory is the host's, and nothing lies elsewhere.
+  // For the CPU as device: host memory merged into the device's.
   MemoryEstimate of_one_memory() const;
-  // Owner after owner, those that hold nothing left out.
+  // Non-empty owners.
   std::vector<MemoryRow> rows() const;
   // "parameters 1.2 GiB, gradients 2.4 GiB, …"
   std::string text() const;
 };
 
-// rank  of the run's world
+// rank  in the run's world
 MemoryEstimate estimate_memory(const Resolved& resolved, int rank);
 
-// That of the rank which holds most, among those of one pipeline, which differ most.
+// The largest rank of one pipeline, whose ranks differ most.
 MemoryEstimate estimate_largest(const Resolved& resolved);
 
-// The same as a table, a line an owner, with a line break at its end.
+// A table, one line per owner, with a final newline.
 std::string memory_table(const MemoryEstimate& memory, int64_t world_size);
 
-// An option that takes less memory, and how much less on this rank.
+// An option that saves memory, and how much on this rank.
 struct MemorySaving {
   std::string words;  // "--recompute_activations"
   int64_t bytes = 0;
 };
 
-// What a rank of a command holds. Training: estimate_memory; others: train/inference_memory.h.
+// Estimates a command's memory. Training: estimate_memory; others: train/inference_memory.h.
 using MemoryMeasure = std::function<MemoryEstimate(const Resolved& resolved, int rank)>;
 
-// At most three that save a tenth of `missing_bytes` or more, in the order of what they cost in speed.
-// may_add_ranks  more ranks bring more memory: they do where each has a GPU
+// At most three that save at least a tenth of `missing_bytes`, cheapest in speed first.
+// may_add_ranks  each rank has its own memory, as with a GPU each
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,
                                            int64_t missing_bytes, bool may_add_ranks,
                                            const MemoryMeasure& measure = estimate_memory);

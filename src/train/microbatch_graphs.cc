@@ -1,4 +1,3 @@
-// See microbatch_graphs.h.
 #include "train/microbatch_graphs.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +15,7 @@
 namespace megalith {
 namespace {
 
-// With more keys than these the older graphs will hardly come again: a batch that ramps up, a loss scale that moves.
+// Beyond this number of keys older graphs are unlikely to recur: a ramping batch, a changing loss scale.
 constexpr size_t kMostGraphs = 8;
 
 bool says_nothing(const ops::MaskRuns* runs) {
@@ -24,7 +23,7 @@ bool says_nothing(const ops::MaskRuns* runs) {
          (runs->queries.empty() && runs->keys.empty() && runs->documents.empty() && runs->lengths.empty());
 }
 
-// What a graph holds that no tensor says.
+// Captured values that are not tensors.
 std::string key_of(const ModelInput& input, bool is_first) {
   const ForwardContext& context = input.context;
   const ops::AttentionMask& mask = context.mask;
@@ -39,7 +38,7 @@ std::string key_of(const ModelInput& input, bool is_first) {
   return key;
 }
 
-// The same with tensors of its own on the device, which hold nothing yet.
+// A copy with its own uninitialised tensors on the device.
 ModelInput with_own_tensors(const ModelInput& input, at::Device device) {
   ModelInput own = input;
   for_each_tensor(own, [&](std::string_view name, at::Tensor& tensor) {
@@ -60,7 +59,7 @@ void copy_tensors(ModelInput& to, const ModelInput& from, at::Device device) {
   });
 }
 
-// What a step's statistics read, without the graph of autograd behind it.
+// The output for a step's statistics, detached.
 ModelOutput told(const ModelOutput& output) {
   ModelOutput own;
   for (const LossTerm& term : output.terms) {
@@ -70,7 +69,7 @@ ModelOutput told(const ModelOutput& output) {
   return own;
 }
 
-// In memory of its own: the next replay writes where the graph's results lie.
+// A copy: the next replay overwrites the graph's results.
 ModelOutput copy_of(const ModelOutput& output) {
   ModelOutput copy = output;
   for (LossTerm& term : copy.terms) {
@@ -87,7 +86,7 @@ struct MicrobatchGraphs::Captured {
   ModelInput input;
   DeviceGraph graph;
   ModelOutput output;
-  std::vector<Parameter*> first_written;  // whose gradient this microbatch is the first to have
+  std::vector<Parameter*> first_written;  // gradients first written by this microbatch
 };
 
 MicrobatchGraphs::MicrobatchGraphs(at::Device device, std::vector<Parameter*> parameters, int64_t warmup_steps)
@@ -126,7 +125,7 @@ ModelOutput MicrobatchGraphs::run(const ModelInput& input, const Body& body) {
   return copy_of(captured.output);
 }
 
-// The body runs here for what it does on the host; what it tells the device is only kept.
+// The body runs for its host effects; device work is only recorded.
 std::unique_ptr<MicrobatchGraphs::Captured> MicrobatchGraphs::capture(const ModelInput& input, const Body& body) {
   const DeviceGraph* const neighbour = captured_.empty() ? nullptr : &captured_.begin()->second->graph;
   std::unique_ptr<Captured> captured(new Captured{
@@ -140,8 +139,8 @@ std::unique_ptr<MicrobatchGraphs::Captured> MicrobatchGraphs::capture(const Mode
   return captured;
 }
 
-// On the stream that graphs are captured on: what libraries keep for each stream is then there. Behind what the current
-// stream was given, and before what it will be.
+// On the capture stream, so that libraries' per-stream state exists there; ordered after and before the current
+// stream's work.
 void MicrobatchGraphs::on_own_stream(const std::function<void()>& work) {
   const c10::Stream outer = current_stream(device_);
   StreamEvent before(device_), after(device_);

@@ -1,14 +1,12 @@
-// Forward and backward of a microbatch as one graph (device/graph.h), for models whose kernels are shorter than their
-// launches.
+// Captures a microbatch's forward and backward in one graph (device/graph.h), for models with kernels shorter than
+// their launches.
 //
-// There are two graphs: a step's first microbatch writes the gradients, all others add to them. What changes from
-// microbatch to microbatch is copied to tensors whose addresses stay: tokens, labels and their weights, the tokens'
-// numbers, which key dropout, and the losses' factors. What the host knows besides (shapes, the factor of terms that
-// are defined per microbatch) is the key of a graph: another key is another graph. The learning rate, clipping and
-// whether the step is made act behind the microbatches and are in no graph.
+// Two graphs: a step's first microbatch overwrites the gradients, the others add. Varying values are copied to tensors
+// at fixed addresses: tokens, labels and their weights, token numbers (dropout's key), the losses' factors. Host-side
+// values (shapes, the factor of per-microbatch terms) form a graph's key. Learning rate, clipping and the decision to
+// make the step come later, outside the graphs.
 //
-// A parameter's gradient counts as complete when the step ends: reductions over data-parallel ranks start there, not
-// within backward.
+// Gradients count as complete at the step's end: data-parallel reductions start there, not within backward.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -27,17 +25,17 @@ namespace megalith {
 
 class MicrobatchGraphs {
  public:
-  // Forward and backward of a microbatch. Afterwards its gradients are in the parameters' buffers.
+  // A microbatch's forward and backward, leaving gradients in the parameters' buffers.
   using Body = std::function<ModelOutput(const ModelInput& input)>;
 
-  // warmup_steps  steps that run without graphs, at least one: what is made at the first use is made outside of a graph
+  // warmup_steps  at least one step without graphs, because things made on first use must not be captured
   // The parameters outlive it. can_capture_graphs(device) holds.
   MicrobatchGraphs(at::Device device, std::vector<Parameter*> parameters, int64_t warmup_steps);
   ~MicrobatchGraphs();
 
   void begin_step();
-  // The terms' sums and weights and the observations of one microbatch, in memory of their own. Every call is given a
-  // body that does the same; it is called in steps without graphs and when a graph is captured.
+  // One microbatch's sums, weights and observations, in their own memory. Every call's body must do the same; it runs
+  // in steps without graphs and for capture.
   // input  without a cache and without documents
   ModelOutput run(const ModelInput& input, const Body& body);
 

@@ -1,4 +1,3 @@
-// Checking a run's outputs; see outputs.h.
 #include "train/outputs.h"
 
 #include <fcntl.h>
@@ -29,7 +28,7 @@ struct Output {
   std::string option;
   fs::path path;
   bool is_folder = false;
-  std::string_view mark = {};  // of a file that is replaced (core/output_file.h); empty: none is
+  std::string_view mark = {};  // of a replaceable file (core/output_file.h); empty: not replaced
 };
 
 std::vector<Output> outputs_of(const Config& config) {
@@ -55,7 +54,7 @@ std::vector<Output> outputs_of(const Config& config) {
   const std::string traces = profile.folder(config.log.tensorboard_dir).string();
   if (profile.profile) add("profile_dir", traces, true);
   if (profile.dump_pp_data) add("dump_pp_data_dir", profile.dump_pp_data_dir.value_or(traces), true);
-  // A cache that can only be read is of use: others may have filled it.
+  // A read-only cache is useful if others filled it.
   std::error_code ignored;
   if (config.data.data_cache_path && !fs::is_directory(*config.data.data_cache_path, ignored)) {
     add("data_cache_path", config.data.data_cache_path, true);
@@ -64,7 +63,7 @@ std::vector<Output> outputs_of(const Config& config) {
 }
 
 std::optional<std::string> why_not_created_in(const fs::path& folder) {
-  // A name of its own for each rank that looks.
+  // Unique for each rank that probes.
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   const fs::path probe = folder / fmt::format(".megalith_probe_{}_{}", ::getpid(), now);
   const int fd =
@@ -75,7 +74,7 @@ std::optional<std::string> why_not_created_in(const fs::path& folder) {
   return std::nullopt;
 }
 
-// Why the file, which exists, cannot be appended to or replaced.
+// Why an existing file cannot be appended to or replaced.
 std::optional<std::string> why_not_opened(const fs::path& path) {
   const int fd = retry_interrupted([&] { return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC); });
   if (fd < 0) return system_error_text(errno);
@@ -83,7 +82,7 @@ std::optional<std::string> why_not_opened(const fs::path& path) {
   return std::nullopt;
 }
 
-// The folder, made whole where it exists; for comparing.
+// The folder, canonical if it exists, for comparison.
 fs::path whole_path(const fs::path& path) {
   std::error_code error;
   fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
@@ -127,7 +126,7 @@ void check_export(const Resolved& resolved, const std::vector<Output>& outputs, 
                         "name another folder for the model that is trained");
     return;
   }
-  // The folder is exchanged for a new one when the model is complete.
+  // The folder is replaced when the model is complete.
   for (const Output& other : outputs) {
     if (other.option == "save_hf" || !lies_within(other.path, folder)) continue;
     errors.emplace_back(fmt::format("save_hf {}: {} {} lies in it", folder.string(), other.option, other.path.string()),
@@ -175,7 +174,7 @@ void check_run_folder(const Resolved& resolved, std::vector<UserError>& errors) 
   if (!root || !fs::is_directory(*root, ignored) || fs::is_empty(*root, ignored)) return;
   const RunFolder folder{*root};
   if (fs::exists(folder.record(), ignored)) return;
-  // A run that failed while it started leaves less.
+  // A run that failed on starting leaves less.
   const std::array own = {folder.lock(),   folder.configuration(), folder.log(),         folder.metrics(),
                           folder.page(),   folder.plot(),          folder.tensorboard(), folder.wandb(),
                           folder.mlflow(), folder.checkpoints(),   folder.exported()};
@@ -249,7 +248,7 @@ void continue_automatically(Resolved& resolved) {
   if (!checkpoint.auto_continue_train && (!has_run_folder || checkpoint.overwrite)) return;
   if (!checkpoint.save || list_checkpoints(*checkpoint.save).empty()) return;
   checkpoint.load = checkpoint.save;
-  // These are about the checkpoint that the run began from.
+  // These concern the checkpoint that the run began from.
   checkpoint.finetune = checkpoint.no_load_optim = false;
   checkpoint.ckpt_step.reset();
   resolved.notes.push_back(fmt::format(
@@ -266,7 +265,7 @@ std::optional<UserError> check_writable(const std::string& option, const fs::pat
     if (is_folder != fs::is_directory(status)) {
       return UserError(fmt::format("{}: it is a {}", where, is_folder ? "file" : "folder"), remedy);
     }
-    // A pipe waits for its reader, and a device is not replaced.
+    // Pipes wait for readers; devices are not replaced.
     if (!is_folder && !fs::is_regular_file(status)) return std::nullopt;
     const auto reason = is_folder ? why_not_created_in(path) : why_not_opened(path);
     if (reason) return UserError(fmt::format("{}: {}", where, *reason), remedy);
@@ -292,7 +291,7 @@ std::vector<UserError> check_outputs(Resolved& resolved) {
   std::vector<UserError> errors;
   const std::vector<Output> outputs = outputs_of(resolved.config);
   for (const Output& output : outputs) {
-    // What lies in a run's folder fails with it.
+    // Outputs in the run's folder fail with it.
     const bool is_part = resolved.options->find(output.option)->source().where == "output_dir";
     if (is_part && !errors.empty() && errors.front().message().starts_with("output_dir")) continue;
     auto error = check_writable(output.option, output.path, output.is_folder);

@@ -1,8 +1,5 @@
-// What a training run will write, and whether it can. All of it is checked with the configuration, before anything is
-// allocated and before ranks meet: a folder that is refused after the last step would cost the whole run.
-//
-// The check leaves nothing behind. It writes one empty file into the nearest folder that exists and removes it again;
-// the folders below are made when the run begins.
+// Checks a run's outputs with the configuration, before anything is allocated: a folder refused after the last step
+// would cost the run. Writes an empty file to the nearest existing folder, and removes it.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +18,7 @@ struct Config;
 struct Resolution;
 struct Resolved;
 
-// Where the parts of a run's folder lie (--output_dir).
+// The layout of a run's folder (--output_dir).
 struct RunFolder {
   std::filesystem::path root;
 
@@ -39,28 +36,28 @@ struct RunFolder {
   std::filesystem::path exported() const { return root / "hf"; }
 };
 
-// Where an experiment file of Primus has a workspace, output_dir is <workspace>/<work_group>/<user_name>/<exp_name>, as
-// there, unless somebody gave output_dir a value; what the file leaves out is left out of the path.
+// If a Primus experiment file has a workspace, output_dir is <workspace>/<work_group>/<user_name>/<exp_name>, unless
+// set; missing parts are omitted.
 void place_run_folder(OptionSet& options, const Resolution& resolution);
 
-// With output_dir: gives the options that name outputs their places in it, where nobody gave them a value.
+// With output_dir: sets unset output options to places in it.
 void place_outputs(OptionSet& options, const Config& config);
 
-// Sets derived.checkpoint.load to the folder of save when that holds checkpoints and the run goes on by itself:
+// Sets derived.checkpoint.load to the folder of save if it holds checkpoints and the run continues automatically:
 // auto_continue_train, or output_dir without overwrite.
 void continue_automatically(Resolved& resolved);
 
-// The folders that only this run may write to while it lives (launch/folder_lock.h), each with its option.
+// The folders that only this run may write to (launch/folder_lock.h), each with its option.
 std::vector<std::pair<std::string, std::string>> held_folders(const Config& config);
 
-// Whether the run goes on from what its own folder of checkpoints holds.
+// True if the run continues from its own folder of checkpoints.
 bool goes_on_in(const CheckpointOptions& options);
 
-// One error for each output that cannot be written, and for each that would mix with or destroy what is there: another
-// run's checkpoints, an exported model, the folder of load_hf. Sets derived.replaces_checkpoints.
+// An error for each output that cannot be written, or would mix with or destroy existing content: another run's
+// checkpoints, an exported model, the folder of load_hf. Sets derived.replaces_checkpoints.
 std::vector<UserError> check_outputs(Resolved& resolved);
 
-// The errors of one path, which may not exist yet; for tests. is_folder: the path will be a folder.
+// The error of one path, which may not exist yet; for tests. is_folder: the path will be a folder.
 std::optional<UserError> check_writable(const std::string& option, const std::filesystem::path& path, bool is_folder);
 
 }  // namespace megalith

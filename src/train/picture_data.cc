@@ -1,4 +1,3 @@
-// See picture_data.h.
 #include "train/picture_data.h"
 
 #include <fmt/ranges.h>
@@ -20,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// FLUX's encoders behind the interface of preparing, whose numbers are the host's.
+// FLUX's encoders as a FluxSampleEncoder with host tensors.
 class FrozenEncoders final : public FluxSampleEncoder {
  public:
   explicit FrozenEncoders(std::unique_ptr<FluxEncoders> encoders) : encoders_(std::move(encoders)) {}
@@ -82,7 +81,7 @@ std::string encoded_folder(const Resolved& resolved, const std::vector<std::stri
   });
   if (fs::exists(folder / kFluxIndexFile)) return folder.string();
   log.info("{} holds pictures: encoding them once, in {}", options.input.front(), folder.string());
-  // Frozen, so that half of the bits do; the model's own precision is the trainer's matter.
+  // Frozen, so half precision suffices, whatever the model's.
   encoders.dtype = resolved.derived.dtype == at::kFloat ? at::kFloat : at::kBFloat16;
   encoders.device = select_device(resolved.config.runtime.device.device, /*local_rank=*/0);
   const FluxPrepareReport report = encode_pictures(options, encoders, *source, log);

@@ -1,5 +1,5 @@
-// Pictures with captions, encoded by FLUX's frozen encoders: by `prepare flux`, or when a run begins whose data paths
-// name the pictures themselves.
+// Encodes pictures with captions by FLUX's frozen encoders: for `prepare flux`, or at the start of a run whose data
+// paths name pictures.
 #pragma once
 
 #include <string>
@@ -13,23 +13,22 @@
 
 namespace megalith {
 
-// prepare_flux() with these encoders, which are opened for it. UserErrors of both.
+// prepare_flux() with these encoders. UserErrors of both.
 FluxPrepareReport encode_pictures(const FluxPrepareOptions& pictures, const FluxEncoderOptions& encoders,
                                   PictureSource& source, Logger& log);
 
-// Whether a data path names pictures (data/picture_source.h), and not a folder of `prepare flux`.
+// True if a data path names pictures (data/picture_source.h), not a folder of `prepare flux`.
 bool names_pictures(const std::string& value);
 
-// Whether any data path of a model of pictures does.
 bool has_unencoded_pictures(const Resolved& resolved);
 
-// What is wrong with such paths, before anything is read or allocated.
+// Errors of such paths, before anything is read or allocated.
 std::vector<UserError> check_unencoded_pictures(const Resolved& resolved);
 
-// Puts prepared folders in the place of data paths that name pictures; several of one option become one. They lie in
-// data_cache_path, or beside the first of the pictures in {path}.encoded, under a name that follows from the pictures'
-// names, sizes and times, from the encoders' paths, and from image_size, text_length and vae_latent_mode: so they are
-// made once, by one process of those that start together, while the others wait. Derived::encoders is read.
+// Replaces data paths that name pictures by prepared folders, one per option, in data_cache_path or {path}.encoded of
+// the first pictures. Their name is derived from the pictures' names, sizes and times, the encoders' paths, image_size,
+// text_length and vae_latent_mode, so they are made once, by one process, while the others wait. Derived::encoders is
+// read.
 void prepare_pictures(Resolved& resolved, Logger& log);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See picture_samples.h.
 #include "train/picture_samples.h"
 
 #include <algorithm>
@@ -47,7 +46,7 @@ Picture for_a_page(const Picture& picture) {
   return resize(picture, side(picture.width), side(picture.height), ResizeFilter::kLanczos);
 }
 
-// The FLUX folder around the transformer that load_hf names.
+// The FLUX folder around load_hf's transformer.
 std::optional<fs::path> pipeline_of(const Resolved& run) {
   if (!run.derived.checkpoint.load_hf) return std::nullopt;
   const fs::path around = (fs::path(*run.derived.checkpoint.load_hf) / "").parent_path().parent_path();
@@ -112,7 +111,7 @@ std::vector<UserError> check_named_encoders(const Resolved& resolved) {
   const char* why = has_unencoded_pictures(resolved)
                         ? "the data path names pictures, which are to be encoded"
                         : "sample_interval is given, which reads a caption and decodes a picture";
-  if (resolved.config.checkpoint.load_hf) return errors;  // it may be a whole FLUX, and is not looked into yet
+  if (resolved.config.checkpoint.load_hf) return errors;  // perhaps a whole FLUX, not yet inspected
   if (auto error = check_encoders_named(resolved, why)) errors.push_back(std::move(*error));
   return errors;
 }

@@ -1,5 +1,5 @@
-// Pictures that a model draws while it trains, every sample_interval steps (train/samples.h): each from the same noise,
-// so that what changes is what was learned.
+// Pictures drawn during training every sample_interval steps (train/samples.h), always from the same noise, to show
+// progress.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +18,33 @@
 
 namespace megalith {
 
-// The FLUX folder whose encoders a run uses: encoders.path, else the folder around the transformer that load_hf names.
-// Names of the hub are fetched. Empty where there is none.
+// The FLUX folder with a run's encoders: encoders.path, else the one around load_hf's transformer. Hub names are
+// fetched. May be empty.
 std::filesystem::path find_encoders(const Resolved& run, const EnvironmentMap& environment, Logger& log);
 
-// The error for a run of which encoders are asked and none are named; derived.checkpoint.load_hf is a path.
+// The error when needed encoders are not named; derived.checkpoint.load_hf is a path.
 // why  "a picture is drawn of a prompt, which encoders read"
 std::optional<UserError> check_encoders_named(const Resolved& run, const std::string& why);
 
-// Errors for encoders that do not belong to the model.
+// Errors for encoders of another model.
 std::vector<UserError> check_encoders(const FluxEncoders& encoders, const FluxEncoders::Texts& texts,
                                       const ModelConfig& model);
 
-// Whether a run reads pictures or captions itself: to draw samples, or to encode its data (train/picture_data.h).
+// True if a run encodes pictures or captions: for samples, or its data (train/picture_data.h).
 bool needs_encoders(const Resolved& resolved);
 
-// That encoders are named where they are needed, and only there.
+// Checks that encoders are named if and only if needed.
 std::vector<UserError> check_named_encoders(const Resolved& resolved);
 
 class PictureSamples {
  public:
-  // The encoders read the caption, and their memory is given back; the autoencoder stays where pictures are shown.
-  // UserErrors: what FluxEncoders::open() throws, encoders of another model. samples.is_on(); the Resolved and the
-  // Logger outlive it.
-  //   is_shown  whether this rank has the sinks
+  // Encodes the caption and frees those encoders; the autoencoder stays where pictures are shown. UserErrors of
+  // FluxEncoders::open(), or for another model's encoders. samples.is_on(); the Resolved and the Logger outlive it.
+  //   is_shown  this rank has the sinks
   PictureSamples(const Resolved& resolved, at::Device device, bool is_shown, Logger& log);
 
-  // Draws with the present weights; every rank of the model calls it. The record is empty where nothing is shown. A
-  // file that cannot be written costs a warning.
+  // Draws with the current weights; every rank of the model calls it. The record is empty if not shown. A failed write
+  // costs a warning.
   std::optional<PictureRecord> make(PipelinedModel& model, int64_t iteration);
 
  private:
@@ -54,7 +53,7 @@ class PictureSamples {
   std::optional<std::filesystem::path> folder_;  // of the files
   int64_t channels_, reduction_;
   FluxEncoders::Texts texts_;
-  std::unique_ptr<FluxEncoders> decoder_;  // null where nothing is shown
+  std::unique_ptr<FluxEncoders> decoder_;  // null if not shown
   at::Device device_;
   Logger& log_;
 };

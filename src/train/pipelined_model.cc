@@ -1,4 +1,3 @@
-// See pipelined_model.h.
 #include "train/pipelined_model.h"
 
 #include <ATen/ATen.h>
@@ -28,7 +27,7 @@ ModelChunks::ModelChunks(Model& whole) : models{&whole}, plan(plan_of_whole(whol
 ModelChunks::ModelChunks(std::vector<Model*> chunks, PipelinePlan pipeline, DeferredGradients* deferred_gradients)
     : models(std::move(chunks)), plan(std::move(pipeline)), deferred(deferred_gradients) {}
 
-// A chunk as the executor sees it, with what the present run wants of it.
+// A chunk for the executor, with the current run's settings.
 class PipelinedModel::Stage : public PipelineStage {
  public:
   Stage(Model& model, bool is_first, const Groups& groups) : model_(model), is_first_(is_first), groups_(groups) {}
@@ -45,7 +44,7 @@ class PipelinedModel::Stage : public PipelineStage {
 
   std::vector<TensorSpec> inputs(int microbatch) const override {
     if (is_first_) return {};
-    // What is made for its shapes is kept for the forward pass that follows.
+    // Inputs made for their shapes are kept for the forward pass.
     auto made = made_.find(microbatch);
     if (made == made_.end()) made = made_.emplace(microbatch, make(microbatch)).first;
     return model_.boundary(made->second.context);
@@ -53,7 +52,7 @@ class PipelinedModel::Stage : public PipelineStage {
 
   StageResult forward(int microbatch, const Bundle& inputs) override {
     const auto made = made_.extract(microbatch);
-    // In evaluation a recipe remembers nothing.
+    // Evaluation leaves the recipe's memory unchanged.
     RecipeMemory* memory = at::GradMode::is_enabled() ? model_.recipe_memory() : nullptr;
     if (memory != nullptr) memory->begin_forward(microbatch);
     ModelOutput output = model_.forward(made ? made.mapped() : make(microbatch), inputs, run_.head);
@@ -81,7 +80,7 @@ class PipelinedModel::Stage : public PipelineStage {
   const bool is_first_;
   const Groups& groups_;
   Run run_;
-  mutable std::map<int, ModelInput> made_;  // by microbatch: inputs of forward passes to come
+  mutable std::map<int, ModelInput> made_;  // by microbatch: for coming forward passes
 };
 
 PipelinedModel::PipelinedModel(ModelChunks chunks, const Groups& groups, at::Device device)
@@ -149,7 +148,7 @@ const PipelineSchedule& PipelinedModel::schedule_for(int num_microbatches, bool 
     PipelineSchedule schedule = is_training
                                     ? chunks_.plan.schedule(num_microbatches)
                                     : with_communication(make_forward_schedule(chunks_.plan.shape(num_microbatches)));
-    // Throws when the lists would wait for each other: here, and not as a run that hangs.
+    // Throws here if the lists would deadlock.
     check_pipeline_schedule(schedule);
     found = schedules_.emplace(key, std::move(schedule)).first;
   }

@@ -1,5 +1,5 @@
-// The chunks of a model that a rank holds, run as one: forward, or forward and backward, of several microbatches
-// through all stages of the pipeline. A pipeline of one rank and one chunk is the plain loop over microbatches.
+// A rank's model chunks as one: forward, or forward and backward, of several microbatches through all pipeline stages.
+// With one rank and one chunk, a plain loop over microbatches.
 #pragma once
 
 #include <functional>
@@ -17,19 +17,19 @@
 
 namespace megalith {
 
-// This rank's chunks, by chunk index, and the pipeline that they are part of.
+// By chunk index, with their pipeline.
 struct ModelChunks {
   std::vector<Model*> models;
   PipelinePlan plan;
-  DeferredGradients* deferred = nullptr;  // what the chunks' layers were built with
+  DeferredGradients* deferred = nullptr;  // the chunks' layers were built with it
 
-  ModelChunks(Model& whole);  // NOLINT: a whole model on one rank is its own only chunk
+  ModelChunks(Model& whole);  // NOLINT: a whole model on one rank is its only chunk
   ModelChunks(std::vector<Model*> models, PipelinePlan plan, DeferredGradients* deferred);
 };
 
 class PipelinedModel {
  public:
-  // All that the chunks point to and groups outlive it.
+  // Everything that the chunks point to, and groups, outlive it.
   PipelinedModel(ModelChunks chunks, const Groups& groups, at::Device device);
   ~PipelinedModel();
 
@@ -41,32 +41,31 @@ class PipelinedModel {
   const PipelinePlan& plan() const { return chunks_.plan; }
   bool has_last_stage() const;
 
-  // A microbatch as a chunk of these units takes it; called once for each microbatch and chunk, when it is about to
-  // run.
+  // A microbatch as a chunk of these units takes it; called once per microbatch and chunk, just before running.
   using MakeInput = std::function<ModelInput(int microbatch, std::span<const Unit> units)>;
 
-  // Forward and backward of every microbatch. Gradients are in the Parameters' buffers afterwards.
-  //   before_forward  called before each forward of this rank, with whether it is the rank's last
-  //   on_output       called with what each forward of this rank's chunks gave
+  // Forward and backward of every microbatch. Gradients are then in the Parameters' buffers.
+  //   before_forward  called before each forward on this rank; is_last marks its last one
+  //   on_output       called with the output of each forward of this rank's chunks
   void train(int num_microbatches, const MakeInput& make_input, const std::function<void(bool is_last)>& before_forward,
              const std::function<void(const ModelOutput&)>& on_output);
 
-  // From now on train() replays graphs of its microbatches. The model must be one chunk on one rank, whose recipe
-  // remembers nothing. Gradients are then complete only behind train(), which tells nobody of them before.
+  // From now on train() replays graphs. One chunk on one rank, with a stateless recipe. Gradients are complete only
+  // after train(), without earlier notification.
   void use_graphs(std::unique_ptr<MicrobatchGraphs> graphs);
   bool uses_graphs() const { return graphs_ != nullptr; }
 
-  // Forward without gradients. on_output is called on the ranks that have the last stage.
+  // Forward without gradients. on_output is called on ranks with the last stage.
   void evaluate(int num_microbatches, const MakeInput& make_input, HeadOutput head,
                 const std::function<void(int microbatch, ModelOutput)>& on_output);
 
-  // The same for one microbatch, with the logits or token losses on every rank of the pipeline.
+  // Likewise for one microbatch, with logits or token losses on every rank of the pipeline.
   ModelOutput forward(const ModelInput& input, HeadOutput head);
 
-  // What happened in the last train(), on every rank of this pipeline, as planner/pipeline_trace.h writes it. All of
-  // them call it; the first has the text, the others an empty one.
+  // The trace of the last train() (planner/pipeline_trace.h). Collective over the pipeline; the first rank gets the
+  // text, the others "".
   std::string gather_trace() const;
-  // The next train() begins on all ranks of the pipeline at one moment, so that their times compare.
+  // Synchronises the start of the next train() on all ranks of the pipeline, so that times compare.
   void align_next_run() { is_aligned_ = true; }
 
  private:
@@ -83,10 +82,10 @@ class PipelinedModel {
   at::Device device_;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::unique_ptr<PipelineExecutor> executor_;
-  std::map<std::pair<int, bool>, PipelineSchedule> schedules_;  // by microbatches and whether it trains; proven
+  std::map<std::pair<int, bool>, PipelineSchedule> schedules_;  // by microbatches and is_training; checked
   const PipelineSchedule* last_schedule_ = nullptr;             // of train()
   bool is_aligned_ = false;
-  std::unique_ptr<MicrobatchGraphs> graphs_;  // null: the host tells the device every kernel
+  std::unique_ptr<MicrobatchGraphs> graphs_;  // null: kernels are launched one by one
 };
 
 }  // namespace megalith

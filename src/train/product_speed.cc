@@ -1,4 +1,3 @@
-// See product_speed.h.
 #include "train/product_speed.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +12,7 @@ namespace {
 
 double speed_of(int64_t size, at::ScalarType dtype, int rounds) {
   const at::Tensor a = at::ones({size, size}, dtype);
-  at::Tensor product = at::mm(a, a);  // libraries choose and pack at their first call
+  at::Tensor product = at::mm(a, a);  // first calls initialise libraries
   double best_s = 1e9;
   for (int round = 0; round < rounds; ++round) {
     const Stopwatch watch;
@@ -28,7 +27,7 @@ double speed_of(int64_t size, at::ScalarType dtype, int rounds) {
 
 double measure_products(at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  // A processor that emulates the dtype would take too long over a larger product.
+  // Larger products would take too long with an emulated dtype.
   constexpr double kSlow = 20e9;
   const double speed = speed_of(128, dtype, 2);
   return speed < kSlow ? speed : speed_of(512, dtype, 3);

@@ -1,12 +1,12 @@
-// How fast this processor multiplies matrices now, for the time that the start-up report expects.
+// This CPU's current speed of matrix products, for the start-up report's estimate.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
 namespace megalith {
 
-// Floating-point operations a second of a product of 512 × 512 matrices on the CPU, with the threads that operators
-// have: the best of a few, within some hundredths of a second. What a whole step reaches is less.
+// FLOP/s of a 512 × 512 matrix product on the CPU with the operators' threads: the best of several, in a few hundredths
+// of a second. Whole steps reach less.
 double measure_products(at::ScalarType dtype);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See profile.h.
 #include "train/profile.h"
 
 #include <ATen/record_function.h>
@@ -34,17 +33,17 @@ int64_t unix_time_ns() {
 
 std::set<ActivityType> activities_of(c10::Device device) {
   std::set<ActivityType> activities = {ActivityType::CPU};
-  if (device.is_cuda()) activities.insert(ActivityType::CUDA);  // ROCm's kernels too
+  if (device.is_cuda()) activities.insert(ActivityType::CUDA);  // includes ROCm's kernels
   return activities;
 }
 
-// A collective of this rank: from its issue to the first wait() that returned.
+// A collective on this rank: from issue to the first returned wait().
 struct Collective {
   CollectiveRecord record;
-  int64_t start_ns = 0, end_ns = 0;  // since 1970; end 0 while nobody has waited
+  int64_t start_ns = 0, end_ns = 0;  // since 1970; end 0 until waited for
 };
 
-// The number behind "name": in the trace's head, or nothing.
+// The number after "name": in the trace's header, or nothing.
 std::optional<int64_t> number_in(std::string_view json, std::string_view name) {
   size_t at = json.find(fmt::format("\"{}\":", name));
   if (at == std::string_view::npos) return std::nullopt;
@@ -57,8 +56,7 @@ std::optional<int64_t> number_in(std::string_view json, std::string_view name) {
   return value;
 }
 
-// Collectives overlap each other and what the thread does meanwhile, which slices of a thread cannot; so they are
-// asynchronous events, which viewers draw on tracks of their own.
+// Collectives overlap each other and the thread's work, so they are asynchronous events, drawn on their own tracks.
 std::string collective_events(const std::deque<Collective>& collectives, int64_t base_ns, int64_t end_ns) {
   std::string events;
   int64_t id = 0;
@@ -88,7 +86,7 @@ std::string collective_events(const std::deque<Collective>& collectives, int64_t
   return events;
 }
 
-// kineto's file with our events put in front of its own; false when it has not the form that we know.
+// Prepends our events in kineto's file; false for an unknown format.
 bool insert_events(std::string& json, const std::deque<Collective>& collectives, int64_t end_ns, const Groups& groups) {
   static constexpr std::string_view kEvents = "\"traceEvents\":";
   const size_t list = json.find(kEvents);
@@ -98,10 +96,10 @@ bool insert_events(std::string& json, const std::deque<Collective>& collectives,
   const size_t first = json.find_first_not_of(" \n\r\t", open + 1);
   if (first == std::string::npos || json[first] != '{') return false;
   const std::string_view head = std::string_view(json).substr(0, list);
-  // Times in the file count from here; files of older versions have no such field and count from 1970.
+  // The file's time base; older versions count from 1970.
   const int64_t base_ns = number_in(head, "baseTimeNanoseconds").value_or(0);
   json.insert(open + 1, "\n" + collective_events(collectives, base_ns, end_ns));
-  // The name under which tools that compare ranks look for them.
+  // The name expected by tools that compare ranks.
   json.insert(list, fmt::format("\"distributedInfo\": {{\"rank\": {}, \"world_size\": {}}},\n  ", groups.rank,
                                 groups.world->size()));
   return true;
@@ -157,7 +155,7 @@ struct Profiler::Trace {
       collectives.push_back({record, now_ns, 0});
       return;
     }
-    // From the back: what is waited for was mostly issued a moment ago.
+    // Backwards: waits mostly concern recent collectives.
     const auto one = std::find_if(collectives.rbegin(), collectives.rend(), [&](const Collective& other) {
       return other.record.sequence == record.sequence && other.record.axis == record.axis;
     });
@@ -171,15 +169,15 @@ Profiler::Profiler(const ProfileOptions& options, std::filesystem::path folder, 
   const std::vector<int64_t>& ranks = options_.profile_ranks;
   is_traced_ = options_.profile && std::find(ranks.begin(), ranks.end(), groups_.rank) != ranks.end();
   if (!is_traced_) return;
-  // kineto prints lines of its own whatever happens; its errors come back to us as exceptions.
+  // Silences kineto; its errors arrive as exceptions.
   ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   make_directories(folder_);
-  // Hours may pass until the trace is written: better to learn now that it cannot be.
+  // Fail early: the trace may be written hours later.
   const std::filesystem::path probe = folder_ / fmt::format(".rank{}.probe", groups_.rank);
   try {
     write_file_atomic(probe, std::string_view());
   } catch (const UserError& error) {
-    try_remove_tree(probe);  // what failed may have been the last flush
+    try_remove_tree(probe);  // the file may exist: perhaps only the last flush failed
     throw UserError(fmt::format("profile_dir {}: {}", folder_.string(), error.message()),
                     "name a folder that can be written");
   }
@@ -229,7 +227,7 @@ void Profiler::finish() {
     const std::unique_ptr<kineto::ProfilerResult> result = kineto::disableProfiler();
     const int64_t end_ns = unix_time_ns();
     const std::lock_guard lock(trace_->mutex);
-    result->save(raw.string());  // says nothing when it fails
+    result->save(raw.string());  // reports no failure
     std::string json = read_file(raw);
     if (!insert_events(json, trace_->collectives, end_ns, groups_)) {
       log_.warn("profile: the profiler's file has a form unknown here; the trace names no collectives");

@@ -1,4 +1,3 @@
-// See rank_picture.h.
 #include "train/rank_picture.h"
 
 #include <fmt/format.h>
@@ -24,7 +23,7 @@ std::string bracket(const Mesh& mesh, int dp, int pp) {
   return "[" + text + "]";
 }
 
-// Letters, where every one of ours takes a column.
+// Characters, each one column wide here.
 size_t columns_in(const std::string& text) {
   size_t columns = 0;
   for (const char c : text) columns += (static_cast<unsigned char>(c) & 0xc0u) != 0x80u ? 1 : 0;
@@ -40,7 +39,7 @@ std::string stage_line(const Mesh& mesh, int pp, size_t columns) {
   const std::string last = place(num_dp - 1);
   for (int dp = 0; dp < num_dp; ++dp) {
     const std::string next = place(dp);
-    // The last one has a place kept for it, and so has the ellipsis in front of it.
+    // Keeps room for the last one and the ellipsis before it.
     const size_t kept = dp + 1 < num_dp ? columns_in("  …") + columns_in(last) : 0;
     if (columns_in(line) + columns_in(next) + kept > columns) return line + "  …" + last;
     line += next;

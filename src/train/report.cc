@@ -1,4 +1,3 @@
-// What the start-up report counts; see report.h.
 #include "train/report.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 namespace megalith {
 namespace {
 
-// What a token does not meet: the experts that it is not sent to, and the biases that only choose.
+// Parameters that a token does not use: other experts, and biases that only choose.
 int64_t idle_parameters(const ModelConfig& config) {
   int64_t idle = 0;
   for (int64_t layer = 0; layer < config.num_all_layers(); ++layer) {
@@ -26,7 +25,7 @@ int64_t idle_parameters(const ModelConfig& config) {
   return idle;
 }
 
-// A router's products in the three passes, for a token; frozen weights have no gradient of their own.
+// A router's products per token in the three passes; frozen weights have no gradient.
 double router_flops(const ModelConfig& config, bool is_frozen) {
   double flops = 0;
   for (int64_t layer = 0; layer < config.num_all_layers(); ++layer) {
@@ -44,7 +43,7 @@ int64_t count_adapters(const Model& model) {
   return count;
 }
 
-// By the unit that a parameter belongs to, which its name begins with; what no unit's name begins is the head's.
+// By the unit whose name begins the parameter's; others are the head's.
 void count_parts(const Model& model, const std::vector<Unit>& units, ModelNumbers& numbers) {
   const auto letter_of = [&](const std::string& name) {
     const Unit* owner = nullptr;
@@ -57,7 +56,7 @@ void count_parts(const Model& model, const std::vector<Unit>& units, ModelNumber
   model.for_each_parameter([&](Parameter& parameter) {
     if (parameter.options().is_adapter) return;
     const int64_t count = parameter.placement().num_canonical_elements();
-    // A table of positions has no unit of its own name.
+    // A position table is not named after a unit.
     const bool is_table = parameter.options().role == ParameterRole::kEmbedding;
     const UnitLetter letter = is_table ? UnitLetter::kEmbedding : letter_of(parameter.name());
     if (letter == UnitLetter::kEmbedding) numbers.embedding_parameters += count;
@@ -65,17 +64,18 @@ void count_parts(const Model& model, const std::vector<Unit>& units, ModelNumber
   });
 }
 
-// The pairs of a query and a key that it sees, of s tokens: s²/2 where each sees all before it, as that half is counted
-// elsewhere too. A query beyond the first of a window sees as many keys as the window has.
+// Pairs of a query and a visible key among s tokens: s²/2 for causal attention, with that half counted as elsewhere.
+// After the window's first queries, a query sees as many keys as the window has.
 double pairs_seen(double s, double window, bool is_causal) {
   const double reach = window > 0 && window < s ? window : s;
   const double one_side = s * reach - reach * reach / 2;
   return is_causal ? one_side : 2 * one_side;
 }
 
-// The same in a layer, where documents are not told apart.
+// For a layer, ignoring documents.
 double pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
-  const auto place = static_cast<size_t>(std::min(layer, config.num_layers - 1));  // prediction modules are as the last
+  const auto place = static_cast<size_t>(std::min(layer, config.num_layers - 1));  // prediction modules are like the
+                                                                                   // last layer
   const auto s = static_cast<double>(length), chunk = static_cast<double>(config.attention_chunk_size);
   const double window = config.layers_with_window()[place] == 1 ? static_cast<double>(config.attention_window()) : 0;
   const bool has_chunks = chunk > 0 && chunk < s && config.layers_without_rotation()[place] == 0;
@@ -91,7 +91,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const Derived& d = resolved.derived;
   const ModelConfig& config = resolved.config.model;
   ModelNumbers numbers;
-  // The whole, as one rank would hold it: without storage, the vocabulary padded as here.
+  // The whole model as on one rank, without storage, its vocabulary padded as here.
   const Groups alone = Groups::single();
   ModelConfig whole = built.config();
   if (!whole.is_diffusion()) {
@@ -106,7 +106,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const int64_t num_modules = whole.num_prediction_modules();
   const int64_t num_all = all->num_parameters() - numbers.adapter_parameters;
   numbers.parameters = num_all;
-  // Forward of one sequence, three times over: backward is twice the forward, but for frozen weights once.
+  // Three times a sequence's forward: backward is twice the forward, for frozen weights once.
   const CostShape sequence = sample_shape(resolved);
   const auto step_of = [&](const Model& model) {
     return (3 * model.forward_flops(sequence) - model.frozen_flops(sequence)) *
@@ -127,13 +127,13 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   numbers.prediction_parameters = num_all - numbers.parameters;
   count_parts(*all, family.units(whole), numbers);
   numbers.active_parameters = numbers.parameters - idle_parameters(whole);
-  // Attention has a product of two vectors for each pair of a query and a key, and one for the weighted values.
+  // Per pair, attention has a product of two vectors and one for the weighted values.
   const double a_pair =
       6.0 * static_cast<double>(config.num_attention_heads * (config.query_head_dim() + config.value_head_dim())) *
       static_cast<double>(d.global_batch_size);
   const double all_pairs = static_cast<double>(sequence.s) * static_cast<double>(sequence.s);
   double unseen = 0;
-  // An encoder sees everything, and so does its decoder of what it gave.
+  // Encoders and cross-attention see everything.
   const int64_t num_causal = config.has_encoder() ? config.num_decoder_layers() : config.num_layers;
   for (int64_t layer = 0; layer < num_causal + num_modules; ++layer) {
     unseen += all_pairs - pairs_seen(config, layer, sequence.s);

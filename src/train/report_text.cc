@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kTopicColumns = 11;
 
-// Rows "topic  text"; what is longer than a line goes on in the next one, under the text.
+// Rows "topic  text"; long texts continue on the next line, indented.
 class ReportRows {
  public:
   void add(std::string_view topic, std::string_view text) {
@@ -47,7 +47,7 @@ std::string with_separators(int64_t value) {
 std::string counted(double value) { return format_count(value); }
 std::string counted(int64_t value) { return format_count(static_cast<double>(value)); }
 
-// The schedule, what it leaves idle when every layer takes equally long, and the layers of each stage.
+// The schedule, its bubble for equally slow layers, and each stage's layers.
 std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
   PipelineCosts costs;
   std::string layers;
@@ -63,7 +63,7 @@ std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
                      plan.num_ranks, layers, 100 * simulation.bubble_fraction());
 }
 
-// "2048 tokens", and "512 + 128 tokens" of an encoder and decoder.
+// "2048 tokens"; "512 + 128 tokens" of encoder and decoder.
 std::string sample_text(const Resolved& resolved) {
   const CostShape sample = sample_shape(resolved);
   const std::string labels = number_of(sample.s, "token", "tokens");
@@ -123,7 +123,7 @@ std::string enumeration(const std::vector<std::string>& words) {
   return first.empty() ? words.back() : fmt::format("{} and {}", join(first, ", "), words.back());
 }
 
-// The end of a long path, where its name stands.
+// The end of a long path, with its name.
 std::string short_path(const std::string& path) {
   constexpr size_t kMost = 36;
   if (path.size() <= kMost) return path;
@@ -132,7 +132,7 @@ std::string short_path(const std::string& path) {
   return "…" + path.substr(from);
 }
 
-// What is computed and kept in which numbers.
+// Dtypes of computation and storage.
 std::string precision_text(const Resolved& resolved) {
   const Config& c = resolved.config;
   const at::ScalarType dtype = resolved.derived.dtype;
@@ -197,7 +197,7 @@ std::string curve_text(const Resolved& resolved) {
   return text;
 }
 
-// "3.95 M tokens in 1.13 k documents"; of data that is made up, its name.
+// "3.95 M tokens in 1.13 k documents"; synthetic data's name.
 std::string size_text(const BatchSource& source) {
   const std::optional<DataSize> size = source.data_size();
   if (!size) return source.name();
@@ -216,7 +216,7 @@ std::string epochs_text(const Resolved& resolved, const BatchSource& source) {
 void add_data(const Resolved& resolved, const DataSets& data, ReportRows& rows) {
   const TrainOptions& train = resolved.config.train;
   std::string_view topic = "data";
-  std::string place;  // that was told last
+  std::string place;  // last one reported
   const auto add = [&](const std::string& text, const BatchSource& source) {
     const bool is_new = source.data_size() && std::exchange(place, source.name()) != source.name();
     rows.add(std::exchange(topic, ""), text + (is_new ? ": " + short_path(place) : ""));
@@ -282,16 +282,16 @@ std::string compute_text(const Resolved& resolved, const ModelNumbers& numbers, 
   text += fmt::format("; at {}/s, {}, a step takes at least {} and the run {}", flop_text(facts.flops_per_s),
                       facts.is_measured ? "as this processor multiplies now" : "the device's peak",
                       format_duration(step_s), format_duration(step_s * full_steps));
-  // Large models reach between a third and a half of the peak on well-connected GPUs.
+  // Large models reach a third to a half of the peak on well-connected GPUs.
   if (!facts.is_measured) text += fmt::format(" ({} at 40 % of it)", format_duration(step_s * full_steps / 0.4));
   return text;
 }
 
-// Where a person finds what the run leaves.
+// The paths of the run's outputs.
 std::string output_text(const Resolved& resolved) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
   const LogOptions& log = resolved.config.log;
-  // What lies in the folder of the run is told by its name there.
+  // Paths in the run's folder are shown relative to it.
   const auto place = [&](const std::string& path) {
     if (log.output_dir) {
       const std::filesystem::path inside = std::filesystem::path(path).lexically_relative(*log.output_dir);
@@ -349,7 +349,7 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   const Derived& d = resolved.derived;
   const Config& c = resolved.config;
   ModelConfig model = c.model;
-  model.vocab_size = d.vocab_size;  // a tokenizer may have given it
+  model.vocab_size = d.vocab_size;  // a tokenizer may have set it
   ReportRows rows;
   rows.add("model", parameters_text(model, numbers));
   rows.add("", shape_text(resolved, model));

@@ -1,4 +1,3 @@
-// See run_end.h.
 #include "train/run_end.h"
 
 #include <algorithm>
@@ -19,7 +18,7 @@ std::string row(std::string_view topic, std::string_view text) { return fmt::for
 
 std::string loss_text(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
 
-// As a shell takes it.
+// Quoted for a shell.
 std::string quoted(const std::string& text) {
   const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("/._-+:,=@%").find(static_cast<char>(c)) != std::string_view::npos;
@@ -30,7 +29,7 @@ std::string quoted(const std::string& text) {
   return shown + "'";
 }
 
-// What commands need again of an export or of adapters. A checkpoint names its tokenizer.
+// Options needed again for an export or adapters; a checkpoint names its tokenizer.
 std::string tokenizer_words(const Resolved& resolved) {
   std::string words;
   for (const char* name : {"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"}) {
@@ -169,7 +168,7 @@ void RunEnd::on_end() {
   if (!checkpoint.save && !checkpoint.save_hf && !checkpoint.save_adapter && num_steps_ > 0) {
     text += row("weights", "were not saved; --save FOLDER saves them");
   }
-  write_(visible_text(text));  // names of folders are a person's
+  write_(visible_text(text));  // folder names are user input
 }
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// The end of a run, as a table for people: what came out, how long it took, where everything lies, what to type next.
+// A table at a run's end: result, duration, outputs, next commands.
 //
 //   done        340 of 340 steps in 4 m 31 s
 //   loss        1.4212 in training (mean of the last 20 steps)
@@ -25,12 +25,12 @@ namespace megalith {
 
 class RunEnd : public MetricsSink {
  public:
-  // resolved outlives it. Put it behind the sinks that write files.
+  // resolved outlives it. Add it after the sinks that write files.
   RunEnd(const Resolved& resolved, LineWriter write, SecondsClock clock = steady_seconds);
 
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
-  // Writes the table; nothing where neither a step was made nor anything evaluated.
+  // Writes the table, unless neither a step nor an evaluation was done.
   void on_end() override;
 
  private:
@@ -50,10 +50,10 @@ class RunEnd : public MetricsSink {
   StepRecord last_;
   int64_t num_steps_ = 0, num_skipped_ = 0, num_tokens_ = 0, peak_bytes_ = 0;
   std::deque<double> latest_losses_;
-  std::vector<std::pair<std::string, Evaluated>> evaluated_;  // by set, in the order of their first evaluation
+  std::vector<std::pair<std::string, Evaluated>> evaluated_;  // by set, in order of first evaluation
 };
 
-// The commands that a person types next, with what they need of this run's configuration; empty when nothing was saved.
+// Suggested commands with this run's options; empty if nothing was saved.
 std::vector<std::string> next_commands(const Resolved& resolved);
 
 }  // namespace megalith

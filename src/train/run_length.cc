@@ -1,4 +1,3 @@
-// How long a run is; see run_length.h.
 #include "train/run_length.h"
 
 #include <fmt/format.h>
@@ -32,7 +31,7 @@ void check_batch(const Config& config, Derived& d, std::vector<UserError>& error
   d.global_batch_size = d.num_microbatches * chunk;
 }
 
-// Steps of a ramp differ in size: what is counted in steps has no length in samples.
+// Steps of a ramp vary in size, so a length in steps has no length in samples.
 void check_rampup(const Config& config, std::vector<UserError>& errors) {
   if (config.train.rampup_batch_size.empty()) return;
   if (!config.train.train_samples) {
@@ -53,7 +52,7 @@ void check_rampup(const Config& config, std::vector<UserError>& errors) {
 void set_samples(int64_t samples, Derived& d) {
   d.train_iters = d.batches.num_iterations(samples);
   d.schedule_samples = samples;
-  // The last step of a ramp may go beyond the samples asked for.
+  // A ramp's last step may exceed the samples requested.
   d.train_samples = std::max(d.schedule_samples, d.batches.consumed_by(d.train_iters));
 }
 
@@ -77,14 +76,14 @@ void check_duration(const Config& config, Derived& d, std::vector<UserError>& er
                           "raise train_samples or lower global_batch_size");
     }
   } else {
-    // Until passes are counted (count_epochs): so many that a warm-up fits.
+    // Until passes are counted (count_epochs): enough for a warm-up.
     const int64_t uncounted = kDefaultTrainIters + config.learning_rate.lr_warmup_iters.value_or(0);
     d.train_iters = config.train.train_iters.value_or(config.train.train_epochs ? uncounted : kDefaultTrainIters);
     d.train_samples = d.schedule_samples = d.train_iters * d.global_batch_size;
   }
 }
 
-// A trace that would begin behind the last step is one that the person waits for in vain.
+// A trace after the last step would never appear.
 void check_traced_steps(const Config& config, const Derived& d, std::vector<UserError>& errors) {
   const int64_t start = config.profile.profile_step_start;
   if (!config.profile.profile || config.train.skip_train || d.train_iters == 0 || start < d.train_iters) return;

@@ -1,4 +1,4 @@
-// How long a run is: samples of a step, whose number may grow, and steps; passes over rows of instructions.
+// A run's length: samples per step, which may grow, steps, and passes over instructions.
 #pragma once
 
 #include <vector>
@@ -7,12 +7,11 @@
 
 namespace megalith {
 
-// Global batch, microbatches and steps, from sizes that are known. Where the length is given in passes (train_epochs),
-// a few steps stand for it until count_epochs().
+// Global batch, microbatches and steps. For lengths in passes (train_epochs) a few steps stand in until count_epochs().
 void check_run_length(const Config& config, Derived& derived, std::vector<UserError>& errors);
 
-// train_epochs in steps. The rows are tokens by now, which may have taken long: only what depends on their number is
-// said so late, as UserError.
+// train_epochs in steps. Tokenizing the rows may have taken long, so only errors that depend on their number are left:
+// UserError.
 void count_epochs(Resolved& resolved);
 
 }  // namespace megalith

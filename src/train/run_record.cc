@@ -1,4 +1,3 @@
-// See run_record.h.
 #include "train/run_record.h"
 
 #include <nlohmann/json.hpp>
@@ -16,14 +15,14 @@ namespace {
 constexpr int64_t kRecordFormat = 1;
 constexpr const char* kRunning = "running";
 
-// What run_configuration() and run_options() leave out: what comes again from output_dir, a checkpoint or a model's
-// folder, overwrite, and a secret that a launcher made for one start.
+// Options omitted by run_configuration() and run_options(): values that come again from output_dir, a checkpoint or a
+// model's folder; overwrite; a launcher's secret for one start.
 bool is_left_out(const Option& option) {
   const std::string& name = option.name();
   return option.source().layer == OptionLayer::kModel || name == "overwrite" || name == "store_secret_file";
 }
 
-// JSON writes out what is below a blank and nothing else; a terminal that shows the file obeys more.
+// JSON escapes only characters below a blank; terminals obey more.
 std::vector<std::string> visible(std::vector<std::string> words) {
   for (std::string& word : words) word = visible_text(word);
   return words;
@@ -71,7 +70,7 @@ RunStart start_of(const Json& json, const std::string& where) {
   start.device = text("device");
   start.directory = text("directory");
   start.hosts = json_get<std::vector<std::string>>(json, "hosts", where);
-  // What earlier versions did not record.
+  // Not recorded by earlier versions.
   if (const Json* axes = find_member(json, "axes", where)) {
     for (const auto& [axis, ranks] : axes->items()) start.axes[axis] = json_as<int64_t>(ranks, where + ": axes");
   }
@@ -138,7 +137,7 @@ RunRecord::RunRecord(std::filesystem::path path, RunStart start, bool begins_ane
   if (!begins_anew && std::filesystem::exists(path_) && !std::filesystem::is_empty(path_))
     starts_ = read_run_record(path_);
   for (RunStart& earlier : starts_) {
-    if (earlier.end.empty() && earlier.status == kRunning) earlier.status = "ended without a word";  // killed, say
+    if (earlier.end.empty() && earlier.status == kRunning) earlier.status = "ended without a word";  // such as a kill
   }
   start.status = kRunning;
   start.begin = utc_timestamp();

@@ -1,5 +1,5 @@
-// run.json in the folder of a run (--output_dir), or record_file: who started it when, where, with which program and
-// options, and how each start ended. A run that is started again adds a start.
+// run.json in a run's folder (--output_dir), or record_file: each start's user, time, place, program, options and
+// outcome. Restarts append.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +16,35 @@ namespace megalith {
 // One start of the program.
 struct RunStart {
   std::string run_id;
-  std::string begin, end;  // UTC; end is empty while it runs, and after a kill
+  std::string begin, end;  // UTC; end is empty while running and after a kill
   std::string status;      // "running", "finished", "stopped by a signal", "stopped as configured", "failed: …"
-  int64_t first_iteration = 0, last_iteration = 0;  // done before it, and when it ended
+  int64_t first_iteration = 0, last_iteration = 0;  // done before it, and at its end
   std::string version, commit, torch_version;
-  std::vector<std::string> command;     // the words of the command line
-  std::string directory;                // that relative paths count from
+  std::vector<std::string> command;     // the command line
+  std::string directory;                // base of relative paths
   std::vector<std::string> hosts;       // by rank
-  std::map<std::string, int64_t> axes;  // ranks on each: {"cp": 1, "dp": 4, …}
+  std::map<std::string, int64_t> axes;  // axis sizes: {"cp": 1, "dp": 4, …}
   std::string back_end, interface;      // of the collectives; empty in a world of one
-  double meeting_ms = 0;                // until all ranks had come and were connected
-  std::optional<int64_t> exit_code;     // of the program; nothing while it runs, and after a kill
+  double meeting_ms = 0;                // until all ranks were connected
+  std::optional<int64_t> exit_code;     // unset while running and after a kill
   std::string device;
   std::string model;                           // "llama, 12.6 M parameters"
-  std::map<std::string, std::string> options;  // what config.yaml has
+  std::map<std::string, std::string> options;  // as in config.yaml
 };
 
-// UserError when the file is not what write_run_record() wrote.
+// UserError unless written by write_run_record().
 std::vector<RunStart> read_run_record(const std::filesystem::path& path);
 void write_run_record(const std::filesystem::path& path, const std::vector<RunStart>& starts);
 
-// config.yaml: what is not default, so that `megalith train --config` runs it again. What a model's folder, a
-// checkpoint or output_dir gave is left out, because it comes from there again, and so is overwrite, which would begin
-// anew.
+// config.yaml: options not at their defaults, for `megalith train --config`. Values from a model's folder, a checkpoint
+// or output_dir are omitted, since they come from there again, and so is overwrite, which would start afresh.
 std::string run_configuration(const Resolved& resolved);
 std::map<std::string, std::string> run_options(const Resolved& resolved);
 
-// The record of this start, kept up to date in the file; on one rank. Failures after the first write are warnings.
+// This start's record, kept up to date in the file by one rank. Failures after the first write are warnings.
 class RunRecord {
  public:
-  // begins_anew  forgets earlier starts
+  // begins_anew  drops earlier starts
   RunRecord(std::filesystem::path path, RunStart start, bool begins_anew, Logger& log);
   void end(const std::string& status, int64_t last_iteration, int64_t exit_code);
 

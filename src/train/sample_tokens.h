@@ -1,5 +1,4 @@
-// How many tokens a sample has: of an encoder and decoder, of a biencoder, and of a picture with its caption in two
-// sequences, otherwise in one.
+// Tokens per sample: two sequences for encoder-decoders, biencoders, and pictures with captions; otherwise one.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +8,11 @@
 
 namespace megalith {
 
-// A sample as the model's costs see it: s tokens in the sequence of the labels, encoder_s in the one that an encoder
-// beside it reads. Without decoder_seq_length, which a command without data need not have, both are seq_length long.
+// A sample for the model's costs: s tokens in the labels' sequence, encoder_s in an encoder's. Without
+// decoder_seq_length, which commands without data may lack, both are seq_length.
 inline CostShape sample_shape(const Resolved& resolved) {
   const int64_t length = resolved.derived.seq_length;
-  // A picture's tokens, and its caption's.
+  // Tokens of a picture and of its caption.
   if (resolved.config.model.is_diffusion()) {
     return {.b = 1, .s = length, .encoder_s = resolved.config.data.flux.text_length};
   }
@@ -21,7 +20,7 @@ inline CostShape sample_shape(const Resolved& resolved) {
   return {.b = 1, .s = resolved.config.task.decoder_seq_length.value_or(length), .encoder_s = length};
 }
 
-// In both sequences; a biencoder's are as long as one another.
+// In both sequences; a biencoder's have equal lengths.
 inline int64_t tokens_per_sample(const Resolved& resolved) {
   const CostShape shape = sample_shape(resolved);
   if (resolved.config.model.model_type == ModelType::kBiencoder) return 2 * shape.s;

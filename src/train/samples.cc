@@ -1,4 +1,3 @@
-// Samples during training; see samples.h.
 #include "train/samples.h"
 
 #include <fmt/format.h>
@@ -128,7 +127,7 @@ GenerationRecord make_generation(const SamplePlan& plan, PipelinedModel& model, 
     return record;
   }
   StreamingDecoder decoder(*plan.tokenizer, /*skip_special=*/true);
-  // The prompt goes before: some decoders drop the space in front of a text's first token.
+  // The prompt goes first: some decoders drop the space before a text's first token.
   for (const int64_t id : plan.request.prompt_ids) decoder.push(narrow<int32_t>(id));
   std::string text;
   for (const int64_t id : ids) text += decoder.push(narrow<int32_t>(id));

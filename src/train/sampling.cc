@@ -1,4 +1,3 @@
-// Sampling; see sampling.h.
 #include "train/sampling.h"
 
 #include <ATen/ATen.h>
@@ -37,7 +36,7 @@ at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& option
   auto [sorted, order] = scores.sort(-1, /*descending=*/true);
   at::Tensor probabilities = at::softmax(sorted, -1);
   if (options.top_p < 1) {
-    // A token stays when those before it do not reach p yet, so the first always stays.
+    // A token stays if those before it do not reach p; the first always stays.
     const at::Tensor before = probabilities.cumsum(-1) - probabilities;
     probabilities = probabilities.masked_fill(before >= options.top_p, 0.0);
   }

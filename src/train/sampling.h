@@ -1,4 +1,4 @@
-// Choosing the next token from logits: greedy, or at random after temperature, top-k and top-p.
+// Decoding: the next token from logits, greedy or random after temperature, top-k and top-p.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,10 +18,10 @@ struct SamplingOptions {
   void visit(OptionVisitor& v);
 };
 
-// Draws one id a row. The draw depends only on (seed, row, step), so a sample repeats whatever else runs.
+// Draws one id per row, depending only on (seed, row, step).
 //
 // logits   (b, v)
-// step     number of the token being chosen, from 0
+// step     of the token being chosen, from 0
 // returns  (b) int64. Temperature divides the logits first; top-k keeps the k largest (ties with the k-th included);
 //          top-p then keeps the smallest set of most likely tokens whose probabilities sum to at least p.
 at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& options, int64_t step);

@@ -1,4 +1,4 @@
-// See sentence_folder.h. Source: sentence_transformers/models/{Pooling,Normalize}.py, versions 2 to 5.
+// Source: sentence_transformers/models/{Pooling,Normalize}.py, versions 2 to 5.
 #include "train/sentence_folder.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kModulesFile = "modules.json";
 
-// Words of one list ("pooling_mode": "mean"), or a truth value for each form.
+// Either words in a list ("pooling_mode": "mean"), or a boolean per form.
 void read_pooling(const fs::path& file, SentenceFolder& folder) {
   constexpr std::pair<std::string_view, Pooling> kForms[] = {
       {"cls", Pooling::kCls}, {"mean", Pooling::kMean}, {"lasttoken", Pooling::kLast}};

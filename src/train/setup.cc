@@ -1,4 +1,3 @@
-// Building a run's objects; see setup.h.
 #include "train/setup.h"
 
 #include <fmt/ranges.h>
@@ -67,8 +66,8 @@ int64_t BuiltModel::num_parameters() const {
 
 namespace {
 
-// Before anything is allocated: weights that no rank of this machine could hold, gradients and the rest aside. The
-// model is counted without storage, and only where it may be too large.
+// Before allocation: refuses weights too large by themselves for this machine's ranks, counted without storage and only
+// when in doubt.
 void check_weights_fit(const Resolved& resolved, const ModelConfig& config, LayerContext context, at::Device device) {
   if (device.is_meta() || resolved.config.runtime.allow_oversubscription) return;
   const auto element_bytes = static_cast<double>(c10::elementSize(context.dtype));
@@ -93,7 +92,7 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
       "use_torch_fsdp2), or choose a smaller one");
 }
 
-// The parameters of which several ranks of the pipeline hold copies.
+// The parameters replicated on several pipeline ranks.
 std::map<std::string, std::vector<int>> copied_parameters(const PipelinePlan& pipeline, const Groups& groups) {
   std::map<std::string, std::vector<int>> copied;
   std::set<std::vector<int>> own;
@@ -102,12 +101,12 @@ std::map<std::string, std::vector<int>> copied_parameters(const PipelinePlan& pi
     copied[parameter] = {ranks.begin(), ranks.end()};
     if (ranks.contains(groups.pp->rank())) own.insert(copied[parameter]);
   }
-  // All holders come here, set after set in one order, so that nobody waits forever.
+  // All holders connect, set after set in one order, to avoid deadlock.
   for (const std::vector<int>& places : own) groups.on_stages(places)->connect();
   return copied;
 }
 
-// What these units use of the chunks that this rank has built so far.
+// Parameters of this rank's earlier chunks that these units use.
 std::map<std::string, Parameter*> find_used_parameters(std::span<const Unit> units, const BuiltModel& built) {
   std::set<std::string> names;
   for (const Unit& unit : units) {
@@ -132,7 +131,7 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.device = allocates_weights ? device : at::kMeta;
   context.buffer_device = device;
   context.kernels = resolved.config.runtime.kernels;
-  // What FSDP frees after use must not stay as a copy.
+  // No copies of what FSDP frees.
   context.recipe = make_recipe(resolved.config.fp8, context.kernels,
                                /*keeps_weights=*/!resolved.derived.data_parallel.use_torch_fsdp2);
   context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
@@ -177,7 +176,7 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
 
 std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
                                                  const Groups& groups, at::Device device) {
-  // Only FSDP reads the blocks, and it works only without a pipeline.
+  // Only FSDP, which excludes pipelines, reads the blocks.
   return make_data_parallel(built.parameters(), groups, resolved.derived.data_parallel, built.chunks[0]->blocks(),
                             device, bucket_cut(resolved.config.optimizer));
 }
@@ -198,7 +197,7 @@ BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::
 
 namespace {
 
-// What adapters hold, or what all else holds; of the whole model, where there is one, as passed over.
+// Tensors of the adapters or of the rest; the whole model's others as skipped.
 std::vector<CheckpointTensor> tensors_of(const BuiltModel& built, const BuiltModel* whole, bool are_adapters) {
   const auto tensors = [&](const BuiltModel& model) {
     std::vector<Parameter*> parameters = model.parameters();

@@ -1,4 +1,4 @@
-// From a resolved configuration to the objects of a run: model, weights, data.
+// Builds a run's objects from a resolved configuration: model, weights, data.
 #pragma once
 
 #include <memory>
@@ -18,62 +18,61 @@
 
 namespace megalith {
 
-// What this rank holds of a model, on its device, the weights not yet filled.
+// This rank's share of a model on its device, weights uninitialised.
 struct BuiltModel {
   const ModelFamily* family = nullptr;
   PipelinePlan pipeline;
-  std::unique_ptr<DeferredGradients> deferred;  // null when the schedule does not split backward
+  std::unique_ptr<DeferredGradients> deferred;  // null unless the schedule splits backward
   std::vector<std::unique_ptr<Model>> chunks;   // by chunk index
-  std::vector<RecomputePlan> recompute;         // of each chunk: what its blocks are cut for
-  std::string attention;                        // who computes it (train/attention_choice.h); empty on a CPU
+  std::vector<RecomputePlan> recompute;         // by chunk
+  std::string attention;                        // its library (train/attention_choice.h); empty on a CPU
 
   ModelChunks view() const;
   const ModelConfig& config() const { return chunks[0]->config(); }
-  // In registration order, chunk after chunk; none twice.
+  // In registration order, chunk by chunk, unique.
   std::vector<Parameter*> parameters() const;
-  // What the recipes remember, for checkpoints.
+  // The recipes' state, for checkpoints.
   std::vector<CheckpointTensor> recipe_tensors() const;
   int64_t num_parameters() const;
 };
-// allocates_weights  false: the parameters have only shapes (kMeta), and their memory comes later (FSDP)
+// allocates_weights  false: parameters have only shapes (kMeta) until FSDP provides memory
 BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device,
                        bool allocates_weights = true);
 
-// The same from its parts: this rank's chunks of the pipeline. context.deferred_gradients is set here.
+// Builds this rank's chunks from parts. context.deferred_gradients is set here.
 BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const PipelinePlan& pipeline,
                         const RecomputeOptions& recompute = {});
 
-// What the configuration says of data parallelism, around this model. built and groups outlive it.
+// The configured data parallelism. built and groups outlive it.
 std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
                                                  const Groups& groups, at::Device device);
 
-// What the chunks run their blocks through: data parallelism, and within it what is computed again and offloaded. The
-// chunks use it until they are given another.
+// Runners for the chunks' blocks: data parallelism, and inside it recomputation and offload. The chunks use them until
+// given others.
 struct BlockRunners {
-  std::unique_ptr<HostOffload> offload;                     // null when nothing is offloaded
+  std::unique_ptr<HostOffload> offload;                     // null without offload
   std::vector<std::unique_ptr<RecomputeRunner>> of_chunks;  // by chunk index
 };
 BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device);
 
-// Only weights, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
-//   whole  where `built` is a part of a model: all of it, without storage; what it has and `built` has not is passed
-//          over in the files. Null: `built` is the model.
+// Only weights, from --load or --load_hf, for evaluation, generation and inspection. UserError without either.
+//   whole  the model of which `built` is a part, without storage: its other tensors are skipped in files. Null: `built`
+//          is the model.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log,
                   const BuiltModel* whole = nullptr);
 
-// The tokenizer that came with --load_hf, now or when the checkpoint was trained (train/text_tokenizer.h), or the byte
-// tokenizer when its vocabulary fits the model's; null when there is neither. For commands that need text where
-// training needs none.
+// The tokenizer of --load_hf, of this or the checkpoint's run (train/text_tokenizer.h), or the byte tokenizer if its
+// vocabulary fits; may be null. For commands that need text although training does not.
 std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved);
 
-// The ids at which a text of this model ends: its configuration's, and the tokenizer's end of document. The tokenizer
-// may be null.
+// The ids that end this model's texts: its configuration's and the tokenizer's end of document. The tokenizer may be
+// null.
 std::vector<int64_t> find_stop_ids(const Resolved& resolved, const Tokenizer* tokenizer);
 
-// The run's task. UserError for options that it cannot work with.
+// UserError for options that the task does not support.
 std::unique_ptr<Task> make_task(const Resolved& resolved);
 
-// What evaluations read in a run of this length, as Megatron-LM counts it.
+// The data of this run's evaluations, as Megatron-LM counts it.
 DataSetup make_data_setup(const Resolved& resolved);
 
 }  // namespace megalith

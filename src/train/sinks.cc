@@ -1,4 +1,3 @@
-// Making the sinks; see sinks.h.
 #include "train/sinks.h"
 
 #include <unistd.h>
@@ -44,7 +43,7 @@ LineWriter console_writer(const SinkSettings& settings, Logger& log) {
   if (!settings.also_printed) return print;
   return [print, also = settings.also_printed](std::string_view text) {
     print(text);
-    also(visible_text(without_colours(text)));  // what is left of escapes is from names and texts of others
+    also(visible_text(without_colours(text)));  // other escapes come from names and texts
   };
 }
 
@@ -63,7 +62,7 @@ std::unique_ptr<MetricsSink> make_console(const LogOptions& options, const LineW
   }
 }
 
-// An earlier run's lines in the file of a run that begins.
+// Handles an earlier run's lines in a new run's file.
 void meet_earlier_lines(const std::string& path, const Resolved& resolved, Logger& log) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return;
@@ -125,9 +124,9 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   }
   for (auto& sink : make_tracking_sinks(resolved, settings, log)) sinks.push_back(std::move(sink));
   if (options.quiet) return sinks;
-  // A line a step on the console says it all.
+  // With a console line each step, no progress line.
   const bool has_line_a_step = format != LogFormat::kMegatron && options.log_interval == 1;
-  // Behind what prints, because the others take its line off the terminal before they do.
+  // After the printing sinks, which clear its line first.
   if (!has_line_a_step) sinks.push_back(std::make_unique<TrainingProgress>(log));
   if (format == LogFormat::kCompact) sinks.push_back(std::make_unique<RunEnd>(resolved, console_writer(settings, log)));
   return sinks;

@@ -1,4 +1,4 @@
-// Which sinks a run's records go to.
+// Creates the sinks of a run's records.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,15 @@ namespace megalith {
 
 struct SinkSettings {
   std::string model_text;                                   // "llama, 12.6 M parameters": for the picture's subtitle
-  int64_t iteration = 0;                                    // that the run goes on after; 0: it begins
-  std::string run_id = {};                                  // of this start of the program; empty: a new one
-  std::function<void(std::string_view)> also_printed = {};  // gets what the console does
-  std::function<void()> on_closed_output = {};              // standard output has no reader any more
-  std::vector<std::string> command = {};                    // the words of the command line
-  std::string commit = {};                                  // that the program was built from
+  int64_t iteration = 0;                                    // to resume after; 0: the start
+  std::string run_id = {};                                  // of this start; empty: a new one
+  std::function<void(std::string_view)> also_printed = {};  // receives the console's text too
+  std::function<void()> on_closed_output = {};              // standard output has lost its reader
+  std::vector<std::string> command = {};                    // the command line
+  std::string commit = {};                                  // of this build
 };
 
-// Console lines, metrics file, pictures, TensorBoard, W&B, MLflow and the terminal's progress line, as the
-// configuration says.
+// Console, metrics file, pictures, TensorBoard, W&B, MLflow and the terminal's progress line, as configured.
 std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, const SinkSettings& settings,
                                                      Logger& log);
 

@@ -1,4 +1,3 @@
-// The training step; see step.h.
 #include "train/step.h"
 
 #include <ATen/ATen.h>
@@ -15,8 +14,8 @@
 namespace megalith {
 namespace {
 
-// loss_scale over what each of the task's losses is divided by, its weight in the global batch: 0-d fp64, counted on
-// the host and, where several ranks count, summed on their device without being read.
+// loss_scale over each loss's weight in the global batch: 0-d fp64, counted on the host and, with several ranks, summed
+// on the device without being read.
 std::vector<at::Tensor> scales_of_losses(const Task& task, const std::vector<Batch>& batches, const Groups& groups,
                                          double loss_scale) {
   std::vector<double> weights(task.loss_names().size());
@@ -28,7 +27,7 @@ std::vector<at::Tensor> scales_of_losses(const Task& task, const std::vector<Bat
   const at::Tensor all = at::empty({std::ssize(weights)}, at::TensorOptions(groups.dp_cp->device()).dtype(at::kDouble));
   for (size_t i = 0; i < weights.size(); ++i) all[static_cast<int64_t>(i)].fill_(weights[i]);
   groups.dp_cp->all_reduce(all, ReduceOp::kSum, "valid tokens").wait();
-  // A batch without a single valid token has no loss and no gradient; dividing by one keeps it finite.
+  // A batch without valid tokens has neither loss nor gradient; dividing by one keeps it finite.
   return (at::full_like(all, loss_scale) / all.clamp_min(1.0)).unbind();
 }
 
@@ -50,7 +49,7 @@ TrainStep::TrainStep(PipelinedModel& model, const Task& task, DataParallel& data
   if (!device.is_cpu() && !device.is_meta()) copies_ = side_stream(device);
 }
 
-// Gradients of all microbatches, and what this rank has to tell of them.
+// All microbatches' gradients, and this rank's statistics.
 void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_scale) {
   MEGALITH_CHECK(!whole_batches.empty(), "a step without microbatches");
   const std::vector<Batch> batches = parts_of(whole_batches, *groups_.cp);
@@ -76,7 +75,7 @@ void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_
     return input;
   };
   data_.begin_step();
-  // A graph neither waits for parameters nor starts reductions: both are done around the microbatches.
+  // Graphs neither wait for parameters nor start reductions: both are done around the microbatches.
   const bool has_graphs = model_.uses_graphs();
   if (has_graphs) data_.wait_for_parameters();
   model_.train(
@@ -132,7 +131,7 @@ PendingStep TrainStep::run(const std::vector<Batch>& batches, double lr, double 
 StepResult PendingStep::read() const {
   StepResult result = TrainStep::result_of(*statistics_);
   const bool is_last = step_->statistics_ == statistics_;
-  // As the device decided: a loss that is NaN is not below a limit, and none is above where there is no limit.
+  // The device's decision: NaN is not below a limit, and without a limit nothing is above.
   const bool is_allowed = !std::isfinite(loss_limit_) || result.losses.front().value <= loss_limit_;
   result.optimizer =
       step_->optimizer_.read(statistics_->host_gradient(), loss_scale_, /*has_gradients=*/is_last, is_allowed);
@@ -168,7 +167,7 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const s
   if (token_losses != nullptr) {
     MEGALITH_CHECK(head == HeadOutput::kTokenLosses || head == HeadOutput::kLoss, "the task {} has no losses of tokens",
                    task.name());
-    // One at a time, because every rank is to have them.
+    // One by one, because every rank gets the result.
     for (int m = 0; m < std::ssize(batches); ++m) {
       const ModelOutput output = model.forward(make_input(m, model.plan().units), head);
       add(m, output);
@@ -177,7 +176,7 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const s
     return sums_of(names, pairs);
   }
   model.evaluate(narrow<int>(std::ssize(batches)), make_input, head, add);
-  // Ranks without the head have nothing to add.
+  // Ranks without the head add nothing.
   const at::Tensor all = pairs.to(groups.pp->device());
   groups.pp->all_reduce(all, ReduceOp::kSum, "evaluation of all stages").wait();
   return sums_of(names, all);

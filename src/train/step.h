@@ -1,15 +1,13 @@
 // One optimizer step: forward and backward of every microbatch, reduction, clipping, update.
 //
-// The objective is the sum of a task's losses over all microbatches and ranks, each divided by its weight in the whole
-// global batch, which is counted before the first forward pass. So a rank with fewer valid tokens weighs less, and
-// every layout and every micro_batch_size computes the same number.
+// The objective sums a task's losses over all microbatches and ranks, each divided by its weight in the whole global
+// batch, counted before the first forward. Ranks with fewer valid tokens weigh less, and the result does not depend on
+// layout or micro_batch_size.
 //
-// The ranks exchange twice: the weights, before anything is computed, and everything else (train/step_statistics.h)
-// once the gradients are complete.
+// Ranks exchange twice: the weights first, everything else (train/step_statistics.h) once gradients are complete.
 //
-// On an accelerator the host issues a step and waits for none of it: it may issue the next one before it reads what
-// became of this one. What must be known within the step (clipping, whether it is made at all) is decided on the
-// device.
+// On an accelerator the host issues a step without waiting, and may issue the next before reading its result: clipping
+// and whether it is made are decided on the device.
 #pragma once
 
 #include <cstdint>
@@ -34,25 +32,25 @@ namespace megalith {
 struct NamedLoss {
   std::string name;
   double value;
-  double weight;  // what it was divided by: of a text, the tokens that count
+  double weight;  // its divisor: for texts, the counted tokens
 };
 
 struct StepResult {
-  std::vector<NamedLoss> losses;  // averaged over the global batch, the same on all ranks
+  std::vector<NamedLoss> losses;  // global averages, the same on all ranks
   bool is_loss_finite = true;
   std::vector<ObservedValues> observations;  // of the global batch, the same on all ranks
-  int vote = 0;                              // the highest that a rank gave
+  int vote = 0;                              // the highest of all ranks
   OptimizerStep optimizer;
 };
 
 class TrainStep;
 
-// A step that has been issued: its numbers are on their way to the host. Where it is not made (OptimizerStep), the
-// device has left the model and the optimizer as they were.
+// An issued step, its numbers on their way to the host. If it is not made (OptimizerStep), the device has left model
+// and optimizer unchanged.
 class PendingStep {
  public:
-  // Waits until the device has come to the end of the step's gradients. The step that the result was of must outlive
-  // this. bad_parameter is known only while no later step has begun.
+  // Waits until the device has finished the step's gradients. The TrainStep must outlive this. bad_parameter is known
+  // only until a later step begins.
   StepResult read() const;
 
  private:
@@ -65,12 +63,12 @@ class PendingStep {
   double loss_scale_, loss_limit_;
 };
 
-// What stands between a step's batches and its update.
+// Conditions and passes of a step before its update.
 struct StepGuards {
-  // A step is made only if its first loss is not above it, nor NaN; infinity: nothing is asked of the loss.
+  // The step is made only if its first loss does not exceed this and is not NaN; infinity: no condition.
   double loss_limit = std::numeric_limits<double>::infinity();
-  // Runs the pass it is given: forward and backward of the whole step, which returns what this rank has to tell of its
-  // losses (StepStatistics::local). It may run it again, from the same state. Empty: once.
+  // Runs the given pass, the whole step's forward and backward, which returns this rank's losses
+  // (StepStatistics::local). May run it again from the same state. Empty: once.
   std::function<void(const std::function<at::Tensor()>& pass)> run_passes = {};
 };
 
@@ -80,16 +78,16 @@ class TrainStep {
   TrainStep(PipelinedModel& model, const Task& task, DataParallel& data, Optimizer& optimizer, const Groups& groups,
             at::Device device);
 
-  // batches  this rank's microbatches, in order; whole rows, of which context-parallel ranks take their parts
-  // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
-  // vote  asked once, when the gradients are there: whether this rank wants to stop (StepStatistics::vote)
+  // batches     this rank's microbatches, in order; whole rows, of which context-parallel ranks take their parts
+  // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses exclude it
+  // vote        called once when gradients are complete: this rank's wish to stop (StepStatistics::vote)
   PendingStep run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0,
                   const std::function<int()>& vote = {}, const StepGuards& guards = {});
 
-  // Forward and backward only: complete gradients of the batches, times loss_scale, are in the buffers afterwards.
+  // Forward and backward only: the batches' complete gradients, times loss_scale, are then in the buffers.
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);
-  // What follows the optimizer's update in run(), where the update is made by the caller: the model moves what it moves
-  // by the observations of the last compute_gradients(), if the optimizer's last step is made.
+  // run()'s work after the update, when the caller updates: the model's own changes from the last compute_gradients()'s
+  // observations, if the optimizer's last step is made.
   void after_update();
 
  private:
@@ -103,12 +101,12 @@ class TrainStep {
   Optimizer& optimizer_;
   const Groups& groups_;
   at::Device device_;
-  std::optional<c10::Stream> copies_;           // that inputs come on; nothing on a CPU
+  std::optional<c10::Stream> copies_;           // for copying inputs; unset on a CPU
   std::shared_ptr<StepStatistics> statistics_;  // of the last step
 };
 
-// What the task measures of this rank's microbatches, without gradients; the same on all ranks of the pipeline.
-// token_losses, when given, receives each microbatch's (b, s) losses, on the CPU; whole rows, like batches.
+// The task's measurements of this rank's microbatches, without gradients; the same on all ranks of the pipeline.
+// token_losses, if given, receives each microbatch's (b, s) losses, on the CPU; whole rows, like batches.
 struct EvaluationSums {
   std::vector<LossSum> losses;  // in the order of Task::evaluated_names()
 
@@ -118,7 +116,7 @@ struct EvaluationSums {
 EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const std::vector<Batch>& batches,
                                 const Groups& groups, at::Device device,
                                 std::vector<at::Tensor>* token_losses = nullptr);
-// The sums over all ranks that saw other data.
+// Sums over all ranks with other data.
 EvaluationSums sum_over_data(EvaluationSums sums, const Groups& groups);
 
 }  // namespace megalith

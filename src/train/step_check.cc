@@ -1,4 +1,3 @@
-// See step_check.h.
 #include "train/step_check.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +19,7 @@ namespace {
 
 constexpr std::string_view kReport = "differences of two passes";
 
-// 0-d tensors, of several devices perhaps, read at once.
+// Reads 0-d tensors, perhaps of several devices, at once.
 std::vector<int64_t> read_digests(const std::vector<at::Tensor>& digests) {
   std::vector<int64_t> values(digests.size());
   std::vector<at::Tensor> on_device;
@@ -44,7 +43,7 @@ bool same_bits(const PassBits& a, const PassBits& b) {
          std::ranges::equal(a.collectives, b.collectives, {}, &CollectiveBits::place, &CollectiveBits::place);
 }
 
-// "rank 3 (host node7)", of several "ranks 0, 1 (hosts a, b)".
+// "rank 3 (host node7)"; of several "ranks 0, 1 (hosts a, b)".
 std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
   std::vector<std::string> names;
   for (const int rank : ranks) {
@@ -137,7 +136,7 @@ void StepCheck::run(int64_t iteration, bool is_repeated, const Pass& pass) {
     return check_state(iteration);
   }
   const PassBits first = run_pass(pass), second = run_pass(pass);
-  // Weights that changed in between are why the passes differ, so they are told first.
+  // Changed weights explain differing passes, so they are reported first.
   check_state(iteration);
   if (is_any(groups_, !same_bits(first, second))) throw_difference(iteration, first, second, pass);
 }
@@ -178,7 +177,7 @@ void StepCheck::throw_difference(int64_t iteration, const PassBits& first, const
   const bool is_persistent = !third_is_first && !third_is_second;
   const FirstDifference mine = first_difference(first, second, data_.parts());
   const bool has_other_sums = first.digests.back() != second.digests.back();
-  // The places of collectives that this rank gave other bits to.
+  // Collectives that this rank gave other bits.
   Json gave = Json::array();
   const size_t common = std::min(first.collectives.size(), second.collectives.size());
   for (size_t i = 0; i < common; ++i) {

@@ -1,14 +1,13 @@
-// Silent corruption: whether a step computes the same bits again, and whether weights and optimizer state are still
-// what the last update left. Names the rank that is at fault (check_determinism).
+// Detects silent corruption (check_determinism): whether a step reproduces its bits, and whether weights and optimizer
+// state are still those of the last update. Names the rank at fault.
 //
-// A pass is the forward and backward of a whole step. On a checked step it runs twice from the same state and the same
-// batch; where any bit of losses, gradients or of what travelled differs on any rank, a third pass says which of the
-// two was wrong. Every rank tells what differed first on it. Whoever gave other bits although it had got the same ones
-// is at fault; where nobody did, the collective is whose members gave the same bits and got others.
+// A checked step runs its forward and backward twice from the same state and batch; if any bit of losses, gradients or
+// messages differs on any rank, a third pass tells which was wrong. Every rank reports its first difference. A rank
+// that sent other bits although it had received the same is at fault; if there is none, the collective whose members
+// sent the same bits and received others.
 //
-// A fault that gives the same wrong bits in every pass is not seen, nor is one in a step that is not repeated unless it
-// lies in what is kept between steps. Source of the idea: Megatron-LM's rerun_state_machine, whose exit codes these
-// are.
+// Faults that repeat identically go unseen, as do those in unchecked steps unless they persist in state. Source of the
+// idea: Megatron-LM's rerun_state_machine, whose exit codes these are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,10 +38,10 @@ class StepFault : public std::runtime_error {
       : std::runtime_error(message), where_(where), rank_(rank), is_persistent_(is_persistent) {}
 
   Where where() const { return where_; }
-  int rank() const { return rank_; }  // in the world: the lowest that is at fault
+  int rank() const { return rank_; }  // world rank, the lowest at fault
   bool is_persistent() const { return is_persistent_; }
   int exit_code() const { return is_persistent_ ? kExitPersistentFault : kExitTransientFault; }
-  // Whether weights and optimizer state are those of the last update, so that they may be saved.
+  // True if weights and optimizer state are those of the last update, so that they may be saved.
   bool is_state_intact() const { return where_ != Where::kState; }
 
  private:
@@ -51,26 +50,26 @@ class StepFault : public std::runtime_error {
   bool is_persistent_;
 };
 
-// What one pass left on this rank, on the host.
+// A pass's bits on this rank, on the host.
 struct PassBits {
-  std::vector<CollectiveBits> collectives;  // whose digests are those of `digests`, in order
-  std::vector<int64_t> digests;             // of the collectives' buffers, the gradients of the parts, the sums
+  std::vector<CollectiveBits> collectives;  // whose digests begin `digests`, in order
+  std::vector<int64_t> digests;             // of collectives' buffers, parts' gradients, sums
 };
 
-// What differed first on a rank between two passes.
+// A rank's first difference between two passes.
 struct FirstDifference {
   enum class Kind { kNothing, kGave, kGot, kGradient, kSums };
 
   Kind kind = Kind::kNothing;
   std::string place;  // of a collective
-  std::string text;   // the collective, or the parameter
+  std::string text;   // the collective or the parameter
 };
 
-// parts  whose gradients the digests are of, behind those of the collectives
+// parts  whose gradients' digests follow the collectives'
 FirstDifference first_difference(const PassBits& a, const PassBits& b, std::span<const OwnedPart> parts);
 
-// Who is at fault, by what differed first on each rank of the world; gave_other(rank, place): whether what the rank
-// gave to that collective differed. Empty: nothing differed.
+// The ranks at fault, from each world rank's first difference; gave_other(rank, place): whether the rank's input to
+// that collective differed. Empty: no difference.
 struct Verdict {
   std::vector<int> ranks;
   StepFault::Where where = StepFault::Where::kComputation;
@@ -82,17 +81,16 @@ class StepCheck {
  public:
   // Runs a pass and returns this rank's losses and observations.
   using Pass = std::function<at::Tensor()>;
-  // What is kept between steps, in one order; the tensors' storages stay.
+  // State kept between steps, in a fixed order; storages stay.
   using State = std::function<std::vector<CheckpointTensor>()>;
 
   // watch  of the groups' collectives; data, groups and watch outlive the check
   StepCheck(const DataParallel& data, const Groups& groups, std::shared_ptr<CollectiveWatch> watch, State state);
 
-  // The state as it is now is what the next run() expects. Where it was moved: after an update, after loading.
+  // Records the current state for the next run(). Call after updates and loads.
   void remember();
-  // Runs the pass, again if it is to be repeated, and compares; the gradients of the last pass are in the buffers.
-  // iteration is the step's. Throws StepFault on all ranks when any finds one. Collective over the world; waits for the
-  // device.
+  // Runs the pass, twice if is_repeated, and compares; the last pass's gradients are in the buffers. Throws StepFault
+  // on all ranks when any finds one. Collective over the world; waits for the device.
   void run(int64_t iteration, bool is_repeated, const Pass& pass);
 
  private:

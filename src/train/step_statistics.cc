@@ -1,5 +1,4 @@
-// See step_statistics.h. The vector of sums: a pair for each loss, the observations, the numbers of the gradient, a
-// number of votes for each reason.
+// The vector of sums: a pair per loss, observations, the gradient's numbers, votes per reason.
 #include "train/step_statistics.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +14,7 @@ namespace {
 
 at::Tensor added(const at::Tensor& sum, const at::Tensor& value) { return sum.defined() ? sum + value : value; }
 
-// Whether this rank is the first of those that see the same.
+// True on the first of ranks that see the same.
 bool is_first_of_replicas(const AxisSet& axes, const Groups& groups) {
   for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}) {
     if (!axes.contains(axis) && groups.of(axis)->rank() != 0) return false;
@@ -32,7 +31,7 @@ StepStatistics::StepStatistics(std::vector<std::string> losses, std::vector<Obse
   for (ObservationSpec& spec : observations) {
     Slot& slot = slots_.emplace_back();
     const bool is_max = spec.reduce == ObservationReduce::kMax;
-    // Behind a mean's numbers stands how many forward passes gave them.
+    // A mean's numbers are followed by the count of forward passes.
     const int64_t size = spec.size + (spec.reduce == ObservationReduce::kMean ? 1 : 0);
     int64_t& end = is_max ? num_maxima_ : num_sums_;
     slot.begin = end;
@@ -77,7 +76,7 @@ int64_t StepStatistics::num_gradient_numbers() const { return gradient_.defined(
 at::Tensor StepStatistics::sums() const {
   const at::Tensor all =
       at::zeros({num_sums_ + num_gradient_numbers() + kMostVote}, at::TensorOptions(device_).dtype(at::kDouble));
-  // The ranks of tp have the same losses.
+  // Ranks of tp have the same losses.
   for (size_t i = 0; i < losses_.size() && groups_.tp->is_first(); ++i) {
     if (!loss_sums_[i].first.defined()) continue;
     all[static_cast<int64_t>(2 * i)].copy_(loss_sums_[i].first);
@@ -107,7 +106,7 @@ at::Tensor StepStatistics::maxima() const {
 
 void StepStatistics::exchange() {
   MEGALITH_CHECK(vote_ >= 0 && vote_ <= kMostVote, "a vote of {}", vote_);
-  // A world of one rank has its numbers where they are.
+  // A single rank's numbers stay where they are.
   const bool has_others = groups_.world->size() > 1;
   const at::Device meeting = has_others ? groups_.world->device() : device_;
   const at::Tensor summed = sums().to(meeting);

@@ -1,6 +1,6 @@
-// What all ranks learn of a step once its gradients are complete, in one vector and one exchange: sums and weights of
-// the losses, what the model observed, the squared norm of the gradient, votes to stop. The vector is made and stays on
-// the model's device; a copy travels to the host, which reads it once, when it likes.
+// A step's global statistics, exchanged once in one vector when gradients are complete: loss sums and weights,
+// observations, squared gradient norm, votes to stop. The vector stays on the model's device; the host reads a copy
+// once, at any later time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ namespace megalith {
 
 class StepStatistics {
  public:
-  // A vote to save or to stop, from 1; the highest that any rank gives counts.
+  // Votes to save or stop, from 1; the highest of all ranks counts.
   static constexpr int kMostVote = 4;
 
   // losses, observations  the same on all ranks, in one order
@@ -26,26 +26,26 @@ class StepStatistics {
   StepStatistics(std::vector<std::string> losses, std::vector<ObservationSpec> observations, const Groups& groups,
                  at::Device device);
 
-  // ---- What this rank has.
-  void add(const ModelOutput& output);                                       // of one forward pass of a chunk
+  // ---- This rank's numbers
+  void add(const ModelOutput& output);                                       // from one forward of a chunk
   void set_gradient(at::Tensor numbers) { gradient_ = std::move(numbers); }  // Optimizer::local_numbers()
-  void vote(int reason) { vote_ = reason; }                                  // 0: to go on
-  // What there is so far, as exchange() will sum it.
+  void vote(int reason) { vote_ = reason; }                                  // 0: continue
+  // The sums so far, as for exchange().
   at::Tensor local() const { return sums(); }
 
-  // One all-reduce over the world, and one more where the model observes maxima. Every rank calls it, once. The host
-  // does not wait for the device.
+  // One world all-reduce, another if the model observes maxima. Collective, once. The host does not wait for the
+  // device.
   void exchange();
 
-  // ---- Of all ranks, on the device, after exchange().
+  // ---- Global, on the device, after exchange()
   std::vector<ObservedTensor> observed() const;
-  at::Tensor gradient() const { return reduced_gradient_; }  // as set_gradient() had it
-  at::Tensor loss() const;                                   // the first of the losses, 0-d, beside gradient()
+  at::Tensor gradient() const { return reduced_gradient_; }  // as in set_gradient()
+  at::Tensor loss() const;                                   // the first loss, 0-d, on gradient()'s device
 
-  // Waits until the numbers have come to the host. Again: nothing.
+  // Waits for the host copy. Idempotent.
   void read();
 
-  // ---- Of all ranks, on the host, after read().
+  // ---- Global, on the host, after read()
   const std::vector<LossSum>& losses() const { return reduced_losses_; }
   std::vector<ObservedValues> observed_values() const;
   at::Tensor host_gradient() const { return host_gradient_; }
@@ -54,7 +54,7 @@ class StepStatistics {
  private:
   struct Slot {
     ObservationSpec spec;
-    int64_t begin = 0;    // in the vector of sums, or of maxima
+    int64_t begin = 0;    // in the vector of sums or maxima
     bool is_own = false;  // this rank's numbers count
     at::Tensor values;    // over this rank's forward passes
     int64_t num_passes = 0;
@@ -68,11 +68,11 @@ class StepStatistics {
   std::vector<std::string> losses_;
   const Groups& groups_;
   at::Device device_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> loss_sums_;  // of each: its sum and its weight
+  std::vector<std::pair<at::Tensor, at::Tensor>> loss_sums_;  // sum and weight of each
   std::vector<Slot> slots_;
   int64_t num_sums_ = 0, num_maxima_ = 0;
-  at::Tensor gradient_, reduced_gradient_, host_gradient_, reduced_loss_;  // the last: a sum and its weight
-  HostCopy on_its_way_;                                                    // of the sums, and behind them the maxima
+  at::Tensor gradient_, reduced_gradient_, host_gradient_, reduced_loss_;  // last: sum and weight
+  HostCopy on_its_way_;                                                    // sums, then maxima
   bool is_read_ = false;
   int vote_ = 0;
   std::vector<LossSum> reduced_losses_;

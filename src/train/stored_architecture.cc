@@ -1,4 +1,3 @@
-// See stored_architecture.h.
 #include "train/stored_architecture.h"
 
 #include <algorithm>
@@ -25,7 +24,7 @@ bool has_extra_rows(const Configuration& configuration) {
                      [](const auto& entry) { return entry.first == "extra_vocab_size" && entry.second != "0"; });
 }
 
-// The items of a list as options write it: [a, "b, c"].
+// Items of a list in option syntax: [a, "b, c"].
 std::vector<std::string> list_items(std::string_view text) {
   std::vector<std::string> items;
   std::string item;
@@ -44,14 +43,14 @@ std::vector<std::string> list_items(std::string_view text) {
   return items;
 }
 
-// "T5 1.0 (relu)": a folder's architecture by what tells it from others of its name.
+// "T5 1.0 (relu)": identifies an architecture among those of its name.
 std::string network_of(std::string_view model_type, std::string_view activation) {
   if (model_type != "t5") return fmt::format("a network with {}", activation);
   return fmt::format("{} ({})", activation == "relu" ? "T5 1.0" : "T5 1.1", activation);
 }
 
-// What presets, files and the command line say of the kind of model and of its MLPs must be what the folder holds: one
-// activation would come on top of the other, and one kind of model would get the other's options.
+// The kind of model and of MLPs set by presets, files and the command line must match the folder's: activations would
+// combine, and a model would get another kind's options.
 void check_same_network(const std::filesystem::path& folder, const OptionSet& theirs, const OptionSet& ours) {
   const auto is_given = [](const Option* option) { return option->source().layer > OptionLayer::kModel; };
   const std::string type = theirs.find("model_type")->text();
@@ -90,7 +89,7 @@ void apply_hf_architecture(Resolved& resolved) {
 }
 
 void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) {
-  // Newest first: a damaged one is passed over here as it is when weights are loaded.
+  // Newest first: damaged ones are skipped, as when loading weights.
   std::vector<std::filesystem::path> folders;
   const std::vector<int64_t> iterations = list_checkpoints(load);
   for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
@@ -109,8 +108,8 @@ void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) 
       for (const auto& option : architecture.options()) values[option->name()] = plain_text(option->text());
       for (const auto& [name, value] : manifest.configuration) {
         if (vocabulary.find(name) != nullptr) values[name] = plain_text(value);
-        // As it was written: the NullTokenizer has one id more than vocab_size.
-        // With extra rows it is not what the model has; no NullTokenizer goes with those.
+        // As written: the NullTokenizer has one id more than vocab_size. With extra rows it differs from the model's;
+        // no NullTokenizer goes with those.
         if (name == "vocab_size" && value != "null" && !has_extra_rows(manifest.configuration)) values[name] = value;
       }
       apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});

@@ -1,4 +1,3 @@
-// See task_rules.h.
 #include "train/task_rules.h"
 
 #include <algorithm>

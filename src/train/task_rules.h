@@ -1,4 +1,4 @@
-// Rules between a run's task, its model and its data.
+// Rules between a run's task, model and data.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace megalith {
 
-// With model_type diffusion_model, in the place of the rules of sequences: options of texts, sizes, layouts that share
-// a sequence. Sets d.seq_length to the tokens of a picture, which are counted, not asked for.
+// For model_type diffusion_model, instead of the rules of sequences: text options, sizes, layouts that share a
+// sequence. Sets d.seq_length to a picture's tokens.
 void check_pictures(const Config& config, Derived& d, std::vector<UserError>& errors);
 
-// What the task needs and the run does not have, and options of other tasks' data.
+// Errors for missing requirements of the task, and for options of other tasks' data.
 void check_task(const Resolved& resolved, std::vector<UserError>& errors);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// Texts as data paths; see text_data.h.
 #include "train/text_data.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Training on texts: what a data path names is made into token files first, once.
+// Training on texts: tokenizes the files in data paths once, before the run.
 #pragma once
 
 #include <string>
@@ -8,17 +8,14 @@
 
 namespace megalith {
 
-// Whether a data path names a file or folder of texts, and not the prefix of token files.
+// True if a data path names a file or folder of texts, not a prefix of token files.
 bool names_texts(const std::string& value);
 
-// Puts prepared token files in the place of every data path that names a file or folder of texts (JSON lines, plain
-// text, Parquet, Arrow, CSV; the texts are under "text", and end with the end-of-document token). They lie in
-// data_cache_path, or beside the texts in {path}.tokens, under a name that follows from the texts' paths, sizes and
-// times and from the tokenizer: so they are made once, by one process of those that start together, while the others
-// wait.
+// Replaces data paths that name files or folders of texts (JSON lines, plain text, Parquet, Arrow, CSV; under "text",
+// ended by the end-of-document token) by token files in data_cache_path or {path}.tokens. Their name is derived from
+// the texts' paths, sizes and times and the tokenizer, so they are made once, by one process, while the others wait.
 //
-// Data without texts are left as they are, those of a model of pictures too. UserErrors of prepare_data(); a run
-// without a tokenizer.
+// Other data, and picture models' data, are unchanged. UserErrors of prepare_data(), or without a tokenizer.
 void prepare_texts(Resolved& resolved, Logger& log);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See text_tokenizer.h.
 #include "train/text_tokenizer.h"
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 namespace megalith {
 namespace {
 
-constexpr const char* kTextTokenizer = "text_tokenizer";  // the record's name, which is no option's
+constexpr const char* kTextTokenizer = "text_tokenizer";  // in the record; not an option
 
 }  // namespace
 

@@ -1,4 +1,3 @@
-// See text_vectors.h.
 #include "train/text_vectors.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +15,7 @@
 namespace megalith {
 namespace {
 
-// The numbers of the texts, long ones first: what is read together is about as long.
+// Text indices, longest first, so that batches have similar lengths.
 std::vector<int64_t> by_length(std::span<const std::vector<int32_t>> texts) {
   std::vector<int64_t> order(texts.size());
   std::iota(order.begin(), order.end(), 0);
@@ -27,7 +26,7 @@ std::vector<int64_t> by_length(std::span<const std::vector<int32_t>> texts) {
 
 at::Tensor states_vectors(Model& model, const PaddedTexts& batch, Pooling pooling, at::Device device) {
   const ModelInput input = input_of_texts(batch, model.config().has_encoder(), device);
-  // There is no head that could be asked for anything.
+  // There is no head, so any output will do.
   const Bundle given = model.forward(input, {}, HeadOutput::kLogits).boundary;
   if (pooling == Pooling::kPooler) return given.at("pooled").to(at::kFloat);
   const at::Tensor& states = given.at(model.config().has_encoder() ? "memory" : "states");
@@ -102,7 +101,7 @@ at::Tensor pooled_states(const at::Tensor& states, const at::Tensor& lengths, Po
     const at::Tensor last = (lengths_here - 1).view({b, 1, 1}).expand({b, 1, states.size(2)});
     return states.gather(1, last).squeeze(1).to(at::kFloat);
   }
-  // In fp32: bf16 would lose the differences that a mean of hundreds of tokens has.
+  // In fp32: bf16 would lose differences in a mean of hundreds of tokens.
   const at::Tensor counts = at::arange(s, lengths_here.options()).unsqueeze(0) < lengths_here.unsqueeze(1);
   const at::Tensor weights = counts.to(at::kFloat) / lengths_here.to(at::kFloat).unsqueeze(1);
   return at::bmm(weights.unsqueeze(1), states.to(at::kFloat)).squeeze(1);
@@ -116,8 +115,8 @@ at::Tensor text_vectors(const BuiltModel& built, std::span<const std::vector<int
   const std::vector<int64_t> order = by_length(texts);
   const int64_t n = std::ssize(order), dp = groups.dp->size();
   const at::Tensor all = at::zeros({n, model.config().hidden_size}, at::kFloat);
-  // A round is a batch of each data-parallel rank. One that has none left computes another's, because ranks may hold
-  // each other's experts.
+  // A round is a batch per data-parallel rank. Ranks without one repeat another's, because they may hold each other's
+  // experts.
   for (int64_t begin = 0; begin < n; begin += settings.rows * dp) {
     const int64_t own = begin + settings.rows * groups.dp->rank();
     const int64_t first = own < n ? own : begin;

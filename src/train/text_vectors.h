@@ -1,7 +1,7 @@
-// Vectors of texts: a model's states of the tokens, pooled into one vector a text.
+// Vectors of texts: a model's token states, pooled to one vector per text.
 //
-// The model is built without what predicts: no head, and of an encoder and decoder only the encoder. Texts of about one
-// length go through it together, padded to the longest; padding is not attended to, and not pooled.
+// The model is built without a head; of an encoder-decoder only the encoder. Texts of similar length are batched,
+// padded to the longest; padding is neither attended to nor pooled.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,40 +20,40 @@
 
 namespace megalith {
 
-// A model for its states, and the whole of which it is a part, without storage: what a file of weights may have.
+// A model for its states, and the whole one without storage, for a weights file's other tensors.
 struct StatesModel {
   BuiltModel whole, built;
 };
 
-// Makes the run's plan one of the states: one pipeline stage, which ends with them. Call it once the configuration has
-// been checked, before memory is estimated.
+// Changes the run's plan to one pipeline stage that ends with the states. Call after checking the configuration, before
+// estimating memory.
 //   returns the whole model's plan
 PipelinePlan plan_states(Resolved& resolved, bool has_pooler);
 
-// resolved has the plan that plan_states() made; whole is what it returned.
+// After plan_states(), which returned `whole`.
 StatesModel build_states_model(Resolved& resolved, const PipelinePlan& whole, const Groups& groups, at::Device device);
 
-// What a rank holds while it reads `rows` texts of `length` tokens.
+// A rank's memory for `rows` texts of `length` tokens.
 MemoryMeasure estimate_vectors(int64_t rows, int64_t length);
 
-// (b, longest) int64 ids on the CPU, and how many of each row are the text's, (b). Padding may be any id.
+// (b, longest) int64 ids on the CPU, and the texts' lengths (b). Padding may be any id.
 struct PaddedTexts {
   at::Tensor tokens, lengths;
 };
-// The texts of these numbers.
+// The selected texts.
 PaddedTexts padded_texts(std::span<const std::vector<int32_t>> texts, std::span<const int64_t> rows);
-// As a model reads them outside of training.
-//   has_encoder  beside a decoder: they are the encoder's
+// For use outside training.
+//   has_encoder  of an encoder-decoder: the tokens are the encoder's
 ModelInput input_of_texts(const PaddedTexts& texts, bool has_encoder, at::Device device);
 
 struct VectorSettings {
   Pooling pooling = Pooling::kMean;
   bool normalise = false;
-  int64_t rows = 32;  // texts that go through the model together
+  int64_t rows = 32;  // texts per batch
 };
 
-// The ids of each text, at least one -> (texts, h) fp32 on the CPU, on every rank. Data-parallel ranks share the texts.
-// on_done is called with how many texts all ranks have finished since the last call.
+// Each text's ids, at least one -> (texts, h) fp32 on the CPU, on every rank. Data-parallel ranks share the texts.
+// on_done receives the number of texts that all ranks finished since the last call.
 at::Tensor text_vectors(const BuiltModel& built, std::span<const std::vector<int32_t>> texts,
                         const VectorSettings& settings, const Groups& groups, at::Device device,
                         const std::function<void(int64_t)>& on_done = {});

@@ -1,4 +1,3 @@
-// See tracking.h.
 #include "train/tracking.h"
 
 #include <cmath>
@@ -24,7 +23,7 @@ constexpr const char* kIdsFile = "tracking.json";
 constexpr const char* kWandbId = "wandb_run_id";
 constexpr const char* kMlflowId = "mlflow_run_id";
 
-// Whether the option's text is a number, true or false in JSON.
+// True if the option's text is a JSON number or boolean.
 bool is_json_value(const Option& option, const std::string& text) {
   const std::string type = option.type_text();
   if (type == "true or false") return text == "true" || text == "false";
@@ -43,8 +42,8 @@ std::vector<TrackedOption> tracked_options(const OptionSet& options) {
   return tracked;
 }
 
-// W&B is given every option, in one record. MLflow has a file for each, so it gets those that decide the numbers of a
-// run, and those that somebody set.
+// W&B gets every option, in one record. MLflow has a file per option, so it gets those that affect results and those
+// that were set.
 std::vector<TrackedOption> options_for_mlflow(const OptionSet& options) {
   std::vector<TrackedOption> all = tracked_options(options);
   std::erase_if(all, [&](const TrackedOption& option) {
@@ -66,14 +65,14 @@ std::string name_of_run(const Resolved& resolved) {
   return (folder.filename().empty() ? folder.parent_path() : folder).filename().string();
 }
 
-// As Primus names it when the option does not.
+// Primus's default.
 std::string project_of(const Resolved& resolved) {
   if (const auto& project = resolved.config.tracking.wandb_project) return *project;
   const std::string group = header_value(resolved, "work_group"), user = header_value(resolved, "user_name");
   return group.empty() || user.empty() ? "megalith" : fmt::format("{}_{}", group, user);
 }
 
-// The numbers of the tracked runs, beside the checkpoints that they go on from.
+// The tracked runs' ids, stored with the checkpoints to resume from.
 class TrackedIds {
  public:
   TrackedIds(const Resolved& resolved, int64_t iteration) {
@@ -92,7 +91,7 @@ class TrackedIds {
     return found == ids_.end() ? "" : found->second;
   }
   void set(const char* name, const std::string& id) { ids_[name] = id; }
-  // Those of an earlier run in the same folder go.
+  // Drops an earlier run's in the same folder.
   void write() const {
     std::error_code ignored;
     if (file_.empty()) return;
@@ -105,7 +104,7 @@ class TrackedIds {
   }
 
  private:
-  fs::path file_;  // empty: the run cannot be gone on with
+  fs::path file_;  // empty: the run cannot be resumed
   std::map<std::string, std::string> ids_;
 };
 

@@ -1,4 +1,3 @@
-// The training loop; see trainer.h.
 #include "train/trainer.h"
 
 #include <ATen/ATen.h>
@@ -27,7 +26,7 @@
 namespace megalith {
 namespace {
 
-// The processor's own NaN is negative, and "-nan" in a log looks like another thing than "nan".
+// x86's default NaN is negative, and "-nan" in a log looks different from "nan".
 double without_nan_sign(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
 
 }  // namespace
@@ -48,13 +47,13 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       loss_watch_(resolved.config.train.faults) {
   const Config& config = resolved_.config;
   connect_for_training(groups_, config.model.has_experts());
-  // Weights that are about to be replaced need not be drawn.
+  // Weights about to be replaced need not be drawn.
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
   const bool loads_weights = checkpoint.load_hf || has_checkpoint(checkpoint, groups_);
   data_parallel_ = make_data_parallel(resolved_, built_, groups_, device_);
   const bool begins_heads = checkpoint.load_hf && lacks_heads(*checkpoint.load_hf);
   const auto seed = static_cast<uint64_t>(config.train.seed);
-  // Without a folder to load, the base of adapters is what the seed draws, at each start again.
+  // Without a folder to load, adapters' base is drawn from the seed, at each start.
   if (!loads_weights || begins_heads || (config.lora.enabled && !checkpoint.load_hf)) {
     data_parallel_->initialise(seed, /*only_adapters=*/false);
   } else if (config.lora.enabled) {
@@ -144,7 +143,7 @@ StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   if (references_) references_->attach(data_, /*is_at_start=*/iteration_ == 0);
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
-  // A signal that comes here leaves what is not done yet to the run that goes on from the checkpoint.
+  // On a signal, remaining work is left to the resumed run.
   if (reason == StopReason::kFinished) {
     evaluate(Split::kValid, fmt::format("iteration {} on validation set", iteration_));
     reason = agreed_stop();
@@ -173,10 +172,10 @@ StopReason Trainer::train_loop() {
     prefetcher.emplace(*data_.train, config.data.num_workers, /*pins=*/!device_.is_cpu());
   }
   if (check_) check_->remember();
-  StopReason reason = agreed_stop();  // a signal may have come while the run was starting
+  StopReason reason = agreed_stop();  // a signal may have arrived during startup
   int64_t num_microbatches = d.batches.num_microbatches(consumed_samples_);
   while (reason == StopReason::kFinished && iteration_ < d.train_iters) {
-    // As Megatron-LM does: a checkpoint at each size of a ramp.
+    // As in Megatron-LM: a checkpoint at each size of a ramp.
     const int64_t size = d.batches.num_microbatches(consumed_samples_);
     if (size != num_microbatches) {
       reason = settle();
@@ -198,7 +197,7 @@ StopReason Trainer::train_loop() {
     const bool is_due_by_count = config.checkpoint.is_save_due(iteration_);
     const bool is_saved = is_due_by_count || is_due_by_time;
     if (is_saved) save(/*is_last=*/false, /*is_passing=*/!is_due_by_count);
-    // The ranks voted within the step. What takes long behind it is reason to ask again.
+    // Ranks voted during the step; after long work they vote again.
     if (is_checked || is_evaluated || is_sampled || is_saved) reason = agreed_stop(own_stop(iteration_));
     if (reason == StopReason::kSaveDue) reason = StopReason::kFinished;  // the next step's ranks vote again
     if (reason == StopReason::kExitDuration) {
@@ -211,7 +210,7 @@ StopReason Trainer::train_loop() {
       break;
     }
   }
-  data_parallel_->wait_for_parameters();  // a rank that leaves with a gathering under way would fail the others
+  data_parallel_->wait_for_parameters();  // leaving during a gather would fail other ranks
   profiler_.finish();
   if (!config.checkpoint.disable_last_saving || reason != StopReason::kFinished) save(/*is_last=*/true);
   if (saver_) saver_->finish();
@@ -228,16 +227,15 @@ void Trainer::check_replicas() {
       iteration_, difference->text()));
 }
 
-// What ends the run now, by this rank's own reckoning or a signal to any rank; kFinished when nothing does. The ranks
-// agree, or one would save and leave while the others wait for it.
+// The reason to end the run now, from this rank or a signal to any rank; else kFinished. Ranks must agree, or one would
+// save and leave while others wait.
 StopReason Trainer::agreed_stop(StopReason own) {
   if (stop_.load() != 0) own = StopReason::kSignal;
   const double agreed = groups_.world->reduced(static_cast<double>(own), ReduceOp::kMax, "stop request");
   return static_cast<StopReason>(static_cast<int>(agreed));
 }
 
-// This rank's wish once so many iterations are done: whether there was a signal, whether the run has taken long enough,
-// and whether the last checkpoint is too old.
+// This rank's vote after this many iterations: a signal, the run's time limit, an overdue checkpoint.
 StopReason Trainer::own_stop(int64_t done) const {
   if (stop_.load() != 0) return StopReason::kSignal;
   const std::optional<double>& minutes = resolved_.config.train.exit_duration_in_mins;
@@ -248,7 +246,7 @@ StopReason Trainer::own_stop(int64_t done) const {
   return is_save_due ? StopReason::kSaveDue : StopReason::kFinished;
 }
 
-// This rank's microbatches of the step that begins so far into the data.
+// This rank's microbatches of the step at this position in the data.
 std::vector<DataPosition> Trainer::positions_from(int64_t consumed_samples) const {
   const Derived& d = resolved_.derived;
   std::vector<DataPosition> positions;
@@ -266,7 +264,7 @@ StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   IssuedStep step = issue_step(prefetcher);
   StopReason reason = settle();
   ++num_steps_;
-  // Then the step that was issued behind the one that jumped began from weights that are gone: it is made again.
+  // The step issued after the spike began from discarded weights, and is repeated.
   if (has_rolled_back_) return reason;
   issued_ = std::move(step);
   if (loss_scaler_.is_dynamic()) {
@@ -280,7 +278,7 @@ StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   return reason;
 }
 
-// The first step of a process may wait: libraries try out their algorithms, and what later steps find is made.
+// A process's first step may wait: libraries try algorithms, and reusable objects are made.
 void Trainer::in_step(const std::function<void()>& part) {
   if (resolved_.config.runtime.device.fail_on_host_sync && num_steps_ > 0) {
     without_host_sync(device_, part);
@@ -289,10 +287,10 @@ void Trainer::in_step(const std::function<void()>& part) {
   }
 }
 
-// Whether the numbers of this iteration are read before anything else is done.
+// True if this iteration's numbers are read before anything else.
 bool Trainer::is_awaited(int64_t iteration) const {
-  if (device_.is_cpu()) return true;  // has done the step when it is issued
-  if (check_) return true;            // what the update left is looked at before anything else is done
+  if (device_.is_cpu()) return true;  // issued steps are done
+  if (check_) return true;            // the updated state is checked first
   if (iteration >= resolved_.derived.train_iters) return true;
   if (resolved_.config.log.is_params_norm_due(iteration, resolved_.derived.train_iters)) return true;
   const TrainOptions& train = resolved_.config.train;
@@ -359,7 +357,7 @@ StopReason Trainer::settle() {
   if (!issued_) return StopReason::kFinished;
   IssuedStep step = *std::exchange(issued_, std::nullopt);
   const StepResult result = step.pending.read();
-  // Under a dynamic loss scale a gradient that is not finite is how the scale is found.
+  // A dynamic loss scale expects non-finite gradients.
   const OptimizerOptions& optimizer = resolved_.config.optimizer;
   const bool has_plan = resolved_.config.train.faults.leaves_out_spikes() || optimizer.grad_norm_skip_threshold;
   const bool is_left_out = has_plan && result.optimizer.was_skipped();
@@ -370,12 +368,12 @@ StopReason Trainer::settle() {
   loss_scaler_.update(result.optimizer.is_finite());
   loss_watch_.add(step.iteration, result.losses.front().value);
   if (result.optimizer.was_skipped()) {
-    // The step that was issued meanwhile, if there is one, had the rates that would have come after this one.
+    // The step issued meanwhile, if any, used the rates after this one's.
     schedule_samples_ -= step.num_samples;
     step.schedule_samples -= step.num_samples;
     count_skipped(step, result);
   }
-  // A step that was read late began, for the clock, when the one before it was read.
+  // A step read late begins, for timing, when the previous one was read.
   const double elapsed_ms = std::min(step.since_begin.elapsed_ms(), since_settled_.elapsed_ms());
   since_settled_.restart();
   report_iteration(step, result, elapsed_ms);
@@ -383,7 +381,7 @@ StopReason Trainer::settle() {
   return static_cast<StopReason>(result.vote);
 }
 
-// The first pipeline's.
+// Writes the trace of the first pipeline.
 void Trainer::dump_pipeline() {
   const std::string text = model_->gather_trace();
   if (text.empty() || !groups_.world->is_first()) return;
@@ -393,7 +391,7 @@ void Trainer::dump_pipeline() {
   try {
     write_file_atomic(folder / "pipeline_trace.json", text + "\n");
     log_.info("wrote {}", (folder / "pipeline_trace.json").string());
-  } catch (const UserError& error) {  // no reason to end the run
+  } catch (const UserError& error) {  // does not end the run
     log_.warn("dump_pp_data: {}", error.message());
   }
 }
@@ -409,7 +407,7 @@ void Trainer::count_skipped(const IssuedStep& step, const StepResult& result) {
           .begin_sample = step.consumed_samples - step.num_samples,
           .end_sample = step.consumed_samples});
   } else if (result.optimizer.skipped == SkipReason::kNotAllowed) {
-    // act_on_spike() says why
+    // reported by act_on_spike()
   } else if (loss_scaler_.is_dynamic()) {
     log_.info("iteration {} was skipped: its gradient is not finite; the loss scale is {} now", step.iteration,
               loss_scaler_.scale());
@@ -431,7 +429,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   record.observations = result.observations;
   record.learning_rate = step.lr;
   record.next_learning_rate = curve_->learning_rate(step.schedule_samples);
-  record.loss_scale = loss_scaler_.scale();  // the next step's, as Megatron-LM prints it
+  record.loss_scale = loss_scaler_.scale();  // the next step's, as in Megatron-LM
   record.is_skipped = result.optimizer.was_skipped();
   if (!record.is_skipped) record.grad_norm = without_nan_sign(result.optimizer.grad_norm);
   record.is_nan = !result.is_loss_finite;
@@ -439,7 +437,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
     record.num_zeros = static_cast<int64_t>(result.optimizer.num_zeros);
   }
   if (resolved_.config.log.is_params_norm_due(step.iteration, d.train_iters)) {
-    record.params_norm = optimizer_->params_norm();  // this step's: it was awaited
+    record.params_norm = optimizer_->params_norm();  // this step's, because it was awaited
   }
   record.elapsed_ms = elapsed_ms;
   record.tokens = step.num_samples * tokens_per_sample(resolved_);
@@ -463,8 +461,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   for (const auto& sink : sinks_) sink->on_step(record);
 }
 
-// A GPU's driver takes up to a millisecond to tell its memory, and holds up what is issued meanwhile: it is asked for
-// the iterations that are shown.
+// Querying a GPU's memory takes up to a millisecond and delays launches, so only shown iterations do it.
 void Trainer::update_memory(int64_t iteration) {
   const bool is_shown =
       iteration % resolved_.config.log.log_interval == 0 || iteration == resolved_.derived.train_iters;
@@ -499,13 +496,13 @@ void Trainer::evaluate(Split split, const std::string& when) {
   if (options.eval_iters < 1 || source == nullptr) return;
   const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
   const int64_t per_evaluation = options.eval_iters * d.num_microbatches * chunk;
-  // Each evaluation goes on where the one before ended, as Megatron-LM's iterator does; the test split starts anew.
+  // Evaluations continue where the last one ended, like Megatron-LM's iterator; the test split starts anew.
   const int64_t start = split == Split::kValid ? (iteration_ - 1) / options.eval_interval * per_evaluation : 0;
   const ProfileRange range("evaluate");
   EvaluationSums sums;
   Progress progress(log_, split == Split::kTest ? "test" : "evaluation", per_evaluation, "samples");
   for (int64_t consumed = 0; consumed < per_evaluation;) {
-    // A step's microbatches at a time, which fill a pipeline.
+    // As many microbatches as a step, to fill a pipeline.
     std::vector<Batch> batches;
     for (int64_t m = 0; m < d.num_microbatches; ++m, consumed += chunk) {
       batches.push_back(source->read({.consumed_samples = std::max<int64_t>(start, 0) + consumed,
@@ -528,7 +525,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
   for (const auto& sink : sinks_) sink->on_validation(record);
 }
 
-// On all ranks: weights may be spread over them, and those that do not report would only wait for the others.
+// On all ranks: weights may be sharded, and other ranks would only wait.
 void Trainer::sample() {
   const ProfileRange range("sample");
   if (pictures_) {

@@ -1,7 +1,7 @@
-// The training loop of one rank: everything a run stands on, built from a resolved configuration, and the steps.
+// One rank's training loop and its objects, built from a resolved configuration.
 //
-// An accelerator is given the next step before the host reads the numbers of the one before (docs/operating.md says
-// what a person notices). Where somebody needs them now, they are read at once: see is_awaited().
+// An accelerator receives the next step before the host reads the previous one's numbers (see docs/operating.md for
+// effects), unless they are needed at once: is_awaited().
 #pragma once
 
 #include <atomic>
@@ -34,69 +34,67 @@
 
 namespace megalith {
 
-// Raised by a signal handler, read at step boundaries, the one before the first step included: 0, or the signal's
-// number.
+// Set by a signal handler, read at step boundaries, also before the first step: 0, or the signal's number.
 using StopRequest = std::atomic<int>;
 
-// kSaveDue ends nothing: a vote for a checkpoint by time, where nothing ends the run.
+// kSaveDue ends nothing: a vote for a checkpoint by time.
 enum class StopReason { kFinished, kSaveDue, kExitInterval, kExitDuration, kSignal };
 
 class Trainer {
  public:
   // All arguments outlive the trainer.
-  // watch  of the groups' collectives, for check_determinism; null: of ranks that have no collectives to watch
+  // watch  of the groups' collectives, for check_determinism; null: no collectives to watch
   Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log, const StopRequest& stop,
           std::shared_ptr<CollectiveWatch> watch = nullptr);
   ~Trainer();
 
-  // Loads what --load, --pretrained_checkpoint or --load_hf name. UserError when that cannot be.
+  // Loads --load, --pretrained_checkpoint or --load_hf. UserError on failure.
   void load();
   std::string model_text() const;  // "llama, 12.6 M parameters"
-  // Opens the data sets, whose indices are built if no cache has them. run() does it where nobody did.
+  // Opens the data sets, building uncached indices. run() calls it if needed.
   void open_data();
-  // estimate  of this rank, when it is known already
+  // estimate  of this rank, if known
   std::string report(const std::string& device_text, const MemoryEstimate* estimate = nullptr) const;
   // Trains until the end, exit_interval, exit_duration_in_mins or a signal; evaluates and saves as configured. The
-  // sinks get this rank's records; ranks that do not report pass none. When a collective fails, a peer is gone: that
-  // error goes on, and nothing is saved, for no checkpoint is whole without every rank. StepFault when
-  // check_determinism finds one.
+  // sinks get this rank's records; non-reporting ranks pass none. A failed collective means a lost peer: its error
+  // propagates and nothing is saved, because a checkpoint needs every rank. StepFault when check_determinism finds one.
   StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
 
   const BuiltModel& model() const { return built_; }
   int64_t iteration() const { return iteration_; }
-  // Whether the folder of --save has a checkpoint of the present iteration.
+  // True if the folder of --save has the current iteration's checkpoint.
   bool is_saved() const { return last_saved_iteration_ == iteration_; }
 
  private:
-  // A step whose numbers are on their way. The counters stand behind it, as if it were made.
+  // A step whose numbers are on their way. Counters are already advanced as if it were made.
   struct IssuedStep {
     PendingStep pending;
     int64_t iteration, num_samples;
-    int64_t consumed_samples, skipped_samples, schedule_samples;  // its own included
+    int64_t consumed_samples, skipped_samples, schedule_samples;  // including its own
     double lr;
-    double loss_limit;  // above which its loss is a jump
+    double loss_limit;  // above which its loss is a spike
     Stopwatch since_begin;
   };
 
-  // What --load_hf names, into these tensors.
+  // Loads --load_hf into these tensors.
   void load_base(const std::vector<CheckpointTensor>& tensors);
-  // Weights and optimizer state: what moves only when a step is made.
+  // Weights and optimizer state: what changes only with a step.
   std::vector<CheckpointTensor> kept_tensors() const;
   CheckpointState checkpoint_state() const;
-  // What a checkpoint says of schedules, loss scale and losses; its counters are the caller's.
+  // Takes a checkpoint's schedules, loss scale and losses; its counters are the caller's.
   void take_numbers(const TrainState& state);
   StopReason train_loop();
   void check_replicas();
   StopReason agreed_stop(StopReason own = StopReason::kFinished);
   StopReason own_stop(int64_t done) const;
   std::vector<DataPosition> positions_from(int64_t consumed_samples) const;
-  // Returns the ranks' agreement on whether to stop, as far as they could vote while the step ran.
+  // Returns the ranks' agreed reason to stop, as far as they could vote during the step.
   StopReason train_iteration(BatchPrefetcher& prefetcher);
   IssuedStep issue_step(BatchPrefetcher& prefetcher);
   bool is_awaited(int64_t iteration) const;
-  // Runs a part of a step, in which the host waits for nothing if the configuration says so.
+  // Runs a part of a step, in which the host must not wait if so configured.
   void in_step(const std::function<void()>& part);
-  // Reads the step that was issued and not read yet, counts and reports it; returns its votes. Nothing without one.
+  // Reads, counts and reports the issued step, if any; returns its votes.
   StopReason settle();
   void dump_pipeline();
   void count_skipped(const IssuedStep& step, const StepResult& result);
@@ -104,7 +102,7 @@ class Trainer {
   StepGuards guards_of(double loss_limit);
   bool is_spike(const IssuedStep& step, const StepResult& result) const;
   void act_on_spike(const IssuedStep& step, const StepResult& result);
-  // Nothing is loaded where the run has no checkpoint yet; then it is like skip.
+  // Without a checkpoint nothing is loaded, as with skip.
   void roll_back(const IssuedStep& step, const std::string& what);
   void tell(const EventRecord& event);
   void save_before(const StepFault& fault);
@@ -133,33 +131,34 @@ class Trainer {
   std::unique_ptr<LearningRateCurve> curve_;
   std::unique_ptr<PipelinedModel> model_;
   std::unique_ptr<TrainStep> train_step_;
-  std::unique_ptr<DpoReferences> references_;  // of pairs of answers; null: the data are others
+  std::unique_ptr<DpoReferences> references_;  // for pairs of answers; null for other data
   DataSets data_;
   bool is_data_open_ = false;
-  double peak_flops_ = 0;  // of the device a second; 0: not known
+  double peak_flops_ = 0;  // of the device, per second; 0: unknown
   Profiler profiler_;
-  std::optional<SamplePlan> samples_;         // when there is a sample_interval
-  std::unique_ptr<PictureSamples> pictures_;  // the same, of a model of pictures
+  std::optional<SamplePlan> samples_;         // if there is a sample_interval
+  std::unique_ptr<PictureSamples> pictures_;  // likewise, for picture models
   std::unique_ptr<CheckpointSaver> saver_;    // null without --save
   LossScaler loss_scaler_;
   LossWatch loss_watch_;
   std::unique_ptr<StepCheck> check_;  // null without check_determinism
-  std::string base_checksum_;         // of the model beside adapters; empty where the seed draws it, or there are none
+  std::string base_checksum_;         // of the model under the adapters; empty if drawn from the seed, or without
+                                      // adapters
   Stopwatch since_start_, since_saved_;
-  double timed_save_s_ = 0;  // save_interval_in_mins, where it holds; 0: no checkpoint by time
+  double timed_save_s_ = 0;  // save_interval_in_mins in effect; 0: none
 
-  // What is read one step late, where the device is not the host; and the time since a step was read.
+  // Read one step late if the device is not the host; and the time since a step was read.
   std::optional<IssuedStep> issued_;
   Stopwatch since_settled_;
-  int64_t num_steps_ = 0;  // since the start of the program
-  MemoryStats memory_;     // as it was told last
+  int64_t num_steps_ = 0;  // since the program's start
+  MemoryStats memory_;     // last reported
 
   int64_t iteration_ = 0, consumed_samples_ = 0;
-  int64_t schedule_samples_ = 0;  // consumed by steps that moved the model: where the schedules are
-  int64_t skipped_samples_ = 0;   // left out by decrease_batch_size_if_needed
+  int64_t schedule_samples_ = 0;  // consumed by steps that were made: the schedules' position
+  int64_t skipped_samples_ = 0;   // by decrease_batch_size_if_needed
   int64_t num_skipped_ = 0;
   int64_t num_rollbacks_ = 0;
-  bool has_rolled_back_ = false;  // while the step that was read last was
+  bool has_rolled_back_ = false;  // the last step read was rolled back
   int64_t last_saved_iteration_ = -1;
 };
 

@@ -1,5 +1,4 @@
-// What a trainer does when its loss jumps or its numbers are not to be trusted; see trainer.h, loss_watch.h and
-// step_check.h.
+// The trainer's handling of loss spikes and faults; see trainer.h, loss_watch.h and step_check.h.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -14,7 +13,7 @@ namespace megalith {
 StepGuards Trainer::guards_of(double loss_limit) {
   const FaultOptions& options = resolved_.config.train.faults;
   StepGuards guards;
-  // A loss that is not finite is above the largest number.
+  // Non-finite losses exceed the largest number.
   if (options.leaves_out_spikes()) guards.loss_limit = std::min(loss_limit, std::numeric_limits<double>::max());
   if (check_) {
     const bool is_repeated = (iteration_ + 1) % options.check_determinism == 0;
@@ -29,7 +28,7 @@ bool Trainer::is_spike(const IssuedStep& step, const StepResult& result) const {
   const FaultOptions& options = resolved_.config.train.faults;
   if (options.loss_spike_action == LossSpikeAction::kNone) return false;
   if (result.losses.front().value > step.loss_limit) return true;
-  // Under a dynamic loss scale a gradient that is not finite is how the scale is found.
+  // A dynamic loss scale expects non-finite gradients.
   const bool is_bad = !result.is_loss_finite || (!result.optimizer.is_finite() && !loss_scaler_.is_dynamic());
   return options.leaves_out_spikes() && is_bad;
 }
@@ -93,7 +92,7 @@ void Trainer::roll_back(const IssuedStep& step, const std::string& what) {
   options.no_load_optim = false;
   CheckpointState state = checkpoint_state();
   const auto resumed = resume(options, state, groups_, log_);
-  // Another run's checkpoints may lie in the folder.
+  // The folder may have another run's checkpoints.
   if (!resumed || state.train.iteration > last_saved_iteration_ || !resumed->has_optimizer) {
     throw std::runtime_error(fmt::format(
         "{}, and the checkpoint of iteration {} that the run would go back to is gone from {}\n  the step was not made",
@@ -103,7 +102,7 @@ void Trainer::roll_back(const IssuedStep& step, const std::string& what) {
   data_parallel_->wait_for_parameters();
   optimizer_->set_num_steps(state.train.optimizer_step);
   take_numbers(state.train);
-  // The counters of steps and samples go on: what lies between was not made.
+  // Counters of steps and samples advance: the steps between were not made.
   iteration_ = step.iteration;
   consumed_samples_ = step.consumed_samples;
   skipped_samples_ = step.skipped_samples;
@@ -123,7 +122,7 @@ void Trainer::tell(const EventRecord& event) {
   for (const auto& sink : sinks_) sink->on_event(event);
 }
 
-// As Megatron-LM does before it asks to be resumed: the state was found intact, and the step was not made.
+// As in Megatron-LM before requesting a resume: the state is intact, and the step was not made.
 void Trainer::save_before(const StepFault& fault) {
   if (fault.is_persistent() || !fault.is_state_intact() || iteration_ == 0) return;
   save(/*is_last=*/true);

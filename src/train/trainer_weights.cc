@@ -1,4 +1,4 @@
-// What a trainer loads, saves and exports; see trainer.h.
+// Loading, saving and exporting of the trainer; see trainer.h.
 #include <fmt/format.h>
 
 #include <set>
@@ -19,20 +19,19 @@
 namespace megalith {
 namespace {
 
-// Names of this file's counters among the numbers of a checkpoint.
+// This file's counters in a checkpoint's numbers.
 constexpr const char* kScheduleSamples = "schedule_samples";
 constexpr const char* kSkippedSamples = "skipped_samples";
 constexpr const char* kRollbacks = "rollbacks";
-constexpr int64_t kMostSamples = int64_t{1} << 53;  // beyond it doubles, which hold these counters, leave numbers out
+constexpr int64_t kMostSamples = int64_t{1} << 53;  // larger integers are not exact as doubles
 
-// Whether the checkpoint lies in the folder that this run saves to.
+// True if the checkpoint is in the folder that this run saves to.
 bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::string>& save) {
   std::error_code ignored;
   return save && std::filesystem::equivalent(checkpoint.parent_path(), *save, ignored);
 }
 
-// Whether a difference from the checkpoint is worth a note. What was taken from the checkpoint itself is expected to
-// differ.
+// True if a difference from the checkpoint is worth a note; values taken from it naturally differ.
 bool changes_what_is_computed(const OptionSet& options, const std::string& name) {
   const Option* option = options.find(name);
   return option != nullptr && option->source().layer != OptionLayer::kModel && option->traits().changes_numbers;
@@ -91,7 +90,7 @@ void Trainer::take_numbers(const TrainState& state) {
 
 void Trainer::load() {
   const CheckpointOptions& options = resolved_.derived.checkpoint;
-  // Checkpoints hold adapters only: what they stand beside is loaded at every start.
+  // Checkpoints hold only adapters: their base is loaded at every start.
   const bool has_adapters = resolved_.config.lora.enabled;
   if (has_adapters && options.load_hf) {
     load_base(tensors_by_owner(*data_parallel_).base);

@@ -1,4 +1,3 @@
-// See unopened_tokenizer.h.
 #include "train/unopened_tokenizer.h"
 
 #include <filesystem>
@@ -9,7 +8,7 @@
 namespace megalith {
 namespace {
 
-// Source: vocab_size and eos_token_id of each repository's config.json, as configs/models/ has them.
+// Source: vocab_size and eos_token_id in each repository's config.json, as in configs/models/.
 constexpr PublishedVocabulary kPublished[] = {
     {"meta-llama/Llama-2-7b-hf", 32000, 2},
     {"meta-llama/Llama-2-13b-hf", 32000, 2},
@@ -44,7 +43,7 @@ const PublishedVocabulary* find_published_vocabulary(std::string_view repo) {
 
 std::optional<UnopenedVocabulary> unopened_vocabulary(const Config& config) {
   const std::optional<std::string>& named = config.tokenizer.tokenizer_model;
-  // A dry run without any data says so, and needs no more than one with mock data.
+  // A dry run without data says so, and needs no more than one with mock data.
   const bool reads_no_text = config.data.mock_data || (config.train.dry_run && !config.data.has_paths());
   if (!named || !reads_no_text || config.samples.is_on()) return std::nullopt;
   std::error_code ignored;

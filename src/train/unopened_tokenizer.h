@@ -1,5 +1,5 @@
-// Mock data needs no tokenizer, only the size of its vocabulary and the end of a document. Where the model says them,
-// or the tokenizer is one whose numbers are known here, a name of the hub is left alone: no network, no token.
+// Mock data needs only a vocabulary's size and end-of-document id. If the model or a table of known tokenizers provides
+// them, a hub name is not fetched: no network, no token.
 #pragma once
 
 #include <optional>
@@ -16,17 +16,16 @@ struct UnopenedVocabulary {
   std::string source;  // "the model's configuration", "the published model"
 };
 
-// Nothing when the tokenizer must be opened, or none is named: tokens are read from data, samples are written, the name
-// is a path here, or nobody knows the size.
+// Nothing if the tokenizer must be opened (for data or samples, or its size is unknown), is local, or is not named.
 std::optional<UnopenedVocabulary> unopened_vocabulary(const Config& config);
 
 struct PublishedVocabulary {
   std::string_view repo;  // on the hub
-  int64_t vocab_size;     // rows of the published model's embedding
+  int64_t vocab_size;     // rows of the published embedding
   int64_t eod_id;
 };
 
-// Those of the tokenizers that Primus's model presets name, or nullptr.
+// The tokenizers in Primus's model presets; nullptr for others.
 const PublishedVocabulary* find_published_vocabulary(std::string_view repo);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See check_batch.h.
 #include "verify/check_batch.h"
 
 #include <ATen/ATen.h>
@@ -39,7 +38,7 @@ Batch make_check_batch(const CheckBatchShape& shape, int step) {
     documents[row].narrow(0, cut, s - cut).fill_(1);
     if (shape.restarts_positions) positions[row].narrow(0, cut, s - cut).sub_(cut);
   }
-  weights[0][s - 1] = 0.75F;  // however few tokens there are
+  weights[0][s - 1] = 0.75F;  // even with very few tokens
   Batch batch;
   batch.set(BatchField::of_tokens(field::kTokens, all_tokens));
   batch.set(BatchField::of_tokens(field::kLabels, all_labels));

@@ -1,4 +1,3 @@
-// See collective_check.h.
 #include "verify/collective_check.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +21,7 @@ namespace {
 constexpr at::ScalarType kReducedTypes[] = {at::kFloat, at::kBFloat16, at::kDouble};
 constexpr at::ScalarType kMovedTypes[] = {at::kFloat, at::kBFloat16, at::kDouble, at::kLong};
 constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin};
-// bf16 holds every whole number up to 256.
+// bf16 represents all integers up to 256.
 constexpr int64_t kValueModulus = 251;
 constexpr int64_t kSummandModulus = 61;
 
@@ -41,14 +40,14 @@ const char* type_text(at::ScalarType type) {
 
 at::Tensor indices(int64_t count) { return at::arange(count, at::TensorOptions().dtype(at::kLong)); }
 
-// Whole numbers from 1 to kSummandModulus that differ between neighbours and between salts.
+// Integers from 1 to kSummandModulus that differ between neighbours and salts.
 at::Tensor summands(const at::Tensor& index, int64_t salt) {
   return index.mul(37).add(salt * 17).remainder(kSummandModulus).add(1);
 }
 
-// What rank `rank` brings to a reduction of `index.numel()` elements, as int64. In a sum only two ranks bring a number
-// other than 0 to each element, so it is exact in bf16 in any order, and a rank that is left out changes some elements.
-// The second number is sometimes negative, so that a maximum in place of the sum is noticed.
+// Rank `rank`'s input to a reduction of `index.numel()` elements, as int64. In a sum only two ranks contribute to an
+// element, so it is exact in bf16 in any order, and omitting a rank shows. The second number may be negative, to
+// distinguish a maximum from the sum.
 at::Tensor contribution(const at::Tensor& index, ReduceOp op, int rank, int size) {
   const at::Tensor is_first = index.remainder(size).eq(rank), is_second = index.add(1).remainder(size).eq(rank);
   if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
@@ -60,7 +59,7 @@ at::Tensor contribution(const at::Tensor& index, ReduceOp op, int rank, int size
   return op == ReduceOp::kMax ? wins : wins.neg();
 }
 
-// The result of these contributions; averages in float64.
+// The expected result; averages in float64.
 at::Tensor expected_reduction(const at::Tensor& index, ReduceOp op, int size) {
   if (op == ReduceOp::kMax) return summands(index, 3);
   if (op == ReduceOp::kMin) return summands(index, 3).neg();
@@ -69,14 +68,13 @@ at::Tensor expected_reduction(const at::Tensor& index, ReduceOp op, int size) {
   return op == ReduceOp::kSum ? sum : sum.to(at::kDouble).div(size);
 }
 
-// What rank `from` sends to `to` (or to all, 0), element by element. As int64 no two ranks or places share a value.
+// Rank `from`'s message to `to` (or to all, 0). As int64, no two ranks or positions share a value.
 at::Tensor message(int64_t count, int from, int to, at::ScalarType type) {
   const at::Tensor index = indices(count);
   if (type == at::kLong) return index.add((static_cast<int64_t>(from) * 65536 + to) << 32);
   return index.mul(37).add(from * 101 + to * 59).remainder(kValueModulus).sub(kValueModulus / 2);
 }
 
-// The difference of one collective from what it should be on this rank.
 class Outcome {
  public:
   Outcome(const Group& group, CollectiveKind kind) : group_(group), kind_(kind) {}
@@ -91,7 +89,7 @@ class Outcome {
                           : on_cpu.scalar_type() == at::kFloat  ? std::ldexp(1.0, -22)
                                                                 : std::ldexp(1.0, -51);
       const at::Tensor reference = wanted.to(at::kDouble);
-      // The comparison is written so that NaN is wrong.
+      // Written so that NaN is wrong.
       is_wrong = on_cpu.to(at::kDouble).sub(reference).abs().le(reference.abs().mul(step)).logical_not();
     }
     const int64_t num_wrong = is_wrong.sum().item<int64_t>();
@@ -129,7 +127,7 @@ at::Tensor to_device(const Group& group, const at::Tensor& values, at::ScalarTyp
 }
 
 at::Tensor room(const Group& group, int64_t count, at::ScalarType type) {
-  // This value is never expected, so an element that does not arrive is noticed.
+  // Never an expected value, to notice missing elements.
   return at::full({count}, -1000, at::TensorOptions().dtype(type).device(group.device()));
 }
 
@@ -140,7 +138,7 @@ void check_all_reduce(Group& group, int64_t count, at::ScalarType type, ReduceOp
   result.compare(tensor, expected_reduction(index, op, group.size()), std::string(name_of(op)), op == ReduceOp::kAvg);
 }
 
-// What a rank brings to a collective whose result is all ranks' behind one another: less in a large world.
+// A rank's part of a collective that concatenates all ranks': smaller in large worlds.
 int64_t rank_part(int64_t count, int group_size) {
   constexpr int64_t kMostTogether = int64_t{1} << 22;
   return std::min(count, std::max<int64_t>(kMostTogether / group_size, 1));
@@ -163,7 +161,7 @@ void check_all_gather(Group& group, int64_t count, at::ScalarType type, Outcome&
   result.compare(out, at::cat(parts), "gather");
 }
 
-// rows(from, to): how many rows of two columns go from one rank to another.
+// rows(from, to): two-column rows sent between two ranks.
 void check_all_to_all(Group& group, at::ScalarType type, const std::function<int64_t(int, int)>& rows,
                       const std::string& what, Outcome& result) {
   constexpr int64_t kColumns = 2;
@@ -204,7 +202,7 @@ void check_send_receive(Group& group, int64_t count, at::ScalarType type, Outcom
   result.compare(from_next, message(count, next, 2, type), "ring backward");
 }
 
-// The collective that is timed, for one column of the table, on tensors that exist already.
+// The collective of a table column, on preallocated tensors.
 std::function<void()> timed_collective(Group& group, CollectiveKind kind, int64_t bytes) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(group.device());
   const int64_t count = bytes / 4, part = count / group.size();
@@ -272,7 +270,7 @@ Findings check_collectives(Group& group, std::span<const int64_t> counts) {
       check_all_gather(group, rank_part(count, group.size()), type, all_gather);
       check_all_to_all(
           group, type, [&](int, int) { return rows; }, "even parts", all_to_all);
-      // From none to three times the usual, and other numbers back than forth.
+      // From none to three times the usual, asymmetric.
       check_all_to_all(
           group, type, [&](int from, int to) { return (from * 3 + to) % 4 * rows; }, "uneven parts", all_to_all);
       check_send_receive(group, count, type, send_receive);
@@ -324,7 +322,7 @@ std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t
     const int64_t bytes = std::max<int64_t>((asked + unit - 1) / unit, 1) * unit;
     for (const CollectiveKind kind : kTimedKinds) {
       const std::function<void()> collective = timed_collective(group, kind, bytes);
-      seconds_of(group, collective, 1);  // connections are made now
+      seconds_of(group, collective, 1);  // connects
       const double once = std::max(seconds_of(group, collective, 1), 1e-9);
       const auto times = static_cast<int64_t>(std::clamp(kEnough_s / once, 1.0, kMostTimes));
       const double seconds = std::max(seconds_of(group, collective, times), 1e-9);

@@ -1,9 +1,8 @@
-// Whether documents that share a row touch: with reset_attention_mask, losses and gradients of a document must not
-// depend on the tokens of another one, to the bit.
+// Checks that documents sharing a row do not interact: with reset_attention_mask, a document's losses and gradients
+// must not depend on another's tokens, to the bit.
 //
-// One document of every row carries no loss. A step's losses and gradients are then those of the others, and must be
-// the same bits whatever its tokens are. Experts compute tokens in groups, whose sizes follow from the tokens of all
-// documents, and products of other sizes may be summed in another order: there rounding errors are allowed.
+// One silent document per row carries no loss, so its tokens must change nothing. Experts compute tokens in groups
+// sized by all documents, and products of other sizes may sum in another order: there, rounding errors are allowed.
 #pragma once
 
 #include <functional>
@@ -16,14 +15,14 @@
 
 namespace megalith {
 
-// Turns off what makes tokens depend on one another by design: losses of balance, Sinkhorn's assignment, capacities.
+// Disables intentional coupling of tokens: balance losses, Sinkhorn's assignment, capacities.
 void uncouple_tokens(ModelConfig& config);
 
-// What differs between the losses, gradient norms and gradients of two runs of one rank, in one line; or nothing.
-//   tolerance  largest relative difference of numbers, and of tensors by their largest element; 0: no bit differs
+// The differences between two runs of one rank, in losses, gradient norms and gradients, in one line; or nothing.
+//   tolerance  relative, of tensors to their largest element; 0: bitwise
 std::string find_difference(const RankOutcome& first, const RankOutcome& second, double tolerance);
 
-// The tolerance for a model in this dtype: 0 without experts.
+// For a model of this dtype: 0 without experts.
 double document_tolerance(bool has_experts, at::ScalarType dtype);
 
 // The first failure in one line, or nothing.

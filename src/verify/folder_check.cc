@@ -1,4 +1,3 @@
-// See folder_check.h.
 #include "verify/folder_check.h"
 
 #include <fcntl.h>
@@ -22,7 +21,7 @@ namespace {
 
 namespace files = std::filesystem;
 
-// A file that is gone when this ends, whatever happens.
+// Removed by the destructor.
 class ProbeFile {
  public:
   explicit ProbeFile(const files::path& folder) : name_((folder / ".megalith_doctor_XXXXXX").string()) {
@@ -37,10 +36,10 @@ class ProbeFile {
   ProbeFile(const ProbeFile&) = delete;
   ProbeFile& operator=(const ProbeFile&) = delete;
 
-  // Seconds until the bytes are on disk; -1 when that fails.
+  // Seconds until the bytes are on disk; -1 on failure.
   double write(int64_t num_bytes) {
     if (handle_ < 0) return -1;
-    // Neither zeros nor a short period: file systems that compress would look faster than they are.
+    // Incompressible, or compressing file systems would look too fast.
     std::vector<uint64_t> block(size_t{1} << 17);
     uint64_t state = 88172645463325252u;
     for (uint64_t& word : block) {
@@ -61,7 +60,7 @@ class ProbeFile {
   int error() const { return error_; }
 
  private:
-  // mkostemp wants its pattern back before it is asked again.
+  // mkostemp needs its pattern restored for each try.
   int make() {
     const std::string pattern = name_;
     return retry_interrupted([&] {
@@ -104,7 +103,7 @@ FolderFacts probe_folder(const std::string& purpose, const files::path& path, in
     return facts;
   }
   ProbeFile file(folder);
-  // Leave what others need.
+  // Leave space for others.
   if (facts.space) num_bytes = std::min(num_bytes, facts.space->free_bytes / 4);
   const double seconds = file.write(num_bytes);
   if (seconds < 0) {

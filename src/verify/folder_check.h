@@ -1,4 +1,4 @@
-// Whether a folder can be written to, how fast, and on what kind of file system it lies.
+// Checks a folder's writability, speed and file system.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace megalith {
 
 struct FolderFacts {
   std::string purpose;            // "save", "TMPDIR"
-  std::filesystem::path path;     // as it was given
-  std::filesystem::path nearest;  // it, or the nearest parent that exists; what was tried
-  std::string problem;            // why nothing can be written; empty when it can
+  std::filesystem::path path;     // as given
+  std::filesystem::path nearest;  // it or the nearest existing parent, which was tested
+  std::string problem;            // why writing fails; empty if it works
   std::optional<Mount> mount;
   std::optional<SpaceFacts> space;
-  double write_bytes_per_s = 0;  // written and flushed to disk (fsync); 0: not measured
+  double write_bytes_per_s = 0;  // including fsync; 0: not measured
 };
 
-// Writes a file of this many bytes, flushes it, and removes it again. A folder that is not there yet is not made: its
-// nearest parent is tried. root: where /proc is, "/" except in tests.
+// Writes a file of this many bytes, flushes and removes it. A missing folder is not created: its nearest parent is
+// tested. root: of /proc; tests change it.
 FolderFacts probe_folder(const std::string& purpose, const std::filesystem::path& path, int64_t num_bytes,
                          const std::filesystem::path& root = "/");
 

@@ -1,4 +1,4 @@
-// See hub_check.h. Source: the hub's API reference, "whoami".
+// Source: the hub's API reference, "whoami".
 #include "verify/hub_check.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ Finding hub_finding(std::string check, FindingLevel level, std::string found, st
   return {"environment", std::move(check), level, std::move(found), std::move(remedy)};
 }
 
-// {"name": "…"}; empty when the text is something else.
+// {"name": "…"}; empty for other texts.
 std::string owner_of_token(const std::string& body) {
   try {
     return json_find<std::string>(parse_json(body, "whoami"), "name", "whoami").value_or("");
@@ -50,7 +50,7 @@ Findings judge_hub_answer(const HubSettings& settings, int status, const std::st
                               fmt::format("that of {} is taken{}", settings.token_source,
                                           owner.empty() ? "" : fmt::format(": it is {}'s", owner))));
   } else {
-    // A mirror of the files need not know people.
+    // A mirror may have no accounts.
     all.push_back(hub_finding("hub token", FindingLevel::kNote,
                               fmt::format("{} does not tell whether it is taken (status {})", where, status)));
   }
@@ -62,7 +62,7 @@ Findings check_hub(const HubSettings& settings) {
     return {hub_finding("hub", FindingLevel::kNote, "HF_HUB_OFFLINE is set: only the cache is used")};
   }
   std::string body;
-  constexpr size_t kMostBytes = size_t{1} << 16;  // an owner's page has a few hundred bytes
+  constexpr size_t kMostBytes = size_t{1} << 16;  // real answers are a few hundred bytes
   const auto keep = [&](const HttpResponse&, std::span<const std::byte> bytes) {
     body.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return body.size() < kMostBytes;

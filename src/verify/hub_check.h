@@ -1,4 +1,4 @@
-// Whether the Hugging Face hub answers, and takes the token.
+// Checks that the Hugging Face hub answers and accepts the token.
 #pragma once
 
 #include "core/finding.h"
@@ -6,11 +6,11 @@
 
 namespace megalith {
 
-// Findings of the topic "environment": "hub", and "hub token" when the hub was reached. Asks once, for who the token's
-// owner is; the waiting is bounded by the settings' connect and stall timeouts. The token is in no finding.
+// Topic "environment": "hub", and "hub token" if the hub was reached. One request, for the token's owner, bounded by
+// the settings' connect and stall timeouts. Findings never contain the token.
 Findings check_hub(const HubSettings& settings);
 
-// What an answer means. Pure.
+// Interprets an answer. Pure.
 //   status  of GET {endpoint}/api/whoami-v2
 //   body    its text
 Findings judge_hub_answer(const HubSettings& settings, int status, const std::string& body);

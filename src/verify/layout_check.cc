@@ -1,4 +1,3 @@
-// See layout_check.h.
 #include "verify/layout_check.h"
 
 #include <ATen/ATen.h>
@@ -41,7 +40,7 @@ class Comparer {
  public:
   Comparer(int first_rank, const CheckTolerance& tolerance) : first_rank_(first_rank), tolerance_(tolerance) {}
 
-  // per_step  how many of them a step has
+  // per_step  numbers per step
   void numbers(const std::vector<double>& actual, const std::vector<double>& expected, size_t per_step, size_t rank,
                const std::string& what) {
     MEGALITH_CHECK(actual.size() == expected.size(), "{} of {} steps, not {}", what, actual.size(), expected.size());
@@ -60,7 +59,7 @@ class Comparer {
     for (const auto& [name, holding] : expected.*member) largest = std::max(largest, largest_of(holding.value));
     for (const auto& [name, holding] : expected.*member) {
       const std::string tensor = fmt::format("{} of {}", what, name);
-      // In bf16 the floor matters: a key's bias then is visible noise, and Adam divides one moment of it by the root of
+      // In bf16 the floor matters: a key's bias is visible noise, and Adam divides one of its moments by the root of
       // the other (tests/layouts/bf16_test.cc).
       const double scale = std::max(largest_of(holding.value), tolerance_.floor * largest);
       at::Tensor is_held = at::zeros_like(holding.is_held);
@@ -156,7 +155,7 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
   TrainStep step(model, *run.task, data, optimizer, groups, device);
   RankOutcome outcome;
   for (int i = 0; i < run.num_steps; ++i) {
-    // What TrainStep::run() does, with a look at the gradients in between.
+    // TrainStep::run(), with a look at the gradients in between.
     const StepResult result = step.compute_gradients(run.microbatches(i));
     if (i == 0) {
       for (const OwnedPart& part : data.parts()) hold(part, part.grad, outcome.gradients);
@@ -174,7 +173,7 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
   }
   data.wait_for_parameters();
   for (const OwnedPart& part : data.parts()) hold(part, part.model, outcome.parameters);
-  for (const OwnedPart& part : data.model_parts()) {  // what moves without a gradient: biases of experts
+  for (const OwnedPart& part : data.model_parts()) {  // expert biases change without gradients
     if (part.parameter->is_trainable()) continue;
     hold(part, part.parameter->is_packed() ? part.parameter->unpacked() : part.model, outcome.parameters);
   }
@@ -209,7 +208,7 @@ std::string find_wrong_bias_move(const RankOutcome& outcome, double rate) {
       const auto tokens = static_cast<double>(move.load.tokens[expert]);
       const double expected = tokens < mean ? rate : tokens > mean ? -rate : 0;
       const double moved = move.moved[static_cast<int64_t>(expert)].item<double>();
-      // The bias is float32: a sum with values of up to 2 rounds by 2^-24 of them.
+      // float32 sums of values up to 2 round by 2^-24 of them.
       if (std::abs(moved - expected) <= 1e-6) continue;
       return fmt::format(
           "expert bias of layer {}, expert {}, step {}: moved by {} with {} tokens, where the mean is {}",

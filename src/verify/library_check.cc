@@ -1,4 +1,4 @@
-// See library_check.h. Source of the versions: AMD's guide "Training a model with Megatron-LM for ROCm" (v25.5).
+// Source: AMD's guide "Training a model with Megatron-LM for ROCm" (v25.5).
 #include "verify/library_check.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-// "2.22.3" as (2, 22, 3); what is no number counts as 0.
+// "2.22.3" as (2, 22, 3); non-numbers count as 0.
 std::array<int, 3> version_numbers(std::string_view text) {
   std::array<int, 3> numbers{};
   for (int& number : numbers) {
@@ -32,7 +32,7 @@ Finding beside_the_guides(const std::string& check, const std::string& found, co
   return finding;
 }
 
-// The number that a function of a loaded library returns through its argument; 0 when there is none.
+// The number from a loaded library's function(&number); 0 without the function.
 int version_code(const char* function) {
   using GetVersion = int (*)(int*);
   int code = 0;

@@ -1,4 +1,3 @@
-// See machine_check.h.
 #include "verify/machine_check.h"
 
 #include <fmt/format.h>
@@ -17,7 +16,7 @@ std::string plural(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-// Findings of one topic, added in a line each.
+// Collects findings of one topic.
 class TopicFindings {
  public:
   explicit TopicFindings(std::string topic) : topic_(std::move(topic)) {}
@@ -61,7 +60,7 @@ std::string device_list_text(const std::vector<GpuFacts::Device>& devices) {
   return join(parts, "; ");
 }
 
-// GPUs that the driver shows but this build of LibTorch cannot use.
+// GPUs that the driver shows but this LibTorch cannot use.
 void add_unused_gpus(const GpuFacts& gpus, const VisibleDevices& visible, TopicFindings& all) {
   const bool has_match = (gpus.has_nvidia && visible.flavour == "CUDA") || (gpus.has_amd && visible.flavour == "ROCm");
   if ((!gpus.has_nvidia && !gpus.has_amd) || has_match) return;
@@ -129,7 +128,7 @@ Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const M
   if (visible.flavour == "CPU") {
     all.ok("GPUs", "none can be used: this torch is the CPU build");
   } else if (count == 0) {
-    // With a device node the driver is there, and somebody hides the devices or the library does not fit it.
+    // With a device node the driver exists: devices are hidden, or the library does not fit it.
     const bool has_node = visible.flavour == "CUDA" ? gpus.has_nvidia : gpus.has_amd;
     all.add(FindingLevel::kWarning, "GPUs", fmt::format("the {} torch sees none", visible.flavour),
             has_node ? "see that the driver is new enough for this torch, that the container may use the devices, and "
@@ -143,7 +142,7 @@ Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const M
     const std::string name = fmt::format("GPU {}", memory.index);
     const std::string text =
         fmt::format("{} free of {}", format_bytes(memory.free_bytes), format_bytes(memory.total_bytes));
-    // The driver and this process's own context take less than a tenth.
+    // The driver and this process's context take less than a tenth.
     if (memory.free_bytes < memory.total_bytes / 10 * 9) {
       all.add(FindingLevel::kWarning, name, text + ": others use it", "see nvidia-smi or rocm-smi for who does");
     } else {
@@ -232,7 +231,7 @@ Findings check_numa(const SystemFacts& system, const MachineUse& use) {
   } else if (*system.numa_balancing == 0) {
     all.ok("balancing", "off");
   } else {
-    // The kernel moves pages that a GPU reads, and the GPU waits.
+    // Page migration stalls GPU reads.
     all.add(use.uses_gpu ? FindingLevel::kWarning : FindingLevel::kNote, "balancing",
             fmt::format("on (/proc/sys/kernel/numa_balancing is {}); it slows runs on GPUs", *system.numa_balancing),
             "sudo sh -c 'echo 0 > /proc/sys/kernel/numa_balancing'");
@@ -247,7 +246,7 @@ Findings check_limits(const LimitFacts& limits, const MachineUse& use, bool has_
     return all.take();
   }
   const auto text = [](const std::optional<int64_t>& value) { return value ? std::to_string(*value) : "unlimited"; };
-  // A rank has a few connections to each other rank, and as many files of its data.
+  // A rank has a few connections to every other rank, and as many data files.
   const int64_t files_wanted = 512 + int64_t{16} * use.world_size;
   if (limits.open_files && *limits.open_files < files_wanted) {
     all.add(FindingLevel::kWarning, "open files (-n)",
@@ -294,7 +293,7 @@ Findings check_rdma(std::span<const RdmaPort> ports, const MachineUse& use) {
     if (port.is_active()) {
       all.ok(name, text);
     } else {
-      // A second port without a cable is usual, but one port should work.
+      // An unplugged second port is usual, but one must work.
       all.add(has_active ? FindingLevel::kNote : FindingLevel::kWarning, name, text,
               has_active ? "" : "see the cable and the driver (ibstat), or set NCCL_IB_DISABLE=1");
     }

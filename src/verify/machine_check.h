@@ -1,8 +1,7 @@
-// Whether this machine is fit for a run: judges what machine.h has read. Every check is a pure function from facts to
-// findings.
+// Checks this machine's fitness for a run: pure functions from machine.h's facts to findings.
 //
-// Source of the demands: the guides of ROCm's Megatron-LM, Primus and CVS (NUMA balancing off, --shm-size, RDMA
-// devices), NCCL's documentation of shared and locked memory.
+// Sources: ROCm's Megatron-LM, Primus and CVS guides (NUMA balancing off, --shm-size, RDMA devices), NCCL's
+// documentation of shared and locked memory.
 #pragma once
 
 #include <optional>
@@ -17,29 +16,28 @@
 
 namespace megalith {
 
-// What is to run here.
 struct MachineUse {
   bool uses_gpu = false;
   int local_world_size = 1, world_size = 1;
 };
 
-// LibTorch's side of the devices.
+// Devices as LibTorch sees them.
 struct VisibleDevices {
-  std::string flavour;       // what torch was built for: "CPU", "CUDA", "ROCm"
-  int num_accelerators = 0;  // that this process can use
+  std::string flavour;       // torch's build: "CPU", "CUDA", "ROCm"
+  int num_accelerators = 0;  // usable by this process
   struct Memory {
     int index = 0;
     int64_t free_bytes = 0, total_bytes = 0;
   };
-  std::vector<Memory> memory;  // of those that were asked
+  std::vector<Memory> memory;  // of the queried devices
 };
 
 Findings check_processor(const CpuFacts& cpu, const CpuFeatures& features, int usable_cores, const MachineUse& use);
-// wait_policy  OMP_WAIT_POLICY, which decides whether waiting threads spin; empty: the program chooses
+// wait_policy  OMP_WAIT_POLICY, whether waiting threads spin; empty: the program chooses
 Findings check_threads(const ProcessorShare& share, const std::string& wait_policy);
 Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const MachineUse& use);
 Findings check_memory(const MemoryFacts& memory);
-// shm  of /dev/shm; nothing when there is none
+// shm  of /dev/shm; unset: absent
 Findings check_shared_memory(const std::optional<SpaceFacts>& shm, const MachineUse& use);
 Findings check_numa(const SystemFacts& system, const MachineUse& use);
 Findings check_limits(const LimitFacts& limits, const MachineUse& use, bool has_rdma);

@@ -1,4 +1,3 @@
-// See network_check.h.
 #include "verify/network_check.h"
 
 #include <fmt/format.h>
@@ -68,7 +67,7 @@ void add_interfaces(const HostNetwork& host, const Launch& launch, NetworkFindin
   }
 }
 
-// The first address at which other machines could reach this one.
+// The first address reachable from other machines.
 std::string reachable_address(const HostNetwork& host) {
   for (const NetworkInterface& interface : host.interfaces) {
     if (!interface.is_up) continue;
@@ -79,7 +78,7 @@ std::string reachable_address(const HostNetwork& host) {
   return "";
 }
 
-// Checks the interfaces that the environment names, for a later run: on this machine, and over several machines.
+// Checks the given interfaces for a later run, on one machine and on several.
 void add_variables(bool uses_gpus, const EnvironmentMap& environment, const HostNetwork& host, NetworkFindings& all) {
   const Launch here{.master_address = "127.0.0.1"};
   Launch with_others{.world_size = 2};
@@ -90,7 +89,7 @@ void add_variables(bool uses_gpus, const EnvironmentMap& environment, const Host
       return errors_of([&] { choose_network(launch, is_for_gpus, environment, host); });
     };
     for (const UserError& error : errors(here)) {
-      // Looking up the loopback address cannot fail for another reason than the variables.
+      // The loopback address resolves, so the variables are at fault.
       all.add(level, "variables", error.message(), error.remedy());
     }
     if (with_others.master_address.empty()) continue;
@@ -135,7 +134,7 @@ Findings check_network(const Launch& launch, bool uses_gpus, const EnvironmentMa
     }
   }
   NetworkChoice choice;
-  // Without a launcher the variables have been judged already.
+  // Without a launcher the variables were judged above.
   const EnvironmentMap none;
   const std::vector<UserError> errors =
       errors_of([&] { choice = choose_network(meeting, uses_gpus, is_alone ? none : environment, host); });

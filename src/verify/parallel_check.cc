@@ -1,4 +1,3 @@
-// See parallel_check.h.
 #include "verify/parallel_check.h"
 
 #include <ATen/ATen.h>
@@ -20,16 +19,16 @@ namespace {
 
 constexpr int kExactSteps = 3, kConfiguredSteps = 1;
 
-// float64 keeps 53 bits: a few thousand operations in another order differ by some 1e-13 of the largest element, and
-// AdamW, which divides by the gradient's own size, makes at most 1e-10 of that in the parameters.
+// float64 has 53 bits: a few thousand reordered operations differ by about 1e-13 of the largest element; AdamW, which
+// divides by the gradient's size, makes at most 1e-10 of that in parameters.
 constexpr CheckTolerance kExactTolerance = {.relative = 1e-9, .floor = 1e-4};
-// float32 keeps 24 bits, 6e-8; sums of some tens of rounded terms through a few layers, computed in two ways, differ by
-// some 1e-6 of the largest element. Small tensors, such as gradients that cancel, inherit the roundings of large ones.
+// float32 has 24 bits, 6e-8; rounded sums of tens of terms through a few layers, computed in two ways, differ by about
+// 1e-6 of the largest element. Small tensors, such as cancelling gradients, inherit large ones' rounding.
 constexpr CheckTolerance kConfiguredTolerance = {.relative = 1e-4, .floor = 1e-2};
 
 constexpr size_t kMostNames = 10;
 
-// Norms' weights start as ones and biases as zeros: with these values, one in the place of another would go unnoticed.
+// Norm weights start as ones and biases as zeros, which would hide confusing one with another.
 void vary_vectors(DataParallel& data, uint64_t seed) {
   for (const OwnedPart& part : data.model_parts()) {
     for (const PieceView& view : piece_views(part.parameter->placement(), part.model, part.range)) {
@@ -100,7 +99,7 @@ std::vector<RankOutcome> run_threads(const Resolved& layout, const CheckHooks& h
   return ranks;
 }
 
-// What some rank of the world holds: sums of the ranks' masks.
+// The elements held by any rank: sums of their masks.
 HoldingMap sum_holdings(const HoldingMap& own, const HoldingMap& expected, Group& world) {
   HoldingMap all;
   for (const auto& [name, holding] : expected) {
@@ -149,16 +148,16 @@ std::string ParallelCheck::find_touching(const ToyConfig& toy, const CheckHooks&
 const RankOutcome& ParallelCheck::one_rank(Pass& pass, at::Device device) {
   if (!pass.one_rank) {
     if (say_) say_(fmt::format("{}: one rank", pass.name));
-    const SingleThreadedScope one_thread;  // tensors are tiny: waiting for other threads would cost more than it gains
+    const SingleThreadedScope one_thread;  // tensors are tiny: synchronising threads costs more than it gains
     Groups groups = Groups::single();
     pass.one_rank = run_rank(*pass.toy.one_rank, groups, device, {});
-    // Parameters after one step follow the gradient's sign, whatever its size: they are for float64.
+    // Parameters after one step follow only the gradient's sign, so they are compared in float64.
     if (pass.toy.one_rank->derived.dtype == at::kFloat) pass.one_rank->parameters.clear();
   }
   return *pass.one_rank;
 }
 
-// The failure in several lines, or nothing. why: what was found beside the comparison.
+// The failure in several lines, or nothing. why: found beyond the comparison.
 std::string ParallelCheck::judge(const Pass& pass, const Comparison& found, const std::string& why) const {
   if (!why.empty()) return fmt::format("{}: {}", pass.name, why);
   if (found.is_ok()) return "";
@@ -184,7 +183,7 @@ ParallelReport ParallelCheck::run_as_threads(const CheckHooks* hooks) {
     try {
       found = compare_with_one_rank(run_threads(layout, own_hooks), 0, expected, pass.tolerance);
     } catch (const std::exception& error) {
-      why = error.what();  // collectives that do not match, a deadlock, an invariant
+      why = error.what();  // mismatched collectives, deadlock, broken invariant
     }
     report.failure = judge(pass, found, why);
     if (!report.is_ok()) return report;

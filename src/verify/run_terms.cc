@@ -1,4 +1,3 @@
-// See run_terms.h.
 #include "verify/run_terms.h"
 
 #include <fmt/format.h>
@@ -47,12 +46,12 @@ void add_folder(const fs::path& folder, StreamingChecksum& sum) {
     try {
       add_file(folder / names[i], sum);
     } catch (const UserError&) {
-      sum.update("unreadable\n");  // which may be no matter: whoever needs the file says so
+      sum.update("unreadable\n");  // perhaps harmless: its reader will complain
     }
   }
 }
 
-// What is compared, and what is shown, of an option whose files may be elsewhere on another machine.
+// The term of an option whose files may be elsewhere on other machines.
 Term contents_term(const Option& option) {
   Term term{.kind = TermKind::kData, .name = option.name(), .value = "", .shown = ""};
   for (const std::string& word : option.words_of_value()) {
@@ -64,7 +63,7 @@ Term contents_term(const Option& option) {
   return term;
 }
 
-// The paths as a run reads them: names of the hub are folders of its cache, lists in files are written out.
+// Paths as a run reads them: hub names resolved to the cache, list files expanded.
 void add_contents(const Resolved& resolved, std::vector<Term>& terms) {
   const Derived& d = resolved.derived;
   DataOptions data = with_listed_paths(d.data);
@@ -111,7 +110,7 @@ std::vector<Term> run_terms(const Resolved& resolved, const at::Device& device,
     if (option->traits().by_rank != ByRank::kSame) continue;
     terms.push_back({TermKind::kOption, option->name(), option->text()});
   }
-  // One rank writes these files, wherever it likes; but all take part in what they get.
+  // One rank writes these files, anywhere, but all compute their content.
   const LogOptions& log = resolved.config.log;
   const auto add = [&](std::string name, bool is_given) {
     terms.push_back({TermKind::kOption, std::move(name), is_given ? "given" : "not given"});

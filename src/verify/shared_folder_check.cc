@@ -1,4 +1,3 @@
-// See shared_folder_check.h.
 #include "verify/shared_folder_check.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Whether a folder is the same one on all machines: one process leaves a file in it, and the others look for it.
+// Checks that all machines share a folder: one process leaves a file in it, the others look for it.
 #pragma once
 
 #include <span>
@@ -8,17 +8,17 @@
 
 namespace megalith {
 
-// An empty file with a name that nobody has used, gone when this ends.
+// An empty, uniquely named file, removed with this object.
 class SharedFolderProbe {
  public:
-  // In the folder, or in the nearest parent that is there.
+  // In the folder or its nearest existing parent.
   explicit SharedFolderProbe(const std::string& folder);
   ~SharedFolderProbe();
   SharedFolderProbe(const SharedFolderProbe&) = delete;
   SharedFolderProbe& operator=(const SharedFolderProbe&) = delete;
 
-  // As the folder was written, so that a relative one is looked for in each process's own current folder; empty when
-  // no file could be made.
+  // Relative if the folder was, so that each process looks from its own current folder; empty if no file could be
+  // created.
   const std::string& path() const { return path_; }
 
  private:
@@ -31,8 +31,8 @@ struct FolderSight {
   bool sees_probe = false;
 };
 
-// A finding of the topic "disk": which ranks see the file that the first one left. Not to see it is a warning: a run
-// works, and every machine builds what it finds missing.
+// Topic "disk": which ranks see the first one's file. Otherwise a warning: a run works, and every machine builds what
+// it lacks.
 //   option  "data_cache_path"
 Finding check_shared_folder(const std::string& option, const std::string& folder, std::span<const FolderSight> ranks);
 

@@ -1,8 +1,7 @@
-// What a device reaches in the benchmarks of AMD's guides ("System health benchmarks"): matrix products, memory
-// bandwidth, copies between host and device; beside what its kind should reach.
-//
-// The memory benchmark is BabelStream's (copy, mul, add, triad, dot in float64; Deakin et al. 2018, "Evaluating
-// attainable memory bandwidth of parallel programming models"), written with LibTorch's operators.
+// A device's speed in the benchmarks of AMD's guides ("System health benchmarks"): matrix products, memory bandwidth,
+// host-device copies; with its kind's expected speed. Memory is measured like BabelStream (copy, mul, add, triad, dot
+// in float64; Deakin et al. 2018, "Evaluating attainable memory bandwidth of parallel programming models"), with
+// LibTorch's operators.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,17 +18,17 @@
 
 namespace megalith {
 
-// Least values; nothing where nobody has published one and no data sheet helps.
+// Minimum values; unset if unknown.
 struct ExpectedSpeeds {
   std::string kind;  // "MI300X"
   std::optional<double> bf16_tflops, fp32_tflops;
   std::optional<double> copy, scale, add, triad, dot;  // GB/s
-  std::optional<double> all_reduce_bus;                // GB/s, between the eight GPUs of a machine
+  std::optional<double> all_reduce_bus;                // GB/s, between a machine's eight GPUs
 };
 
-// For the kind of GPU that this is; nothing for another. Pure.
+// Nothing for unknown kinds. Pure.
 //   name          as the driver tells it; may be empty
-//   architecture  "gfx942"; decides where the name says nothing
+//   architecture  "gfx942"; used if the name is unknown
 std::optional<ExpectedSpeeds> expected_speeds(std::string_view name, std::string_view architecture);
 
 struct SpeedRow {
@@ -39,28 +38,27 @@ struct SpeedRow {
   std::optional<double> expected;
 };
 
-// Sides of the matrices, and float64 elements of an array of the memory benchmark.
+// Matrix sides, and float64 elements of a memory benchmark's array.
 struct SpeedSizes {
   int64_t bf16_side = 0, fp32_side = 0, array_elements = 0;
 };
 SpeedSizes speed_sizes(const c10::Device& device);
 
-// Takes some seconds, and three arrays of the device's memory. Rates are means of about 0.2 s of calls after one that
-// is not counted; bytes are counted as BabelStream does (dot, copy and scale two arrays, add and triad three).
-//   with_peer  also copies to the next GPU that this process sees
+// Takes some seconds, and three arrays of the device's memory. Rates are means over about 0.2 s of calls after a
+// warm-up call; bytes as BabelStream counts them (dot, copy and scale two arrays, add and triad three).
+//   with_peer  also copies to the next GPU visible to this process
 std::vector<SpeedRow> measure_speeds(const c10::Device& device, const SpeedSizes& sizes, bool with_peer);
 
-// Fills in what the kind should reach.
 void add_expected(std::vector<SpeedRow>& rows, const ExpectedSpeeds& expected);
 
-// The all_reduce of the largest message as a row: its expected speed is that of eight ranks on one machine.
+// The largest message's all_reduce; its expected speed is that of eight ranks on one machine.
 std::optional<SpeedRow> all_reduce_row(std::span<const Bandwidth> bandwidth, int world_size, int local_world_size,
                                        const std::optional<ExpectedSpeeds>& expected);
 
-// Topic "speed": one finding for each row; a warning for what stays below what the kind should reach.
+// Topic "speed": a finding per row; a warning if below the expected speed.
 Findings check_speeds(std::span<const SpeedRow> rows);
 
-// "device" is what the table is of: "GPU 0, MI300X".
+// device  for the title: "GPU 0, MI300X"
 std::string speeds_text(std::span<const SpeedRow> rows, std::string_view device);
 
 }  // namespace megalith

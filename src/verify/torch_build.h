@@ -1,4 +1,4 @@
-// The LibTorch that this program was compiled against, and the one that the system loaded: they may differ.
+// The compiled-against and the loaded LibTorch, which may differ.
 #pragma once
 
 #include <string>
@@ -9,21 +9,20 @@
 namespace megalith {
 
 struct TorchBuild {
-  std::string compiled;  // version of the headers: "2.13.0"
-  std::string loaded;    // of the library; empty when it does not tell
-  std::string flavour;   // of the library: "CPU", "CUDA", "ROCm"
-  std::string compiler;  // of the library: "GCC 13.3"
-  std::string kernels;   // which of the CPU's instruction sets ATen uses: "AVX512"
+  std::string compiled;  // headers: "2.13.0"
+  std::string loaded;    // empty if unknown
+  std::string flavour;   // loaded: "CPU", "CUDA", "ROCm"
+  std::string compiler;  // loaded: "GCC 13.3"
+  std::string kernels;   // ATen's CPU instruction set: "AVX512"
   bool has_gloo = false, has_nccl = false;
 };
 
-// Reads the text of at::show_config(); `compiled` is left empty.
+// Parses at::show_config(); `compiled` is left empty.
 TorchBuild parse_torch_config(std::string_view text);
 
-// The build that this process has loaded.
 TorchBuild torch_build();
 
-// Oldest and newest version that Megalith is tested with: "2.11", "2.13".
+// The range of tested versions.
 inline constexpr std::string_view kOldestTorch = "2.11", kNewestTorch = "2.13";
 
 Findings check_torch(const TorchBuild& build);

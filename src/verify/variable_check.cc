@@ -1,5 +1,5 @@
-// See variable_check.h. Sources: NCCL's manual, "Environment Variables"; PyTorch's notes "CUDA Environment Variables"
-// and "CUDA semantics"; ROCm's "HIP environment variables"; the recipes of Primus and ROCm's Megatron-LM.
+// Sources: NCCL's manual, "Environment Variables"; PyTorch's notes "CUDA Environment Variables" and "CUDA semantics";
+// ROCm's "HIP environment variables"; the recipes of Primus and ROCm's Megatron-LM.
 #include "verify/variable_check.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ bool is_switched_on(std::string_view value) {
 struct KnownSwitch {
   std::string_view name;
   FindingLevel level;
-  std::string_view effect;  // when it is on
+  std::string_view effect;  // when on
 };
 
 constexpr KnownSwitch kSwitches[] = {
@@ -40,7 +40,7 @@ constexpr KnownSwitch kSwitches[] = {
     {"TORCH_NCCL_DESYNC_DEBUG", FindingLevel::kNote, "every collective is noted, which costs time"},
 };
 
-// Named when they are set; what they do depends on the value.
+// Listed if set; the effect depends on the value.
 constexpr std::array kListed = std::to_array<std::string_view>({"CUDA_VISIBLE_DEVICES",
                                                                 "HIP_VISIBLE_DEVICES",
                                                                 "ROCR_VISIBLE_DEVICES",
@@ -85,7 +85,7 @@ constexpr std::array kListed = std::to_array<std::string_view>({"CUDA_VISIBLE_DE
                                                                 "LD_PRELOAD",
                                                                 "TMPDIR"});
 
-// What changes a library's numbers, or what it says to other ranks.
+// Changes a library's numbers or protocol.
 constexpr std::string_view kShared =
     "CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE NVIDIA_TF32_OVERRIDE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE "
     "TORCH_BLAS_PREFER_CUBLASLT TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED "

@@ -1,4 +1,4 @@
-// Environment variables that the libraries below us read, and how those that are set affect a run.
+// Environment variables of the underlying libraries, and their effect on a run.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace megalith {
 
-// Variables that change a library's numbers, or what it says to other ranks: they must be the same for all. Those about
-// the devices, interfaces, threads and files of one machine are not among them.
+// Variables that change a library's numbers or protocol, so they must agree on all ranks; not those on one machine's
+// devices, interfaces, threads or files.
 std::vector<std::string> shared_variables();
 
-// Findings of the topic "environment": variables that slow or hinder a run as warnings, those worth knowing as notes,
-// and a list of the other known ones that are set.
+// Topic "environment": harmful variables as warnings, notable ones as notes, and a list of other known ones that are
+// set.
 //   usable_cores  of this machine
-//   has_amd_gpus  whether ROCm's variables count
+//   has_amd_gpus  ROCm's variables count
 Findings check_variables(const EnvironmentMap& environment, const MachineUse& use, int usable_cores, bool has_amd_gpus);
 
 }  // namespace megalith

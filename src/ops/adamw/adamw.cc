@@ -1,4 +1,4 @@
-// On the CPU all shards are cut into pieces of one size for the threads; a GPU takes them whole.
+// The CPU cuts all shards into pieces of one size for its threads; a GPU takes them whole.
 #include "ops/adamw/adamw.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@
 namespace megalith::ops {
 namespace {
 
-// What the shard's sizes and device are those of.
+// The tensor that gives the shard's sizes and device.
 Argument weight_of(const AdamwShard& shard) {
   return shard.master.defined() ? Argument{"master", shard.master} : Argument{"model", shard.model};
 }
@@ -75,7 +75,6 @@ void check_shard(const AdamwShard& shard, const at::Tensor& grad_scale) {
   check_devices(op, {weight, {"grad_scale", grad_scale}});
 }
 
-// The tensors seen as one run of elements each, so that shapes need not agree.
 AdamwShard flat(const AdamwShard& shard) {
   AdamwShard result = shard;
   for (at::Tensor AdamwShard::*tensor : {&AdamwShard::model, &AdamwShard::master, &AdamwShard::remainder,
@@ -112,7 +111,6 @@ AdamwPiece piece_of(const AdamwShard& shard, int64_t first, int64_t count) {
 
 constexpr int64_t kAdamwPieceElements = 1 << 16;
 
-// To read a number on the CPU is no wait.
 void adamw_on_cpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options,
                   const AdamwDecision& decision) {
   if (decision.is_made.defined() && !decision.is_made.item<bool>()) return;
@@ -135,7 +133,6 @@ void adamw_on_cpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& s
 }
 
 constexpr AdamwTable kAdamwCpu{.step = adamw_on_cpu};
-// Tensors without storage have nothing to update.
 constexpr AdamwTable kAdamwMeta{
     .step = [](const at::Tensor&, const std::vector<AdamwShard>&, const AdamwOptions&, const AdamwDecision&) {}};
 

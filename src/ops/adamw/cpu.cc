@@ -1,6 +1,5 @@
-// AdamW in one pass: every state is read and written once, so the step runs at the speed of memory. What is not kept as
-// fp32 masters and nearest moments is taken apart into fp32 and put together again a few hundred elements at a time,
-// which stay in the first cache.
+// One pass over memory. Narrow states are converted to fp32 and back a few hundred elements at a time, which stay in
+// the first cache.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -16,14 +15,14 @@ namespace {
 
 template <typename Model, typename Moment>
 void update(const AdamwPiece& piece, const AdamwStep& step) {
-  using W = Wide<Moment>;  // of master and grad
+  using W = Wide<Moment>;
   using L = Lanes<Moment>;
   auto* model = static_cast<Model*>(piece.model);
   auto* master = static_cast<W*>(piece.master);
   const auto* grad = static_cast<const W*>(piece.grad);
   auto* exp_avg = static_cast<Moment*>(piece.exp_avg);
   auto* exp_avg_sq = static_cast<Moment*>(piece.exp_avg_sq);
-  // Scalars are made in double and rounded once, as torch's are.
+  // Scalars are made in double and rounded once, like torch's.
   const L grad_scale(static_cast<W>(step.grad_scale)), decay(static_cast<W>(1 - piece.lr * piece.weight_decay));
   const L new1(static_cast<W>(1 - step.beta1)), old2(static_cast<W>(step.beta2)), new2(static_cast<W>(1 - step.beta2));
   const L root2(static_cast<W>(std::sqrt(step.correction2))), eps(static_cast<W>(step.eps));
@@ -48,7 +47,7 @@ constexpr uint32_t kSignBit = 0x80000000, kInfinityBits = 0x7F800000;
 inline uint32_t float_bits(float value) { return std::bit_cast<uint32_t>(value); }
 inline float from_bf16_bits(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// A number that is added below a bf16's last bit before the rest is cut off: rounds to nearest, ties to even.
+// Added before truncation, it rounds to nearest, ties to even.
 inline uint32_t half_of(uint32_t bits) { return 0x7FFF + ((bits >> 16) & 1); }
 inline uint16_t narrowed(uint32_t bits, uint32_t addend) {
   return (bits & ~kSignBit) > kInfinityBits ? uint16_t{0x7FC0} : static_cast<uint16_t>((bits + addend) >> 16);
@@ -56,14 +55,14 @@ inline uint16_t narrowed(uint32_t bits, uint32_t addend) {
 
 constexpr int64_t kAdamwChunk = 256;
 
-// The random bits of a chunk's elements: 32 and 16 of the two words that an element has.
+// A chunk's random bits: 32 and 16 of an element's two words.
 struct Draws {
   uint32_t first[kAdamwChunk], second[kAdamwChunk];
 };
 
 constexpr int kDrawnBlocks = 64;
 
-// Elements [from, from + count) in a row of neighbours: two have a block of Philox.
+// Neighbouring elements [from, from + count) share a Philox block in pairs.
 void draw_neighbours(uint64_t key, uint64_t number, int64_t from, int64_t count, uint32_t* first, uint32_t* second) {
   uint64_t low[kDrawnBlocks], high[kDrawnBlocks];
   uint32_t words[4][kDrawnBlocks];
@@ -80,7 +79,7 @@ void draw_neighbours(uint64_t key, uint64_t number, int64_t from, int64_t count,
   }
 }
 
-// Elements that lie `stride` apart: each has a block of its own.
+// Elements `stride` apart have a block each.
 void draw_apart(uint64_t key, uint64_t number, int64_t from, int64_t stride, int64_t count, uint32_t* first,
                 uint32_t* second) {
   uint64_t low[kDrawnBlocks], high[kDrawnBlocks];
@@ -97,7 +96,6 @@ void draw_apart(uint64_t key, uint64_t number, int64_t from, int64_t stride, int
   }
 }
 
-// What the elements [from, from + count) of the shard draw.
 void draw(const DrawnRun& run, uint64_t number, int64_t from, int64_t count, Draws& draws) {
   for (int64_t done = 0; done < count;) {
     const int64_t row = (from + done) / run.columns, column = (from + done) % run.columns;
@@ -112,7 +110,6 @@ void draw(const DrawnRun& run, uint64_t number, int64_t from, int64_t count, Dra
   }
 }
 
-// The states of a chunk in fp32, and back.
 struct WideChunk {
   float master[kAdamwChunk], exp_avg[kAdamwChunk], exp_avg_sq[kAdamwChunk];
 };
@@ -127,7 +124,7 @@ void load_moments(const AdamwPiece& piece, int64_t count, WideChunk& wide) {
   }
 }
 
-// After load_moments: exp_avg_sq has the mark of a tie, which it loses here.
+// After load_moments: reads and clears the tie's mark in exp_avg_sq.
 void load_remainders(const AdamwPiece& piece, int64_t count, WideChunk& wide) {
   const auto* weight = static_cast<const uint16_t*>(piece.model);
   const auto* remainder = static_cast<const int16_t*>(piece.master);
@@ -182,7 +179,6 @@ void store_moments(const AdamwPiece& piece, int64_t count, const WideChunk& wide
   }
 }
 
-// The elements [from, from + count) of a piece, as one of its own.
 AdamwPiece chunk_of(const AdamwPiece& piece, int64_t from, int64_t count) {
   const auto size_of = [](Dtype dtype) -> int64_t { return dtype == Dtype::kFloat32 ? 4 : 2; };
   const auto moved = [&](auto* p, int64_t size) -> decltype(p) {

@@ -1,6 +1,5 @@
-// AdamW over many shards on a GPU: every state is read and written once. Each launch takes a table of shards of one
-// combination of dtypes as its argument, so nothing is copied to the device; what only the device knows (the factor of
-// the gradients, the number of the step, whether it is made) is read there.
+// Every state is read and written once. A launch takes a table of shards of equal dtypes as its argument, so nothing is
+// copied to the device; what only the device knows (gradient factor, step number, decision) is read there.
 #include <cmath>
 
 #include "ops/adamw/kernel.h"
@@ -12,9 +11,9 @@ namespace megalith::ops::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kPieceElements = 1 << 14;  // of a block of threads
+constexpr int64_t kPieceElements = 1 << 14;
 
-// What is left of a master beside a bf16 weight, as types: kernels are named by them in tables and profiles.
+// The forms of a master beside a bf16 weight, as types that name kernels in tables and profiles.
 struct WholeMaster {};
 struct RemainderMaster {};
 struct NoMaster {};
@@ -30,7 +29,7 @@ struct DrawnShardEntry : ShardEntry {
   DrawnRun drawn;
 };
 
-// All that a launch may have as arguments is 4 KiB.
+// A launch's arguments are limited to 4 KiB.
 template <bool kIsStochastic>
 struct ShardTable {
   static constexpr int kMostShards = kIsStochastic ? 34 : 50;
@@ -43,7 +42,7 @@ struct ShardTable {
 };
 static_assert(sizeof(ShardTable<false>) <= 4000 && sizeof(ShardTable<true>) <= 4000);
 
-// scalars: the factor of the gradients, 1 - beta1^t, the root of 1 - beta2^t, and t.
+// scalars: the gradients' factor, 1 - beta1^t, sqrt(1 - beta2^t), and t.
 __global__ void make_scalars(AdamwStep a) {
   const double step = a.step != nullptr ? *a.step : a.host_step;
   a.scratch[0] =
@@ -56,7 +55,7 @@ __global__ void make_scalars(AdamwStep a) {
 __device__ inline float add_product(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double add_product(double a, double b, double c) { return fma(a, b, c); }
 
-// Made in double and rounded once, as torch's are.
+// Made in double and rounded once, like torch's.
 template <typename W>
 struct Factors {
   W grad_scale, decay, new1, old2, new2, root2, eps, step_size;
@@ -71,7 +70,7 @@ struct Pointers {
   Moment *exp_avg, *exp_avg_sq;
 };
 
-// The random bits of an element: 16 for the weight, 16 for exp_avg, 16 for exp_avg_sq.
+// 16 random bits each for the weight, exp_avg and exp_avg_sq.
 struct ElementDraws {
   uint32_t first, second;
 
@@ -81,12 +80,11 @@ struct ElementDraws {
 };
 
 __device__ inline int64_t drawn_element(const DrawnRun& run, int64_t i) {
-  if (i < run.columns) return run.first + i * run.column_stride;  // without a division
+  if (i < run.columns) return run.first + i * run.column_stride;  // avoids a division
   const int64_t row = i / run.columns;
   return run.first + row * run.row_stride + (i - row * run.columns) * run.column_stride;
 }
 
-// What the elements [i, i + kCount) of the shard draw: a block of Philox has the words of two neighbours.
 template <int kCount>
 __device__ void draw(const DrawnRun& run, uint64_t number, int64_t i, ElementDraws (&draws)[kCount]) {
   PhiloxWords drawn;
@@ -103,8 +101,7 @@ __device__ void draw(const DrawnRun& run, uint64_t number, int64_t i, ElementDra
   }
 }
 
-// To the nearest, or where that is asked for up or down at random: a magnitude goes up when 16 random bits and the 16
-// that are lost exceed what these hold.
+// To nearest, or stochastically: a magnitude goes up if 16 random bits plus the 16 lost ones overflow.
 template <typename T, bool kIsStochastic>
 __device__ T narrowed(Wide<T> value, uint32_t random) {
   if constexpr (kIsStochastic && std::is_same_v<T, BFloat16>) {
@@ -115,8 +112,7 @@ __device__ T narrowed(Wide<T> value, uint32_t random) {
   }
 }
 
-// A master from a weight and the bits that it lacks, and back (narrow_master.h). The sign of exp_avg_sq says of a tie
-// that it lies above the weight.
+// A master from a weight and its missing bits, and back (narrow_master.h). exp_avg_sq's sign marks upper ties.
 __device__ inline float joined(BFloat16 weight, int16_t remainder, bool is_upper_tie) {
   return __uint_as_float((uint32_t{weight.bits} << 16) + static_cast<uint32_t>(int32_t{remainder}) +
                          (is_upper_tie ? 0x10000u : 0u));
@@ -127,7 +123,6 @@ __device__ inline int16_t remainder_of(float master, BFloat16 weight, bool& is_u
   return static_cast<int16_t>(static_cast<uint16_t>(rest));
 }
 
-// Elements [i, i + kCount) of what the pointers point to.
 template <int kCount, bool kIsStochastic, typename Model, typename Moment, typename Master>
 __device__ void update(const Pointers<Model, Moment, Master>& p, const Factors<Wide<Moment>>& f, int64_t i,
                        const ElementDraws (&draws)[kCount]) {
@@ -228,7 +223,6 @@ __global__ void update_shards(ShardTable<kIsStochastic> table) {
   }
 }
 
-// Calls body with what a kernel is compiled for: the types of weight, moments and master, and how bf16 is rounded.
 template <typename Body>
 void with_types(const AdamwPiece& shard, Body&& body) {
   const auto with_rounding = [&](auto model, auto moment, auto master) {
@@ -264,7 +258,7 @@ bool have_same_types(const AdamwPiece& a, const AdamwPiece& b) {
          a.master_form == b.master_form && a.is_stochastic == b.is_stochastic;
 }
 
-// Updates the shards from number `first` on that have the types of that one, in launches of as many as a table takes.
+// Updates the shards from `first` on with that one's types, a table per launch.
 template <typename Model, typename Moment, typename Master, bool kIsStochastic>
 void launch_tables(const AdamwStep& a, int64_t first, Stream queue) {
   using Table = ShardTable<kIsStochastic>;
@@ -294,7 +288,6 @@ void launch_tables(const AdamwStep& a, int64_t first, Stream queue) {
 void adamw(const AdamwStep& a, void* stream) {
   const auto queue = static_cast<Stream>(stream);
   launch("adamw, scalars", make_scalars, 1, 1, 0, queue, a);
-  // A combination of dtypes begins with the first shard that has it.
   for (int64_t i = 0; i < a.num_shards; ++i) {
     bool is_first = true;
     for (int64_t j = 0; j < i; ++j) is_first = is_first && !have_same_types(a.shards[j], a.shards[i]);

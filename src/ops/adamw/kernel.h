@@ -1,4 +1,4 @@
-// What the kernels of adamw_ get. Free of torch's headers.
+// Arguments of adamw_'s kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,31 +8,30 @@
 
 namespace megalith::ops {
 
-// Where the elements of a run lie in the tensor after which random numbers are drawn: element i of the run is element
-// first + (i / columns) * row_stride + (i % columns) * column_stride of it.
+// The place of a run in the tensor that keys random numbers: element i of the run is element first + (i / columns) *
+// row_stride + (i % columns) * column_stride.
 struct DrawnRun {
-  uint64_t key = 0;  // of the tensor's name
+  uint64_t key = 0;
   int64_t first = 0, columns = 1, row_stride = 0, column_stride = 1;
 };
 
-// What there is of a master beside the model's weight (adamw.h).
+// The master beside the model's weight (adamw.h).
 enum class MasterForm { kWhole, kRemainder, kNone };
 
-// A run of elements of one shard.
 struct AdamwPiece {
   Dtype model_dtype, moment_dtype;
   bool is_double;  // master and grad: double, else float
   int64_t count;
-  void* model;   // null when there is no copy beside the master
+  void* model;   // null if the master is the only copy
   void* master;  // kRemainder: int16; kNone: null
   const void* grad;
   void* exp_avg;
   void* exp_avg_sq;
   double lr, weight_decay;
   MasterForm master_form = MasterForm::kWhole;
-  bool is_stochastic = false;  // what is kept in bf16 is rounded at random: drawn by `drawn`, of the whole shard
+  bool is_stochastic = false;  // rounds bf16 states stochastically, by `drawn` of the whole shard
   DrawnRun drawn;
-  int64_t first = 0;  // element of the shard with which the piece begins
+  int64_t first = 0;
 };
 
 namespace cpu {
@@ -46,22 +45,20 @@ MEGALITH_DECLARE_CPU_KERNEL(adamw, (const AdamwPiece* pieces, int64_t num_pieces
 
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 
 inline constexpr int kAdamwScratch = 4;
 
-// The shards are whole. Bytes that must move for each element: 4 for the gradient, read; 4 for the master and 4 or 2
-// for each moment, read and written; 2 or 4 for the model's copy, written. 30 with fp32 moments and a bf16 copy, 22
-// with bf16 moments. Weight and remainder are read and written, 2 each: 20 with bf16 moments, 16 without a master.
+// Whole shards. Bytes moved per element: 30 with fp32 moments and a bf16 copy, 22 with bf16 moments, 20 with a
+// remainder too, 16 without a master.
 struct AdamwStep {
-  const AdamwPiece* shards;  // on the host, which may change them when the call has returned
+  const AdamwPiece* shards;  // on the host; may change once the call has returned
   int64_t num_shards;
   double beta1, beta2, eps;
   const void* grad_scale;  // one float, or double
   bool scale_is_double;
   const double* step;   // null: host_step
-  const bool* is_made;  // null: it is; false changes nothing
+  const bool* is_made;  // null: true; false changes nothing
   double host_step;
   double* scratch;  // (kAdamwScratch), written before it is read
 };

@@ -1,4 +1,3 @@
-// See narrow_master.h.
 #include "ops/adamw/narrow_master.h"
 
 #include <ATen/ATen.h>

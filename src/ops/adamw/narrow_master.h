@@ -1,10 +1,9 @@
 // A master as a bf16 weight and the 16 bits that it lacks, on any device.
 //
-// With the bits of a float as a whole number, remainder = master - (weight << 16), where the weight is the nearest
-// bf16, ties to even. It lies in [-2^15, 2^15], one number more than 16 bits have, and the two ends are the two ties
-// that round to the same even weight: the upper is kept as the lower one, and marked by a negative exp_avg_sq (-0 where
-// that is 0). So every float comes back as it was, zeros, denormal numbers and infinities included, also those that
-// round to an infinite weight; a NaN comes back as some NaN.
+// With a float's bits as an integer, remainder = master - (weight << 16), the weight being the nearest bf16, ties to
+// even. It is in [-2^15, 2^15], one number too many: both ends are ties that round to the same even weight. The upper
+// is stored as the lower and marked by a negative exp_avg_sq (-0 for 0). So every float survives, also zeros,
+// denormals, infinities and those that round to an infinite weight; a NaN stays some NaN.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,13 +1,13 @@
-// Attention backward: for a block of 64 queries and a chunk of up to 256 keys
+// Attention backward, for a block of 64 queries and a chunk of up to 256 keys:
 //
 //   S^T = K Q^T,  P^T = exp(scale S^T - lse),  dV += P^T dO,  dP^T = V dO^T,  dS^T = P^T (dP^T - delta)
 //   dK += scale dS^T Q,  dQ^T += scale K^T dS^T,  with delta = dO . out of each query
 //
-// A row holds 64 queries, so lse and delta are vectors along the lanes, and nothing is transposed inside the loop.
+// A row holds 64 queries, so lse and delta are vectors along the lanes, and the loop transposes nothing.
 //
-// A task is a (sequence, KV head): dK and dV stay in fp32 over its query heads. Where there are fewer of these than
-// threads, keys and queries are done apart (seven products instead of five). Both ways add the same numbers in the same
-// order: dQ over chunks of keys, dK and dV over heads and query blocks.
+// A task is a (sequence, KV head): dK and dV stay in fp32 over its query heads. With fewer of these than threads, keys
+// and queries are done separately (seven products instead of five). Both ways add the same numbers in the same order:
+// dQ over chunks of keys, dK and dV over heads and query blocks.
 #include <cmath>
 #include <limits>
 
@@ -23,7 +23,7 @@ inline int64_t rows_of(int64_t total, int64_t first, int64_t block) {
   return total - first < block ? total - first : block;
 }
 
-// Operands and products of one thread. Scores and their gradients are (keys of the chunk, 64 queries).
+// One thread's operands and products. Scores and their gradients are (keys of the chunk, 64 queries).
 class TileBackward {
  public:
   using T = c10::BFloat16;
@@ -46,7 +46,7 @@ class TileBackward {
   int64_t d_stride() const { return d_; }
   int64_t dv_stride() const { return dv_; }
 
-  // K (rows, d) and V (rows, dv) as left operands of S^T and dP^T; K^T of each chunk as that of dQ^T.
+  // K (rows, d) and V (rows, dv), left operands of S^T and dP^T; K^T of each chunk, that of dQ^T.
   void pack(const AttentionCall& call, int64_t b, int64_t g, int64_t chunk, Element* packed) {
     const int64_t first = chunk * kBackwardChunk, count = rows_of(call.sk, first, kBackwardChunk);
     uint16_t* keys = packed + first * d_;
@@ -76,7 +76,7 @@ class TileBackward {
     tile_product(count, kQueryBlock, dv_, values_ + key * dv_, dv_, dout_t_, kQueryBlock, gradients, kQueryBlock,
                  false);
   }
-  // Powers of two: the factor is merged into the scale.
+  // Base 2: the factor is merged into the scale.
   static constexpr float kBase = kLog2E;
   static Lanes<T> power(const Lanes<T>& x) { return exp2_lanes(x); }
   void set(int64_t row, int64_t lane, const Lanes<T>& p, const Lanes<T>& ds) {
@@ -338,7 +338,7 @@ class Backward {
     }
   }
 
-  // P^T and dS^T of the block at hand against what it sees of a chunk: keys_ keys from the one returned; -1: none.
+  // P^T and dS^T of the current block and chunk, for keys_ keys from the one returned; -1: none.
   int64_t compute_chunk(int64_t chunk, bool keeps_wide) {
     const PanelRange range = seen_panels(call_, b_, i_, chunk * kPanelsPerChunk, (chunk + 1) * kPanelsPerChunk);
     if (range.begin >= range.end) return -1;
@@ -373,7 +373,7 @@ class Backward {
         }
         Lanes<T> ds = p * (dp - delta[x]);
         if (call_.softcap > 0) {
-          // d tanh(x) = 1 - tanh(x)^2; what is masked has p = 0, and its -inf must not make a NaN of it.
+          // d tanh(x) = 1 - tanh(x)^2; masked scores have p = 0, and their -inf must not become NaN.
           const Lanes<T> bent = at::vec::maximum(score, lowest) / lowest;
           ds = ds * (one - bent * bent);
         }
@@ -410,13 +410,11 @@ class Backward {
   Scratch scratch_;
   Products products_;
   W *scores_, *gradients_, *factors_ = nullptr, *dk_ = nullptr, *dv_ = nullptr;
-  // The block of queries at hand, and the number of keys of the chunk at hand.
   int64_t b_ = 0, h_ = 0, i_ = 0, q0_ = 0, rows_ = 0, keys_ = 0;
   QueryLanes lanes_;
   W lse_[kQueryBlock], delta_[kQueryBlock];
 };
 
-// body(Backward<…>) for the arithmetic of this call.
 template <typename Body>
 void with_backward(const AttentionCall& call, Body&& body) {
   if (call.uses_tiles) {

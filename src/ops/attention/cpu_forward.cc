@@ -1,7 +1,7 @@
 // Attention forward: a block of 64 queries walks over the keys in chunks of up to 512 with a running maximum and sum.
 //
-// With one chunk (a sequence of at most 512) nothing is ever rescaled. P is rounded to bf16 before P V, as in every
-// flash kernel; sums and lse are of the unrounded values.
+// With one chunk (at most 512 keys) nothing is rescaled. P is rounded to bf16 before P V, as in every flash kernel;
+// sums and lse use unrounded values.
 #include <cmath>
 #include <limits>
 
@@ -11,12 +11,11 @@
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
 
-// Operands and products of one thread. `keys` and `values` are those of the (b, g) at hand.
 class TileForward {
  public:
   using T = c10::BFloat16;
   using Element = uint16_t;
-  static constexpr int64_t kScoreStride = kForwardChunk + 16;  // no power of two, for the cache's sets
+  static constexpr int64_t kScoreStride = kForwardChunk + 16;  // not a power of two, for the cache's sets
   static constexpr int64_t kProbabilityStride = kForwardChunk + 32;
 
   TileForward(const AttentionCall& call, Scratch& scratch)
@@ -59,7 +58,7 @@ class TileForward {
     store_bf16(probabilities_ + row * kProbabilityStride + column, p);
   }
   void clear_probability(int64_t row, int64_t column) { probabilities_[row * kProbabilityStride + column] = 0; }
-  // Powers of two: the factor is merged into the scale.
+  // Base 2: the factor is merged into the scale.
   static constexpr float kBase = kLog2E;
   static Lanes<T> power(const Lanes<T>& x) { return exp2_lanes(x); }
   void add_values(int64_t first_panel, int64_t count, float* out, bool accumulate) {
@@ -175,7 +174,7 @@ class Forward {
 
  private:
   static constexpr W kInfinity = std::numeric_limits<W>::infinity();
-  static constexpr int64_t kPerPanel = kKeyPanel / kLanes<T>;  // registers in a panel's row
+  static constexpr int64_t kPerPanel = kKeyPanel / kLanes<T>;
 
   Element* shared(int64_t unit) const {
     return reinterpret_cast<Element*>(static_cast<char*>(call_.packed) + unit * packed_forward_bytes(call_));
@@ -214,7 +213,7 @@ class Forward {
     store_block(b, h, q0, rows, is_first);
   }
 
-  // Probabilities of one row against the running maximum; scales what was summed before when the maximum grew.
+  // Probabilities of one row against the running maximum; rescales earlier sums if it grew.
   void softmax_row(int64_t row, int64_t panels, bool is_first) {
     const W* s = products_.scores() + row * Products::kScoreStride;
     const auto scale = static_cast<W>(call_.softmax_scale());
@@ -230,7 +229,7 @@ class Forward {
     const W highest = here > max_[row] || here != here ? here : max_[row];  // NaN passes on
 
     const bool sees_none = highest == -kInfinity;
-    // exp(-inf - 0) = 0 where exp(-inf + inf) would be NaN.
+    // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
     const Lanes<T> shift(sees_none ? W(0) : highest * Products::kBase), factor(scale * Products::kBase);
     Lanes<T> sums[kPerPanel];
     for (auto& x : sums) x = Lanes<T>(0);
@@ -257,7 +256,7 @@ class Forward {
     max_[row] = highest;
   }
 
-  // Clears what is dropped; what is kept grows by 1 / (1 - p) when the block is stored.
+  // Clears dropped elements; kept ones are scaled by 1 / (1 - p) when the block is stored.
   void drop(int64_t b, int64_t h, int64_t q0, int64_t rows, int64_t first_panel, int64_t count) {
     for (int64_t p = 0; p < count; ++p) {
       fill_dropout_factors<W>(call_, b, h, q0, rows, first_panel + p, factors_);
@@ -290,7 +289,6 @@ class Forward {
   W max_[kQueryBlock], sum_[kQueryBlock];
 };
 
-// body(Forward<…>) for the arithmetic of this call.
 template <typename Body>
 void with_forward(const AttentionCall& call, Body&& body) {
   if (call.uses_tiles) {

@@ -1,6 +1,6 @@
-// The mask inside attention's kernels: which panels of keys a block of queries sees at all, and the element-wise
-// conditions, bias and dropout inside a panel. Scores come in two forms: rows of queries (forward) and rows of keys
-// (backward, where a row of 64 queries fills whole registers).
+// Masks inside attention's kernels: panels that a block of queries sees at all, and elementwise conditions, bias and
+// dropout within a panel. Scores are rows of queries (forward) or rows of keys (backward, where 64 queries fill whole
+// registers).
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace megalith::ops::cpu::CPU_CAPABILITY {
 
 enum class Sees { kNothing, kPartly, kAll };
 
-// What the queries of block `i` see of panel `p` of sequence `b`.
+// How much the queries of block `i` see of panel `p` of sequence `b`.
 inline Sees seen(const AttentionCall& call, int64_t b, int64_t i, int64_t p) {
   const MaskExtent& query = call.query_extents[b * call.num_query_blocks() + i];
   const MaskExtent& key = call.key_extents[b * call.num_key_panels() + p];
@@ -39,7 +39,7 @@ inline Sees seen(const AttentionCall& call, int64_t b, int64_t i, int64_t p) {
   return all ? Sees::kAll : Sees::kPartly;
 }
 
-// The panels of [begin, end) between the first and the last that block `i` sees; empty when it sees none.
+// The panels of [begin, end) from the first to the last that block `i` sees; may be empty.
 struct PanelRange {
   int64_t begin, end;
 };
@@ -50,7 +50,6 @@ inline PanelRange seen_panels(const AttentionCall& call, int64_t b, int64_t i, i
   return {begin, end};
 }
 
-// The lowest and the highest key position that a query may see.
 struct PositionRange {
   int32_t low, high;
 };
@@ -67,8 +66,8 @@ inline const T* bias_row(const AttentionCall& call, int64_t b, int64_t h, int64_
          query * call.bias_row_stride + key;
 }
 
-// Scores of `rows` queries from row `q0` against one panel, a row a query: adds the bias to the scaled scores (only
-// when there is one: without, they stay unscaled), and sets what the mask forbids to -inf.
+// Scores of `rows` queries from row `q0` against one panel, a row per query: adds the bias to the scaled scores
+// (without a bias they stay unscaled), and sets masked ones to -inf.
 template <typename T>
 inline void mask_query_rows(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows, int64_t panel,
                             Wide<T>* scores, int64_t stride) {
@@ -99,7 +98,7 @@ inline void mask_query_rows(const AttentionCall& call, int64_t b, int64_t h, int
   }
 }
 
-// `count` scores, each scaled and capped where it stands: softcap * tanh(scale * s / softcap).
+// Scales and caps `count` scores in place: softcap * tanh(scale * s / softcap).
 template <typename T>
 inline void cap_scores(const AttentionCall& call, int64_t count, Wide<T>* scores) {
   const Lanes<T> factor(static_cast<Wide<T>>(call.scale / call.softcap)), cap(static_cast<Wide<T>>(call.softcap));
@@ -108,7 +107,7 @@ inline void cap_scores(const AttentionCall& call, int64_t count, Wide<T>* scores
   }
 }
 
-// What the backward kernels need of a query block's mask, a lane a query.
+// A query block's mask for backward, a lane per query.
 struct QueryLanes {
   int32_t low[kQueryBlock], high[kQueryBlock], document[kQueryBlock];
 };
@@ -121,7 +120,7 @@ inline void fill_query_lanes(const AttentionCall& call, int64_t b, int64_t q0, Q
   }
 }
 
-// The same as mask_query_rows with a row a key: scores (64 keys, 64 queries), contiguous.
+// mask_query_rows with a row per key: scores (64 keys, 64 queries), contiguous.
 template <typename T>
 inline void mask_key_rows(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows, int64_t panel,
                           const QueryLanes& lanes, Wide<T>* scores) {
@@ -151,8 +150,8 @@ inline void mask_key_rows(const AttentionCall& call, int64_t b, int64_t h, int64
   }
 }
 
-// Dropout's factors, 0 or 1 / (1 - p), of a panel of keys and a block of queries: (64 keys, 64 queries).
-// Keys whose positions share a block of four elements share one call of Philox.
+// Dropout factors, 0 or 1 / (1 - p), of a panel and a block of queries: (64 keys, 64 queries). Keys whose positions
+// share a block of four share one call of Philox.
 template <typename W>
 inline void fill_dropout_factors(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows,
                                  int64_t panel, W* factors) {

@@ -1,14 +1,14 @@
-// Attention by the vendors' libraries, through the ATen operators that LibTorch builds around them: the calls of
-// plan.h, one by one. Results of several calls on the same queries are merged by their log-sum-exps, gradients are
-// added; both in fp32. The host reads nothing from the device.
+// Attention by vendors' libraries through LibTorch's ATen operators: the calls of plan.h, one by one. Results of
+// several calls on the same queries are merged by log-sum-exp, gradients are added; both in fp32. The host reads
+// nothing.
 //
 //   library  q, k, v, out        log-sum-exp (natural, fp32)        KV heads
 //   flash    (b, s, heads, d)    (b, n, sq); (n, tokens) of a call  fewer than query heads
 //            (tokens, heads, d)  with lengths                       as they are
 //   cuDNN    (b, heads, s, d)    (b, n, sq, 1)                      likewise
 //
-// Flash attention takes values of the width of the keys: the narrower ones get zeros. Source: LibTorch 2.11's
-// declarations; tests hold their text (tests/ops/vendor_schemas_test.cc).
+// Flash attention needs values as wide as keys: narrower ones are zero-padded. Source: LibTorch 2.11's declarations,
+// whose text tests check (tests/ops/vendor_schemas_test.cc).
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
@@ -30,10 +30,10 @@ using at::Tensor;
 
 constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
-// A call, with the lengths of its sequences where the library reads them: (sequences + 1) int32 on the device.
+// A call, with its sequences' lengths if the library reads them: (sequences + 1) int32 on the device.
 struct PlacedCall {
   VendorCall call;
-  Tensor query_begins, key_begins;  // undefined without lengths
+  Tensor query_begins, key_begins;
 };
 
 struct PlacedPlan {
@@ -41,7 +41,7 @@ struct PlacedPlan {
   bool serves = false;
 };
 
-// What a plan depends on within a microbatch, whose documents and lengths are the same for all layers.
+// A plan's inputs within a microbatch, whose documents and lengths are the same for all layers.
 struct PlanKey {
   bool is_causal;
   int64_t window;
@@ -56,7 +56,7 @@ struct PlanKey {
 
 }  // namespace
 
-// Layers ask in turn, and backward from a thread of its own.
+// Thread-safe: backward has a thread of its own.
 class AttentionPlans {
  public:
   template <typename Make>
@@ -123,7 +123,7 @@ Tensor part_of_lse(const Tensor& x, const VendorCall& call) {
   return x.narrow(1, call.rows.first, call.rows.count).narrow(2, call.queries.first, call.queries.count);
 }
 
-// With zeros behind its channels.
+// Zero-pads the channels.
 Tensor widened(const Tensor& x, int64_t width) {
   return x.size(-1) == width ? x : at::constant_pad_nd(x, {0, width - x.size(-1)});
 }
@@ -134,7 +134,6 @@ std::optional<int64_t> bound_of(const VendorCall& call, int64_t bound) {
 
 std::optional<Tensor> if_defined(const Tensor& x) { return x.defined() ? std::optional<Tensor>(x) : std::nullopt; }
 
-// The state of a random number generator, which nobody reads without dropout.
 Tensor unread_state(const Tensor& q, bool is_pair) {
   if (at::Context::hasROCM()) return at::zeros({}, q.options().dtype(at::kLong));
   return at::empty(is_pair ? at::IntArrayRef{2} : at::IntArrayRef{}, q.options().dtype(at::kUInt64));
@@ -185,7 +184,7 @@ std::pair<Tensor, Tensor> cudnn_forward(const PlacedCall& placed, const Operands
 AttentionGradients cudnn_backward(const PlacedCall& placed, const Operands& x, const Tensor& dout, const Tensor& out,
                                   const Tensor& lse) {
   const VendorCall& call = placed.call;
-  const Tensor state = at::empty({}, x.q.options().dtype(at::kLong));  // nobody reads it without dropout
+  const Tensor state = at::empty({}, x.q.options().dtype(at::kLong));
   const auto [dq, dk, dv] = at::_cudnn_attention_backward(
       dout.transpose(1, 2), x.q.transpose(1, 2), x.k.transpose(1, 2), x.v.transpose(1, 2), out.transpose(1, 2),
       lse.transpose(0, 1).contiguous().unsqueeze(-1), state, state, /*attn_bias=*/{}, /*cum_seq_q=*/{},
@@ -209,7 +208,7 @@ Operands operands_of(const VendorCall& call, const Tensor& q, const Tensor& k, c
 
 // ---- All calls ----
 
-// Whether the call's results are those of all queries, and its gradients those of all keys.
+// True if the call's results are those of all queries, and its gradients those of all keys.
 bool is_whole(const PlacedPlan& plan, const Tensor& q, const Tensor& k) {
   if (plan.calls.size() != 1) return false;
   const VendorCall& call = plan.calls[0].call;

@@ -1,7 +1,7 @@
-// What attention's kernels get: pointers, sizes and the mask in the form they read it. Made by cpu/attention.cc.
+// Arguments of attention's CPU kernels. Made by tasks.cc.
 //
-// Queries are taken in blocks and keys in panels of 64. A block of queries meets the keys in chunks, whose borders
-// depend on nothing but the shape: so results are the same for every number of threads.
+// Queries are in blocks and keys in panels of 64. A block meets the keys in chunks whose borders depend only on the
+// shape, so results do not depend on the number of threads.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,6 @@ struct HeadsView {
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
 };
 
-// Bounds over the rows of a query block or the keys of a panel.
 struct MaskExtent {
   int32_t min_position, max_position, min_document, max_document;
 };
@@ -37,17 +36,17 @@ struct AttentionCall {
   HeadsView q, k, v, out;
   void* lse;  // (b, n, sq), wide
 
-  // Positions and documents are padded to whole blocks. key_limits: keys from here on are not seen.
+  // Positions and documents are padded to whole blocks.
   bool is_causal;
   int32_t window;  // 0: none
   const int32_t *query_positions, *key_positions;
-  const int32_t *query_documents, *key_documents;  // (b, padded length); zeros when there are none
-  const int32_t* key_limits;                       // (b)
+  const int32_t *query_documents, *key_documents;  // (b, padded length); zeros if there are none
+  const int32_t* key_limits;                       // (b): keys from here on are not seen
   const MaskExtent *query_extents, *key_extents;   // (b, blocks), (b, panels)
 
-  const void* bias;  // null when there is none
+  const void* bias;  // null: none
   bool is_bias_wide;
-  int64_t bias_batch_stride, bias_head_stride, bias_row_stride;  // 0 where broadcast
+  int64_t bias_batch_stride, bias_head_stride, bias_row_stride;  // 0 if broadcast
 
   double dropout_p;
   uint64_t dropout_key;
@@ -59,17 +58,17 @@ struct AttentionCall {
   void* dbias;  // wide, contiguous, (bias_b, bias_n, sq, sk)
   int64_t bias_b, bias_n;
 
-  // Keys and values in the kernels' own form, shared by all threads; null when each task makes its own.
+  // Keys and values in the kernels' own form, shared by all threads; null if each task makes its own.
   void* packed;
 
-  // The softmax scales the scores, unless that was done before: with a bias or a cap.
+  // Scores with a bias or a cap are scaled before the softmax.
   double softmax_scale() const { return bias == nullptr && softcap == 0 ? scale : 1; }
   int64_t num_query_blocks() const { return (sq + kQueryBlock - 1) / kQueryBlock; }
   int64_t num_key_panels() const { return (sk + kKeyPanel - 1) / kKeyPanel; }
   int64_t num_backward_chunks() const { return (sk + kBackwardChunk - 1) / kBackwardChunk; }
 };
 
-// Each function takes tasks from the counter until none is left; one call a thread. What a task is:
+// Each thread calls once and takes tasks from the counter until none is left. Tasks:
 //   pack      (b, g, panel) forward, (b, g, chunk) backward: writes `packed`
 //   forward   (b, g) without `packed`, (b, n, query block) with it
 //   backward  (b, g): dq, dk, dv
@@ -91,7 +90,7 @@ inline int64_t element_bytes(const AttentionCall& call) {
 inline int64_t packed_forward_bytes(const AttentionCall& call) {
   return call.num_key_panels() * kKeyPanel * (padded(call.d, 32) + padded(call.dv, 32)) * element_bytes(call);
 }
-// Distance of the rows of K^T; no power of two, or they would share a few sets of the cache.
+// Distance of K^T's rows; not a power of two, or they would share a few sets of the cache.
 inline constexpr int64_t kTransposedStride = kBackwardChunk + 32;
 inline int64_t packed_backward_bytes(const AttentionCall& call) {
   const int64_t rows = call.num_backward_chunks() * kBackwardChunk;

@@ -1,4 +1,4 @@
-// Which of the vendors' libraries may compute attention on a GPU.
+// The vendors' libraries that may compute attention on a GPU.
 #pragma once
 
 #include <utility>
@@ -10,22 +10,22 @@ namespace megalith::ops {
 
 enum class AttentionLibrary {
   kCudnn,  // NVIDIA's, through ATen
-  kFlash,  // flash attention inside LibTorch: its own on NVIDIA's chips, AOTriton or Composable Kernel on AMD's
+  kFlash,  // LibTorch's flash attention: its own on NVIDIA's chips, AOTriton or Composable Kernel on AMD's
 };
 
 // "cuDNN", "flash attention"
 const char* name_of(AttentionLibrary library);
 
-// The first that takes a call computes it. With none of them the reference does.
+// The first that supports a call computes it; otherwise the reference does.
 using AttentionLibraries = std::vector<AttentionLibrary>;
 
-// How attention is computed; Kernels by themselves mean flash attention on a GPU, which takes most masks.
+// Kernels by themselves mean flash attention on a GPU, which supports most masks.
 struct AttentionKernels {
   Kernels kernels = Kernels::kFused;
   AttentionLibraries libraries = {AttentionLibrary::kFlash};
 
   AttentionKernels() = default;
-  AttentionKernels(Kernels kernels) : kernels(kernels) {}  // NOLINT: callers that have nothing to say of libraries
+  AttentionKernels(Kernels kernels) : kernels(kernels) {}  // NOLINT: for callers without a choice of libraries
   AttentionKernels(Kernels kernels, AttentionLibraries libraries) : kernels(kernels), libraries(std::move(libraries)) {}
 };
 

@@ -1,7 +1,5 @@
-// What the host knows of a mask's tensors without reading them. On a GPU it decides which calls compute attention
-// (plan.h): nothing is read from the device for it.
-//
-// All of it is told in positions, so a part of a sequence has the same documents as the whole.
+// The host's knowledge of a mask's tensors. On a GPU it decides which calls compute attention (plan.h), without reading
+// from the device. In positions, so a part of a sequence has the same documents as the whole.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +19,14 @@ struct PositionRun {
 };
 
 struct MaskRuns {
-  // What query_positions and key_positions hold, the same for all rows; empty: not known, or the tensor is not there.
+  // The contents of query_positions and key_positions, the same for all rows; empty: unknown, or no tensor.
   std::vector<PositionRun> queries, keys;
-  // For each row, the positions where its documents begin, ascending. A document ends where the next begins. Empty: not
-  // known, or the mask has no documents.
+  // For each row, ascending positions where documents begin (and the previous ones end). Empty: unknown, or no
+  // documents.
   std::vector<std::vector<int64_t>> documents;
-  // For each row, the position from which on its keys are padding. Empty: not known, or there is no padding.
+  // For each row, the position from which on its keys are padding. Empty: unknown, or no padding.
   std::vector<int64_t> lengths;
-  // The plans that were made for masks of one microbatch, which its layers share; null: each call makes its own.
+  // Plans for masks of one microbatch, shared by its layers; null: each call makes its own.
   std::shared_ptr<AttentionPlans> plans;
 };
 

@@ -1,4 +1,3 @@
-// See plan.h.
 #include "ops/attention/plan.h"
 
 #include <fmt/format.h>
@@ -27,7 +26,7 @@ bool ascends(const std::vector<PositionRun>& runs) {
   return true;
 }
 
-// ---- Which keys each query of a row sees ----
+// ---- Keys seen by each query of a row ----
 
 // A row's mask: the bounds of the keys that a query at a position sees, as indices.
 class RowMask {
@@ -51,10 +50,10 @@ class RowMask {
     return keys_before(end);
   }
 
-  // Where the position's document begins; the same for all without documents.
+  // The beginning of the position's document; one for all without documents.
   int64_t document_of(int64_t position) const { return documents_ == nullptr ? 0 : document(position).first; }
 
-  // Positions of queries between which low() and high() may begin or cease to move with the position.
+  // Query positions at which low() and high() may start or stop moving with the position.
   std::vector<int64_t> turns() const {
     std::vector<int64_t> edges;
     for (const PositionRun& run : form_.runs.keys) edges.insert(edges.end(), {run.first, run.end()});
@@ -73,7 +72,6 @@ class RowMask {
   }
 
  private:
-  // Where the document of a position begins and ends.
   std::pair<int64_t, int64_t> document(int64_t position) const {
     const auto next = std::upper_bound(documents_->begin(), documents_->end(), position);
     MEGALITH_CHECK(next != documents_->begin(), "position {} lies before the first document", position);
@@ -92,20 +90,20 @@ class RowMask {
   int64_t length_ = kNoEnd;
 };
 
-// What the ends of the seen keys do from each query to the next one.
+// How the ends of the seen keys change from each query to the next.
 struct Steps {
   bool has_rest = false, has_move = false;
 };
 
-// Neighbouring queries of a row that one call can take, and which keys they see.
+// Neighbouring queries of a row for one call, and the keys they see.
 struct Segment {
   int64_t document, first_query, num_queries;
   int64_t first_low, last_low, first_high, last_high;
   Steps low, high;
 };
 
-// Adds a step of one end. In a window an end may rest before it moves, or after: a library's window stops at the edges
-// of the call's keys. Without one a call is whole or causal, which libraries do faster.
+// Adds a step of one end. With a window an end may rest before it moves, or after, as a library's window stops at the
+// edges of the call's keys. Without one a call is whole or causal, which is faster.
 bool add_step(Steps& steps, int64_t step, bool may_turn, bool rests_first) {
   if (step != 0 && step != 1) return false;
   const bool is_move = step == 1, other = is_move ? steps.has_rest : steps.has_move;
@@ -114,7 +112,7 @@ bool add_step(Steps& steps, int64_t step, bool may_turn, bool rests_first) {
   return true;
 }
 
-// Both, when one call can take both.
+// Merges the two if one call can take both.
 bool append(Segment& to, const Segment& more, bool may_turn) {
   if (to.document != more.document || to.first_query + to.num_queries != more.first_query) return false;
   Segment both = to;
@@ -160,7 +158,7 @@ std::vector<Segment> segments_of_row(const MaskForm& form, size_t row) {
       const int64_t end = turn == turns.end() ? run.end() : std::min(run.end(), *turn++);
       const Segment next = segment_of(mask, begin_of_run + first - run.first, first, end);
       first = end;
-      if (next.first_low >= next.first_high) continue;  // sees nothing
+      if (next.first_low >= next.first_high) continue;
       if (segments.empty() || !append(segments.back(), next, form.window > 0)) segments.push_back(next);
     }
     begin_of_run += run.count;
@@ -183,8 +181,8 @@ VendorCall call_of(const Segment& segment, const IndexRange& rows) {
   return call;
 }
 
-// With the bounds of the mask, also where they are not felt, in a wide window or with one query: sequences that differ
-// only in that go into one call.
+// Sets the mask's bounds even if ineffective (a wide window, one query), so that sequences that differ only in that
+// share one call.
 VendorCall with_bounds(VendorCall call, const MaskForm& form) {
   if (form.is_causal && call.queries.count == 1) call.right = 0;
   if (form.window == 0) return call;
@@ -193,8 +191,7 @@ VendorCall with_bounds(VendorCall call, const MaskForm& form) {
   return call;
 }
 
-// Calls of single rows over the tokens of all rows, one row behind the other: those that follow one another in both
-// queries and keys are one call with the lengths of each.
+// Calls over single rows, concatenated: those contiguous in both queries and keys merge into one call with lengths.
 void add_to_lengths(std::vector<VendorCall>& calls, VendorCall call, int64_t sq, int64_t sk) {
   call.queries.first += call.rows.first * sq;
   call.keys.first += call.rows.first * sk;
@@ -217,7 +214,7 @@ void add_to_lengths(std::vector<VendorCall>& calls, VendorCall call, int64_t sq,
   calls.push_back(std::move(call));
 }
 
-// cuDNN's causal mask begins at the first query and the first key: keys before a square are a call of their own.
+// cuDNN's causal mask begins at the first query and key: keys before a square are a separate call.
 std::vector<VendorCall> squared(const VendorCall& call) {
   const int64_t before = call.keys.count - call.queries.count;
   if (!call.is_causal() || before == 0) return {call};
@@ -232,7 +229,7 @@ std::vector<VendorCall> squared(const VendorCall& call) {
 
 // ---- Libraries ----
 
-// Channels that a library takes: a multiple of 8, for 16-byte reads.
+// A multiple of 8, for 16-byte reads.
 bool takes_width(int64_t width, int64_t most) { return width > 0 && width % 8 == 0 && width <= most; }
 
 std::string reason_of_shape(const AttentionShape& shape) {
@@ -250,13 +247,13 @@ std::string reason_of_shape(const AttentionShape& shape) {
   return "";
 }
 
-// The calls of a library in the place of one; none when it does not take it.
+// The library's calls that replace `call`; none if unsupported.
 std::vector<VendorCall> calls_by(AttentionLibrary library, VendorCall call, const AttentionShape& shape,
                                  bool has_fixed_shape) {
   call.library = library;
   if (library == AttentionLibrary::kFlash) return {call};
-  // Widths that its backward takes on every chip. It makes a graph for each new shape, which takes up to a second: so
-  // no call whose shape depends on the data. A single query or key is not for it.
+  // Widths whose backward works on every chip. A new shape's graph takes up to a second: so no call whose shape depends
+  // on the data. Single queries or keys are unsupported.
   constexpr int64_t kWidest = 128;
   if (!has_fixed_shape || call.has_lengths() || call.has_window()) return {};
   if (!takes_width(shape.d, kWidest) || !takes_width(shape.dv, kWidest)) return {};

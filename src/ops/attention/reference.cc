@@ -1,5 +1,5 @@
-// Attention by its definition, with the whole score matrix in memory: the oracle of the kernels, and what runs where
-// there is none. Computed in float32, in float64 for fp64 inputs.
+// Attention by its definition, with the whole score matrix: the oracle of the kernels, and the fallback. Computed in
+// float32, float64 for fp64 inputs.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -25,8 +25,8 @@ at::Tensor key_positions_of(const AttentionMask& mask, int64_t sk, const at::Dev
   return at::arange(sk, at::TensorOptions(at::kLong).device(device));
 }
 
-// Rows of one KV head's query heads stand one below the other, so that no key is copied.
-// x (b, n, sq, a) times y (b, g, a, c) -> (b, n, sq, c)
+// Stacks the rows of a KV head's query heads, so that keys are not copied. x (b, n, sq, a) times y (b, g, a, c) -> (b,
+// n, sq, c)
 at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& y) {
   const int64_t b = x.size(0), n = x.size(1), sq = x.size(2), g = y.size(1);
   return at::matmul(x.reshape({b, g, n / g * sq, x.size(3)}), y).view({b, n, sq, y.size(3)});
@@ -38,7 +38,7 @@ at::Tensor grouped_matmul_transposed(const at::Tensor& x, const at::Tensor& y, i
   return at::matmul(x.reshape({b, g, rows, x.size(3)}).transpose(2, 3), y.reshape({b, g, rows, y.size(3)}));
 }
 
-// Which (query, key) pairs the mask allows, without its bias. Bool, (1 or b, 1, sq, sk).
+// The mask without its bias: bool, (1 or b, 1, sq, sk).
 at::Tensor allowed_pairs(const AttentionMask& mask, int64_t sq, int64_t sk, const at::Device& device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   const at::Tensor query =
@@ -70,7 +70,7 @@ at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
   return at::exp(scores - lse.masked_fill(lse == -kInfinity, 0).unsqueeze(-1));
 }
 
-// What dropout multiplies the probabilities by: 0 or 1 / (1 - p). (b, num_heads, sq, sk), of the given dtype.
+// Factors of the probabilities, 0 or 1 / (1 - p): (b, num_heads, sq, sk), of the given dtype.
 at::Tensor dropout_factors(const AttentionDropout& dropout, const AttentionMask& mask, int64_t num_heads, int64_t sk,
                            at::ScalarType dtype) {
   const at::Tensor row_ids = dropout.row_ids;
@@ -101,7 +101,7 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
   const at::Tensor scores = masked_scores(q, k, scale, mask);
   const at::Tensor p = probabilities(scores, lse);
   const at::Tensor dout_wide = heads_first(dout);
-  // delta = sum over keys of p dp, which holds with dropout too: it is dout . out.
+  // delta = sum over keys of p dp = dout . out, with dropout too.
   const at::Tensor delta = (dout_wide * heads_first(out)).sum(-1, true);
   at::Tensor dp = grouped_matmul(dout_wide, heads_first(v).transpose(2, 3));
   at::Tensor p_dropped = p;
@@ -111,7 +111,7 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
     dp.mul_(factors);
   }
   at::Tensor ds = p * dp.sub_(delta);
-  // d tanh(x) = 1 - tanh(x)^2; what is masked has p = 0, and its -inf must not make a NaN of it.
+  // d tanh(x) = 1 - tanh(x)^2; masked scores have p = 0, and their -inf must not become NaN.
   if (mask.softcap > 0) ds = ds * (1 - (scores.clamp_min(-mask.softcap) / mask.softcap).square());
 
   const auto seq_first = [](const at::Tensor& x, const at::Tensor& like) {

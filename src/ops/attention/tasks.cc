@@ -1,5 +1,4 @@
-// Registers attention for the CPU and for the meta device: turns the mask into the form that the kernels read, and
-// hands out tasks to threads.
+// Attention on the CPU and on meta: converts the mask for the kernels, and distributes tasks over threads.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -61,7 +60,7 @@ std::vector<MaskExtent> extents_of(const std::vector<int32_t>& positions, const 
   return extents;
 }
 
-// An AttentionCall with what its pointers point to.
+// An AttentionCall and the storage behind its pointers.
 class Call {
  public:
   Call(const AttentionMask& mask, const AttentionDropout& dropout, const at::Tensor& q, const at::Tensor& k,
@@ -128,7 +127,6 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Room for the keys and values of all sequences in the kernels' form.
   void share_packed(int64_t bytes_a_unit) {
     packed_ = at::empty({call.b * call.g * bytes_a_unit}, at::kByte);
     call.packed = packed_.data_ptr();
@@ -146,8 +144,7 @@ class Call {
 
 using Kernel = void(const AttentionCall&, std::atomic<int64_t>*);
 
-// Threads take the next task when they are done with one: tasks of a causal mask differ in length. No result depends
-// on who computes it.
+// Dynamic, since tasks of a causal mask differ in length. Results do not depend on who computes them.
 void run_tasks(Kernel* kernel, const AttentionCall& call, int64_t num_tasks) {
   std::atomic<int64_t> next{0};
   const int64_t threads = std::min<int64_t>(num_tasks, at::get_num_threads());
@@ -184,7 +181,7 @@ std::tuple<at::Tensor, at::Tensor> attention_on_cpu(const at::Tensor& q, const a
   Call owner(mask, dropout, q, k, v, scale, out, lse);
   AttentionCall& call = owner.call;
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
-  // Whole (sequence, KV head) tasks keep keys and values in the thread's own cache, if they share out evenly.
+  // Whole (sequence, KV head) tasks keep keys and values in the thread's own cache, if they divide evenly.
   if (units % threads == 0 || units >= 4 * threads) {
     run_tasks(MEGALITH_CPU_KERNEL(attention_forward), call, units);
   } else {
@@ -211,7 +208,7 @@ AttentionGradients attention_backward_on_cpu(const at::Tensor& dout, const at::T
   call.dv_out = view_of(d.dv);
 
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
-  // Five products in the longest thread against seven shared evenly.
+  // Five products in the longest thread against seven divided evenly.
   const bool takes_units = 5 * div_up(units, threads) * threads <= 7 * units;
   if (!takes_units || dbias.defined()) {
     owner.share_packed(packed_backward_bytes(call));

@@ -14,8 +14,8 @@ namespace blas = at::native::cpublas;
 
 namespace {
 
-// ATen says yes only for AMX; oneDNN also has kernels of AVX512_BF16's dot products for the same pairs of rows, unless
-// ONEDNN_MAX_CPU_ISA forbids them. One product tells.
+// ATen says yes only for AMX; oneDNN also has AVX512_BF16 kernels for the same layout, unless ONEDNN_MAX_CPU_ISA
+// forbids them. One product tells.
 bool multiplies_pairs() {
   if (!cpu_features().avx512_bf16) return false;
   uint16_t a[2] = {0x3f80, 0x4000};  // 1, 2

@@ -1,25 +1,23 @@
-// Kernels compiled once for each instruction set, chosen at run time.
+// Kernels compiled for each instruction set, chosen at run time.
 //
-// An operator's cpu.cc and cpu_*.cc are compiled three times on x86-64 (see Kernels.cmake) with CPU_CAPABILITY defined
-// as DEFAULT, AVX2 or AVX512, as ATen compiles its own, so that at::vec is vectorised. It defines its kernels in the
-// namespace megalith::ops::cpu::CPU_CAPABILITY. Their header, included by the kernel and by its caller, declares them
-// all:
+// On x86-64 an operator's cpu.cc and cpu_*.cc are compiled three times (Kernels.cmake) with CPU_CAPABILITY defined as
+// DEFAULT, AVX2 or AVX512, as in ATen, so that at::vec is vectorised, in the namespace
+// megalith::ops::cpu::CPU_CAPABILITY. A header shared with the caller declares all three:
 //
 //   MEGALITH_DECLARE_CPU_KERNEL(scale, (const float* x, int64_t count, float factor, float* y));
 //
-// and the caller takes the best one for this machine, that of ATen: ATEN_CPU_CAPABILITY=default|avx2 lowers it.
+// and the caller takes ATen's choice, which ATEN_CPU_CAPABILITY=default|avx2 lowers:
 //
 //   MEGALITH_CPU_KERNEL(scale)(x, count, factor, y);
 //
-// Kernel files take pointers and include little: what a header defines inline may be emitted with this file's
-// instructions, and the linker may keep that copy for everybody.
+// Kernel files include little: the linker may keep an inline function's copy with their instructions for the whole
+// program.
 #pragma once
 
 namespace megalith::ops::cpu {
 
 enum class Capability { kDefault, kAvx2, kAvx512 };
 
-// What ATen chose for this machine.
 Capability current_capability();
 
 #if defined(__x86_64__)

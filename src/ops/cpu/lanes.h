@@ -1,5 +1,5 @@
-// A register's worth of elements for kernel files: loads bf16, fp16 and fp32 as float lanes and fp64 as double lanes,
-// computes with at::vec, rounds once when storing.
+// A register of elements for kernel files: loads bf16, fp16 and fp32 as float lanes and fp64 as double lanes, computes
+// with at::vec, rounds once when storing.
 #pragma once
 
 #include <ATen/cpu/vec/vec.h>
@@ -13,7 +13,6 @@
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 
-// The type that a kernel computes in.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -23,7 +22,7 @@ using Lanes = at::vec::Vectorized<Wide<T>>;
 template <typename T>
 inline constexpr int64_t kLanes = Lanes<T>::size();
 
-// The number of elements of a full register, as a type: overload resolution picks the load without a tail.
+// The size of a full register, as a type: overload resolution picks the load without a tail.
 template <typename T>
 using FullCount = std::integral_constant<int64_t, kLanes<T>>;
 
@@ -106,8 +105,7 @@ inline Lanes<T> rounded(const Lanes<T>& lanes) {
   }
 }
 
-// body(first, count) for each register of `size` elements; count is FullCount<T>, or the number of elements in the
-// tail.
+// body(first, count) for each register of `size` elements; count is FullCount<T>, or the size of the tail.
 template <typename T, typename Body>
 inline void for_each_lanes(int64_t size, Body&& body) {
   int64_t i = 0;
@@ -115,7 +113,6 @@ inline void for_each_lanes(int64_t size, Body&& body) {
   if (i < size) body(i, size - i);
 }
 
-// The sum of all lanes, in one fixed order.
 template <typename T>
 inline T sum_of(const at::vec::Vectorized<T>& lanes) {
   T values[at::vec::Vectorized<T>::size()];
@@ -126,7 +123,7 @@ inline T sum_of(const at::vec::Vectorized<T>& lanes) {
   return values[0];
 }
 
-// The largest lane; NaN when one is NaN.
+// The largest lane; NaN if any is NaN.
 template <typename T>
 inline T max_of(const at::vec::Vectorized<T>& lanes) {
   T values[at::vec::Vectorized<T>::size()];
@@ -140,7 +137,6 @@ inline T max_of(const at::vec::Vectorized<T>& lanes) {
   return values[0];
 }
 
-// Calls body with a value of the C++ type that dtype names.
 template <typename Body>
 inline void with_type(Dtype dtype, Body&& body) {
   switch (dtype) {

@@ -1,4 +1,4 @@
-// Philox4x32-10 for kernel files: core/philox.h over an array of counters, in a form that compilers vectorise.
+// Philox4x32-10 (core/philox.h) over an array of counters, in a form that compilers vectorise.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ template <int kCount>
 inline void philox_lanes(uint64_t key, const uint64_t* low, const uint64_t* high, uint32_t (&words)[4][kCount]) {
 #pragma omp simd
   for (int i = 0; i < kCount; ++i) {
-    // 32-bit words in 64-bit lanes, because the products need them.
+    // 32-bit words in 64-bit lanes, for the products.
     uint64_t c0 = low[i] & 0xFFFFFFFF, c1 = low[i] >> 32, c2 = high[i] & 0xFFFFFFFF, c3 = high[i] >> 32;
     uint64_t k0 = key & 0xFFFFFFFF, k1 = key >> 32;
     for (int round = 0; round < 10; ++round) {

@@ -1,5 +1,5 @@
 // Scratch memory and operands of tile_product (block_products.h) for kernel files. Left operands are row-major; right
-// ones lie in pairs of rows, in panels of at most 64 columns.
+// ones are pairs of rows in panels of at most 64 columns.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 
-// Scratch memory of one thread: taken once, handed out in aligned pieces.
+// A thread's scratch memory, handed out in aligned pieces.
 class Scratch {
  public:
   Scratch() = default;
@@ -61,7 +61,7 @@ inline void pack_rows(const uint16_t* x, int64_t stride, int64_t rows, int64_t c
   }
 }
 
-// c (m, columns) (+)= a (m, k) b, b packed by pack_rows with k rows in all; b_row is the first that takes part.
+// c (m, columns) (+)= a (m, k) b, b packed by pack_rows with k rows in all; b_row is the first used.
 inline void tile_product_panels(int64_t m, int64_t columns, int64_t k, const uint16_t* a, int64_t lda,
                                 const uint16_t* b, int64_t b_row, int64_t panel_stride, float* c, int64_t ldc,
                                 bool accumulate) {
@@ -71,14 +71,12 @@ inline void tile_product_panels(int64_t m, int64_t columns, int64_t k, const uin
   }
 }
 
-// exp(x) = exp2(kLog2E x)
 inline constexpr float kLog2E = 1.44269504088896341f;
 
-// 2^t to 2e-7 of its value, 0 for t = -inf and NaN for NaN.
+// 2^t with relative error 2e-7; 0 for t = -inf and NaN for NaN.
 inline Lanes<float> exp2_lanes(const Lanes<float>& t) {
 #if defined(CPU_CAPABILITY_AVX512)
-  // Below 2^-125 the result is 0: denormal ones cost a hundred cycles each. NaN is not less, and is what max passes on
-  // from its second operand.
+  // Flushes below 2^-125 to 0: denormals cost a hundred cycles each. max passes NaN on from its second operand.
   const __m512 lowest = _mm512_set1_ps(-125.f);
   const __mmask16 is_normal = _mm512_cmp_ps_mask(t, lowest, _CMP_NLT_UQ);
   const __m512 x = _mm512_max_ps(lowest, t);
@@ -97,7 +95,7 @@ inline Lanes<float> exp2_lanes(const Lanes<float>& t) {
 #endif
 }
 
-// A full register rounded to bf16, to nearest even. Only for processors with tiles: all of them have this instruction.
+// A full register rounded to bf16, ties to even. Only for processors with tiles, which all have this instruction.
 inline void store_bf16(uint16_t* p, const Lanes<float>& lanes) {
 #if defined(CPU_CAPABILITY_AVX512)
   __m256i bits;

@@ -1,4 +1,4 @@
-// Counter-based dropout: 64 blocks of Philox at a time give the fate of 256 columns.
+// 64 blocks of Philox at a time decide 256 columns.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kBlocks = 64;
 
-// One row: columns [column_start, column_start + columns) of the whole tensor's.
 template <typename T>
 void drop_row(const DropoutCall& a, const T* x, uint64_t row_id, T* y) {
   using W = Wide<T>;
@@ -35,7 +34,7 @@ void drop_row(const DropoutCall& a, const T* x, uint64_t row_id, T* y) {
     for_each_lanes<T>(last - first, [&](int64_t i, auto count) {
       const int64_t column = first - a.column_start + i;
       const Lanes<T> zero(W(0));
-      // A choice, not a product with 0: a dropped infinity is 0.
+      // Selected rather than multiplied by 0: a dropped infinity is 0.
       store(y + column, Lanes<T>::blendv(zero, load(x + column, count) * scale, load(mask + i, count) > zero), count);
     });
   }

@@ -17,7 +17,6 @@ Tensor empty_dropout(const Tensor& x, const Tensor& /*row_ids*/, int64_t /*colum
   return at::empty(x.sizes(), x.options());
 }
 
-// On the device of x, by a kernel that runs there.
 template <void (*kLaunch)(const DropoutCall&, const Tensor& x)>
 Tensor dropout_by(const Tensor& x, const Tensor& row_ids, int64_t column_start, double p, uint64_t key) {
   const Tensor contiguous = x.contiguous();

@@ -1,14 +1,14 @@
-// Counter-based dropout: whether an element is dropped depends only on the key and its global position, so every
-// parallel layout and every recomputation drops the same elements.
+// Counter-based dropout, keyed by the element's global position, so every parallel layout and every recomputation drops
+// the same elements.
 //
 //   y[r, c] = u(key, row_ids[r], column_start + c) >= p ? x[r, c] / (1 - p) : 0
 //
 // u is uniform in [0, 1) from Philox4x32-10 (core/philox.h): word (c mod 4) of the block with counter (row id, c / 4),
-// c counted from the first column of the whole tensor.
+// c counted in the whole tensor.
 //
 // x             (t, h)  bf16 | fp16 | fp32 | fp64
 // row_ids       (t)     int64: global number of each row (sample * sequence length + position)
-// column_start          first column's number in the whole tensor
+// column_start          the first column's index in the whole tensor
 // p                     probability of dropping, in [0, 1)
 // Backward is the same operator on dy.
 #pragma once

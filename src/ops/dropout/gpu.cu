@@ -1,5 +1,4 @@
-// Counter-based dropout on a GPU: a thread draws the words of one or two blocks of Philox, which decide the fate of
-// four columns each.
+// A thread draws one or two blocks of Philox, which decide four columns each.
 #include <cmath>
 
 #include "ops/dropout/kernel.h"
@@ -17,11 +16,11 @@ struct DropoutNumbers {
   int64_t column_start, columns;
 };
 
-// A thread has the columns of whole blocks, which may begin before the row and end after it.
+// A thread has the columns of whole blocks, which may overlap the row's ends.
 template <typename T>
 inline constexpr int kColumnsOfThread = sizeof(T) == 2 ? 8 : 4;
 
-// keep[i]: of column 4 first_block + i, counted in the whole tensor.
+// keep[i]: of column 4 first_block + i in the whole tensor.
 template <int kCount>
 __device__ void draw(uint64_t key, uint64_t threshold, int64_t first_block, int64_t row_id, bool (&keep)[kCount]) {
   MEGALITH_UNROLL
@@ -39,10 +38,10 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   constexpr int kCount = kColumnsOfThread<T>;
   for_each_vector(grid, [&](int64_t row, int64_t vector) {
     const int64_t first_block = a.column_start / 4 + vector * (kCount / 4);
-    const int64_t column = first_block * 4 - a.column_start;  // of the row; may be less than 0
+    const int64_t column = first_block * 4 - a.column_start;  // may be negative
     const T* from = x + row * a.columns;
     T* to = y + row * a.columns;
-    // A choice, not a product with 0: a dropped infinity is 0.
+    // Selected rather than multiplied by 0: a dropped infinity is 0.
     const auto decided = [&](T value, bool is_kept) {
       return Rounding<T>::of(is_kept ? widen(value) * a.scale : Wide<T>(0));
     };

@@ -1,6 +1,4 @@
-// What the kernel of dropout is given, on any device: contiguous rows behind plain pointers. Free of torch's headers.
-//
-// Memory moves 2 elements (1 is read, 1 is written) for each element of x.
+// Arguments of dropout's kernels: contiguous rows. Memory moves 2 elements per element of x (1 read, 1 written).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +23,6 @@ namespace cpu {
 MEGALITH_DECLARE_CPU_KERNEL(dropout, (const DropoutCall& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void dropout(const DropoutCall& a, void* stream);
 }  // namespace gpu

@@ -1,4 +1,4 @@
-// The definition of dropout, in ATen's operators.
+// Dropout in ATen's operators.
 #include <ATen/ATen.h>
 
 #include <cmath>

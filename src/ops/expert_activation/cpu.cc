@@ -1,4 +1,4 @@
-// Activations times the weight of their row, in one pass over memory.
+// One pass over memory.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -7,13 +7,12 @@
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
 
-// An activation in a register: its value, and its slope for the gradient.
 template <typename T>
 struct ActivationLanes {
   Lanes<T> value, slope;
 };
 
-// Results of 16 bits do not see the 20 last-place units by which the quick exponential may be off.
+// 16-bit results hide the quick exponential's error of up to 20 ulp.
 template <typename T>
 Lanes<T> exp_for(const Lanes<T>& x) {
   if constexpr (sizeof(T) == 2)
@@ -42,14 +41,14 @@ struct GeluLanes {
   }
 };
 
-// (1 + tanh u) / 2 is the logistic function of 2 u, which does not cancel for negative u.
+// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation for negative u.
 struct GeluTanhLanes {
   template <typename T>
   static ActivationLanes<T> of(const Lanes<T>& v) {
     using W = Wide<T>;
     constexpr W kScale = W(1.59576912160573071176), kCubic = W(0.044715);  // 2 sqrt(2 / pi)
     const Lanes<T> one(1), scale(kScale);
-    // Beyond 32 the logistic function is 0 or 1 in float64 too; cubes of much larger numbers would be infinite.
+    // Beyond 32 the logistic function is 0 or 1 even in float64; cubes of much larger numbers would overflow.
     const Lanes<T> near = at::vec::clamp(v, Lanes<T>(W(-32)), Lanes<T>(W(32))), square = near * near;
     const Lanes<T> z = scale * near * at::vec::fmadd(Lanes<T>(kCubic), square, one);
     const Lanes<T> dz = scale * at::vec::fmadd(Lanes<T>(3 * kCubic), square, one);
@@ -89,7 +88,7 @@ void activate_rows(const ExpertActivationCall& a) {
   });
 }
 
-// A tail's lanes behind the end are 0 in dy, and so is what they add to dweights.
+// A tail's unused lanes are 0 in dy, and so is their contribution to dweights.
 template <typename T, typename Activation>
 void activate_rows_backward(const ExpertActivationCall& a) {
   using W = Wide<T>;
@@ -118,7 +117,6 @@ void activate_rows_backward(const ExpertActivationCall& a) {
   });
 }
 
-// body(activation) for the kind
 template <typename Body>
 void with_activation(ActivationKind kind, Body&& body) {
   switch (kind) {
@@ -132,7 +130,7 @@ void with_activation(ActivationKind kind, Body&& body) {
       return body(SquaredReluLanes{});
     case ActivationKind::kQuickGelu:
     case ActivationKind::kRelu:
-      break;  // never asked for: they are the reference's
+      break;  // left to the reference
   }
 }
 

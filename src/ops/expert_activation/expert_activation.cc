@@ -23,7 +23,7 @@ void check_expert_activation(const char* op, const Tensor& x, const Tensor& weig
   }
 }
 
-// No kernel has limits and offsets, nor ReLU: gpt-oss's activation and T5's are the reference on every device.
+// Limits, offsets and ReLU (gpt-oss, T5) are left to the reference on every device.
 Kernels kernels_for(ExpertActivation activation, Kernels asked) {
   const bool has_kernel = activation.kind != ActivationKind::kQuickGelu && activation.kind != ActivationKind::kRelu;
   return has_kernel ? asked : Kernels::kReference;
@@ -38,7 +38,6 @@ std::tuple<Tensor, Tensor> empty_expert_gradients(const Tensor& /*dy*/, const Te
   return {at::empty_like(x), at::empty({weights.defined() ? x.size(0) : 0}, wide_options(x))};
 }
 
-// On the device of x, by a kernel that runs there.
 using ExpertActivationLaunch = void (*)(const ExpertActivationCall&, const Tensor& x);
 
 template <ExpertActivationLaunch kLaunch>

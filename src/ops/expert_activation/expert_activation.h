@@ -1,16 +1,16 @@
-// The activation between the two linear layers of an expert, times the router's weight of each row.
+// The activation between an expert's two linear layers, times the router's weight of each row.
 //
 //   y = act(x) * weight                                     plain
 //   y = act(gate) * up * weight,  x = [gate | up]           gated, along the last dim
 //   y = act(min(gate, l)) * (min(max(up, -l), l) + offset) * weight        quick GELU, with limits l
 //
-// Computed in float32 (float64 for float64) and rounded once; the gated form rounds act(gate) before the product, as
-// ops/swiglu does. Multiplying inside the expert, before its second layer, is what Megatron does.
+// Computed in float32 (float64 for float64) and rounded once; gated forms round act(gate) before the product, like
+// ops/swiglu. Weights apply before the second layer, as in Megatron.
 //
 // x        (t, f), or (t, 2f) gated: bf16 | fp16 | fp32 | fp64, contiguous
-// weights  (t) fp32 (fp64 for fp64), contiguous; 1 without them
+// weights  (t) fp32 (fp64 for fp64), contiguous; undefined: 1
 // returns  (t, f), dtype of x
-// throws   UserError when shapes or dtypes do not fit
+// throws   UserError if shapes or dtypes do not fit
 // Sources: Shazeer 2020, arXiv:2002.05202; Hendrycks & Gimpel 2016, arXiv:1606.08415; So et al. 2021, arXiv:2109.08668;
 // OpenAI 2025, arXiv:2508.10925 (limits and offset).
 #pragma once

@@ -1,5 +1,4 @@
-// Activations times the weight of their row on a GPU: one pass over memory, in which a block adds up the gradient of
-// its row's weight.
+// One pass over memory; a block sums the gradient of its row's weight.
 #include <algorithm>
 
 #include "ops/expert_activation/kernel.h"
@@ -44,7 +43,7 @@ struct ExpertGradients {
   Wide<T>* dweights;
 };
 
-// A block for each row, or for several one after the other.
+// A block for each row, or for several in turn.
 template <typename Activation, bool kIsGated, typename T, int kCount>
 __global__ void __launch_bounds__(kElementwiseThreads)
     activate_experts_backward(int64_t rows, int64_t columns, ExpertGradients<T> a) {
@@ -81,7 +80,6 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   }
 }
 
-// body(activation, std::bool_constant<is gated>)
 template <typename Body>
 void with_activation(const ExpertActivationCall& a, Body&& body) {
   const auto with_gate = [&](auto activation) {
@@ -98,11 +96,11 @@ void with_activation(const ExpertActivationCall& a, Body&& body) {
       return with_gate(SquaredRelu{});
     case ActivationKind::kQuickGelu:
     case ActivationKind::kRelu:
-      break;  // never asked for: they are the reference's
+      break;  // left to the reference
   }
 }
 
-// Whole waves of 64, as many as a row has vectors for.
+// Whole waves of 64, up to the vectors of a row.
 unsigned threads_for(int64_t vectors) {
   return static_cast<unsigned>(std::clamp<int64_t>((vectors + 63) / 64 * 64, 64, kElementwiseThreads));
 }

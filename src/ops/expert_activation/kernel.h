@@ -1,8 +1,5 @@
-// What the kernels of expert_activation are given, on any device: contiguous rows behind plain pointers. Free of
-// torch's headers.
-//
-// For each element of y memory moves 2 elements (1 is read, 1 is written), 3 backward (2 and 1); gated 3 (2 and 1), and
-// 5 backward (3 and 2).
+// Arguments of expert_activation's kernels: contiguous rows. Elements moved per element of y: 2 (1 read, 1 written),
+// backward 3 (2 and 1); gated 3 (2 and 1), backward 5 (3 and 2).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +28,6 @@ MEGALITH_DECLARE_CPU_KERNEL(expert_activation, (const ExpertActivationCall& a));
 MEGALITH_DECLARE_CPU_KERNEL(expert_activation_backward, (const ExpertActivationCall& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void expert_activation(const ExpertActivationCall& a, void* stream);
 void expert_activation_backward(const ExpertActivationCall& a, void* stream);

@@ -1,5 +1,5 @@
-// Casts to eight bits: tiles of 64 by 64, so that the transpose is written in runs of 64 bytes. Rounding is integer
-// arithmetic without branches, which compilers vectorise.
+// Tiles of 64 by 64, so that the transpose is written in runs of 64 bytes. Rounding is branch-free integer arithmetic,
+// which compilers vectorise.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -10,11 +10,11 @@ namespace {
 
 constexpr int64_t kTile = kFp8TaskRows;
 
-// The code of x: its significand, shifted to the places that the format has for a number of this size.
+// The code of x: its significand, shifted to the format's places for its size.
 template <EightBits kFormat>
 inline uint8_t eight_bits(float x) {
   constexpr EightBitsLayout kLayout = layout_of(kFormat);
-  constexpr int kLeast = 128 - kLayout.bias;  // the exponent, as float has it, of the smallest number that is normal
+  constexpr int kLeast = 128 - kLayout.bias;  // the float exponent of the smallest normal number
   constexpr auto kLargest = __builtin_bit_cast(uint32_t, kLayout.largest);
   const auto bits = __builtin_bit_cast(uint32_t, x);
   const uint32_t given = bits & 0x7FFFFFFF, sign = (bits >> 31) << 7;
@@ -43,14 +43,13 @@ struct LargestOf {
   }
 };
 
-// One row of a tile: `columns` of x from (row, column), into codes.
 template <typename T, EightBits kFormat>
 void cast_row(const Fp8CastCall& a, int64_t row, int64_t column, int64_t columns, LargestOf<Wide<T>>& largest,
               uint8_t* codes) {
   const T* x = static_cast<const T*>(a.x) + row * a.x_stride + column;
   const Wide<T>* scales = static_cast<const Wide<T>*>(a.scales) + (row >> a.row_shift) * a.scales_of_row;
   Wide<T> factors[kTile];
-  // A tile lies within one block of 128 columns.
+  // A tile is within one block of 128 columns.
   for (int64_t i = 0; i < columns; ++i) factors[i] = scales[(column + i) >> a.column_shift];
   float products[kTile] = {};
   for_each_lanes<T>(columns, [&](int64_t i, auto n) {

@@ -35,7 +35,6 @@ EightBits eight_bits_of(at::ScalarType dtype) {
   }
 }
 
-// By what an index of a dim of `size` is shifted to find its scale among `count`.
 int shift_of(int64_t count, int64_t size) {
   if (count == 1) return kNoBlocks;
   return count == size ? 0 : kBlockShift;

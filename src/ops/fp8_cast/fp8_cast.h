@@ -1,22 +1,19 @@
-// Casts to eight bits, for products of eight-bit operands: one pass over a matrix scales, rounds, and on request writes
-// the transpose as well and takes the largest absolute value.
+// Casts to eight bits for matrix products: one pass scales, rounds, and on request writes the transpose and finds amax.
 //
 //   values = fp8(clamp(x * scale, -max_fp8, max_fp8))      transposed = values^T      amax = max(amax, |x|)
 //
-// The product is computed in float32 (float64 for float64) and rounded once, to nearest, ties to even; what is too
-// large, infinities too, becomes the largest number, and a NaN stays one. max_fp8 is 448 for E4M3, 240 for its form
-// without infinities and negative zero (fnuz, of AMD's gfx942), and 57344 for both forms of E5M2.
-// Source: Micikevicius et al. 2022, arXiv:2209.05433.
+// Computed in float32 (float64 for float64) and rounded once, to nearest, ties to even; overflows and infinities become
+// the largest number, NaN stays. max_fp8 is 448 for E4M3, 240 for its fnuz form (no infinities, no negative zero; AMD's
+// gfx942), and 57344 for both forms of E5M2. Source: Micikevicius et al. 2022, arXiv:2209.05433.
 //
-// A scale belongs to a block of rows by columns. It is 0-d, for all of x; or (R, C), where R is 1, for blocks of all
-// rows, the number of rows, for blocks of one row, or ceil(rows / 128), for blocks of 128 rows of which the last may
-// have fewer; C likewise.
+// A scale belongs to a block of rows by columns. It is 0-d, for all of x; or (R, C), where R is 1 (blocks of all rows),
+// the number of rows (blocks of one row), or ceil(rows / 128) (blocks of 128 rows, the last maybe shorter); C likewise.
 //
 // x      (rows, columns)  bf16 | fp16 | fp32 | fp64, may be strided in rows
 // scale  0-d or (R, C)    wide (fp32, or fp64 for fp64), contiguous, positive
 // dtype                   Float8_e4m3fn | Float8_e5m2 | Float8_e4m3fnuz | Float8_e5m2fnuz
-// amax   0-d, or undefined: nobody asks.  wide, not negative; zeroed by the caller when something new begins. It is NaN
-//                         from the first NaN on, and the same for any order of rows
+// amax   0-d, or undefined: not computed. wide, not negative; zeroed by the caller at a new beginning. NaN is sticky;
+//                         independent of the order of rows
 // throws UserError for other shapes and dtypes
 #pragma once
 
@@ -28,12 +25,11 @@ namespace megalith::ops {
 
 struct Fp8Cast {
   at::Tensor values;      // (rows, columns), contiguous
-  at::Tensor transposed;  // (columns, rows), contiguous; undefined unless asked for
+  at::Tensor transposed;  // (columns, rows), contiguous; undefined unless requested
 };
 Fp8Cast fp8_cast(const at::Tensor& x, const at::Tensor& scale, at::ScalarType dtype, bool with_transposed = false,
                  const at::Tensor& amax = {}, Kernels kernels = Kernels::kFused);
 
-// max_fp8 of one of the four dtypes.
 double largest_of_fp8(at::ScalarType dtype);
 
 struct Fp8CastTable {

@@ -1,5 +1,5 @@
-// Casts to eight bits on a GPU: vectors of 16 bytes in, and where the transpose is wanted, tiles of 128 by 128 that
-// turn in shared memory, so that both results are written in runs of 128 bytes.
+// Reads vectors of 16 bytes; for the transpose, tiles of 128 by 128 turn in shared memory, so that both results are
+// written in runs of 128 bytes.
 #include "ops/fp8_cast/kernel.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
@@ -8,12 +8,12 @@
 namespace megalith::ops::gpu {
 namespace {
 
-constexpr int kTile = 128, kTileThreads = 256, kRun = 8;  // rows that a thread writes at once, behind one another
+constexpr int kTile = 128, kTileThreads = 256, kRun = 8;  // consecutive rows that a thread writes at once
 
-// The code of x: its significand, shifted to the places that the format has for a number of this size. Integers only,
-// so that no compiler can contract or flush what decides a tie.
+// The code of x: its significand, shifted to the format's places for its size. Integers only, so that no compiler can
+// contract or flush what decides a tie.
 __device__ inline uint8_t eight_bits(const EightBitsLayout& layout, float x) {
-  const int least = 128 - layout.bias;  // the exponent, as float has it, of the smallest number that is normal
+  const int least = 128 - layout.bias;  // the float exponent of the smallest normal number
   const uint32_t bits = __float_as_uint(x), largest = __float_as_uint(layout.largest);
   const uint32_t given = bits & 0x7FFFFFFF, sign = (bits >> 31) << 7;
   const uint32_t magnitude = given < largest ? given : largest;
@@ -28,7 +28,7 @@ __device__ inline uint8_t eight_bits(const EightBitsLayout& layout, float x) {
   return static_cast<uint8_t>((is_nan ? layout.nan : code) | sign);
 }
 
-// A chip's product with a NaN may have another sign than the NaN, so x has the last word.
+// A chip's product may change a NaN's sign, so x decides.
 template <typename W>
 __device__ uint8_t scaled_bits(const EightBitsLayout& layout, W x, W scale) {
   return eight_bits(layout, static_cast<float>(x != x ? x : x * scale));
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kElementwiseThreads) cast(VectorGrid grid, Fp8
   largest.raise(a.amax);
 }
 
-// Where the code of (row, column) of a tile lies. Groups of four columns change places with the group of rows, so that
-// threads that read neighbouring groups of rows of one column find them in different banks.
+// The place of a code in a tile. Groups of four columns are permuted by the group of rows, to avoid bank conflicts
+// between threads that read neighbouring groups of rows of one column.
 __device__ inline int place_in_tile(int row, int column) {
   return row * kTile + ((column / 4) ^ (row / kRun)) * 4 + column % 4;
 }

@@ -1,6 +1,4 @@
-// What the kernels of fp8_cast are given, on any device. Free of torch's headers.
-//
-// Bytes that must move: every element of x is read, and a byte of it is written, or two with the transpose.
+// Arguments of fp8_cast's kernels. Bytes moved per element: x is read, one is written, or two with the transpose.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +10,8 @@ namespace megalith::ops {
 
 enum class EightBits { kE4m3fn, kE5m2, kE4m3fnuz, kE5m2fnuz };
 
-// What sets the formats apart. A number of exponent e and mantissa m is 2^(e - bias) (1 + m / 2^mantissa_bits), and
-// 2^(1 - bias) m / 2^mantissa_bits where e is 0.
+// The format's parameters. A number of exponent e and mantissa m is 2^(e - bias) (1 + m / 2^mantissa_bits), or 2^(1 -
+// bias) m / 2^mantissa_bits if e is 0.
 struct EightBitsLayout {
   int mantissa_bits, bias;
   float largest;
@@ -46,12 +44,12 @@ struct Fp8CastCall {
   int64_t scales_of_row;
   uint8_t* values;
   uint8_t* transposed;  // (columns, rows), or null
-  void* amax;           // wide, or null. On the CPU one for each task of rows, written; on a GPU one, raised
-  // On a GPU. Enough to keep any chip busy; each of them ends with one atomic operation.
+  void* amax;           // wide, or null. On the CPU one per task of rows, written; on a GPU one, raised
+  // On a GPU: enough to keep any chip busy; each ends with one atomic operation.
   unsigned most_blocks = 4096;
 };
 
-// What a block of all rows or columns is shifted by: no index has so many bits.
+// The shift for a block of all rows or columns: exceeds any index's bits.
 inline constexpr int kNoBlocks = 62;
 
 namespace cpu {
@@ -59,7 +57,6 @@ inline constexpr int64_t kFp8TaskRows = 64;
 MEGALITH_DECLARE_CPU_KERNEL(fp8_cast, (const Fp8CastCall& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void fp8_cast(const Fp8CastCall& a, void* stream);
 }  // namespace gpu

@@ -1,4 +1,4 @@
-// The definition of fp8_cast, in ATen's operators.
+// fp8_cast in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/amax.h"
@@ -10,7 +10,6 @@ namespace {
 
 using at::Tensor;
 
-// One scale for every index of a dim of `size`: from one for all, one each, or one for 128.
 Tensor spread_scales(const Tensor& scale, int64_t dim, int64_t size) {
   if (scale.size(dim) == 1 || scale.size(dim) == size) return scale;
   return scale.repeat_interleave(128, dim).narrow(dim, 0, size);
@@ -19,7 +18,7 @@ Tensor spread_scales(const Tensor& scale, int64_t dim, int64_t size) {
 Fp8Cast fp8_cast(const Tensor& x, const Tensor& scale, at::ScalarType dtype, bool with_transposed, const Tensor& amax) {
   const double largest = largest_of_fp8(dtype);
   const Tensor factor = scale.dim() == 0 ? scale : spread_scales(spread_scales(scale, 0, x.size(0)), 1, x.size(1));
-  // A cast of LibTorch's gives NaN or infinity above the range, where the hardware gives the largest number.
+  // LibTorch's cast gives NaN or infinity above the range, hardware the largest number.
   const Tensor values = (x.to(scale.scalar_type()) * factor).clamp_(-largest, largest).to(dtype).contiguous();
   raise_amax(amax, x);
   Fp8Cast result{values, {}};

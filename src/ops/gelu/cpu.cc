@@ -1,4 +1,4 @@
-// GELU in its forms and squared ReLU: one pass, limited by memory where the exponential keeps up.
+// One pass, limited by memory if the exponential keeps up.
 #include <ATen/Parallel.h>
 
 #include <limits>
@@ -13,7 +13,7 @@ int64_t gelu_rows_per_task(int64_t columns) { return 1 + 8192 / (columns + 1); }
 
 template <typename T>
 Lanes<T> gelu_exp(const Lanes<T>& x) {
-  // Results of 16 bits do not see the 20 last-place units by which the quick exponential may be off.
+  // 16-bit results hide the quick exponential's error of up to 20 ulp.
   if constexpr (sizeof(T) == 2) {
     return x.exp_u20();
   } else {
@@ -21,23 +21,22 @@ Lanes<T> gelu_exp(const Lanes<T>& x) {
   }
 }
 
-// An activation and its derivative at the same x.
 template <typename T>
 struct ValueAndSlope {
   Lanes<T> value, slope;
 };
 
-// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or a number of its sign where sigmoid is 0 or 1 in every
-// dtype: beside those the rest of the derivative must stay finite.
+// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1 in every dtype, so that
+// the rest of the derivative stays finite.
 template <typename T>
 ValueAndSlope<T> gate_by_sigmoid(const Lanes<T>& x, const Lanes<T>& near, const Lanes<T>& e, const Lanes<T>& dz) {
   const Lanes<T> one(1), s = one / (one + e);
-  // 1 - s without cancellation. Where e is infinite s is 0, and the product with any finite number is as good.
+  // 1 - s without cancellation. Where e is infinite s is 0, and any finite factor will do.
   const Lanes<T> rest = at::vec::clamp_max(e, Lanes<T>(std::numeric_limits<Wide<T>>::max())) * s;
   return {x * s, s * at::vec::fmadd(near * dz, rest, one)};
 }
 
-// (1 + tanh u) / 2 is the logistic function of 2 u, and does not cancel for negative u.
+// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation for negative u.
 struct TanhGelu {
   static constexpr double kScale = 1.5957691216057308;  // 2 sqrt(2 / pi)
   static constexpr double kCubic = kScale * 0.044715;
@@ -107,7 +106,7 @@ struct ErfGelu {
     return gelu_exp<T>(x * x * Lanes<T>(Wide<T>(-0.5)));
   }
 
-  // The probability that a standard normal variable is below x: erfc keeps its digits for negative x.
+  // The standard normal distribution function at x: erfc keeps its digits for negative x.
   template <typename T>
   static Lanes<T> below(const Lanes<T>& x) {
     return (x * Lanes<T>(static_cast<Wide<T>>(-kInvSqrt2))).erfc() * Lanes<T>(Wide<T>(0.5));
@@ -224,7 +223,6 @@ void gate_backward(const GegluBackward& a) {
   });
 }
 
-// Calls body with an object of the type that computes the form.
 template <typename Body>
 void with_form(GeluForm form, Body&& body) {
   switch (form) {

@@ -45,7 +45,6 @@ BiasActivationBackward gelu_arguments(const Tensor& dy, const Tensor& x, const T
           .dx = dx.mutable_data_ptr()};
 }
 
-// Each on the device of its tensors, by a kernel that runs there.
 template <void (*kLaunch)(const BiasGelu&, const Tensor& x)>
 Tensor bias_gelu_by(const Tensor& x, const Tensor& bias, GeluForm form) {
   Tensor y = at::empty_like(x);

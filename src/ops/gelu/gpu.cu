@@ -1,4 +1,4 @@
-// GELU in its forms, gated GELU and squared ReLU on a GPU: one pass, limited by memory.
+// One pass, limited by memory.
 #include "ops/gelu/kernel.h"
 #include "ops/gpu/gated_activation.h"
 
@@ -71,7 +71,6 @@ void launch_activation_backward(const char* name, const BiasActivationBackward& 
   });
 }
 
-// Calls body with an object of the type that computes the form.
 template <typename Body>
 void with_form(GeluForm form, Body&& body) {
   switch (form) {

@@ -1,8 +1,5 @@
-// What the kernels of the GELU operators are given, on any device: contiguous rows behind plain pointers. Free of
-// torch's headers.
-//
-// For each element of y memory moves 2 elements (1 is read, 1 is written), 3 backward (2 and 1); gated 3 (2 and 1), and
-// 5 backward (3 and 2).
+// Arguments of the GELU operators' kernels: contiguous rows. Elements moved per element of y: 2 (1 read, 1 written),
+// backward 3 (2 and 1); gated 3 (2 and 1), backward 5 (3 and 2).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +25,7 @@ struct BiasActivationBackward {
   int64_t rows, columns;
   const void* dy;
   const void* x;
-  const void* bias;  // null: none
+  const void* bias;
   void* dx;
 };
 
@@ -68,7 +65,6 @@ MEGALITH_DECLARE_CPU_KERNEL(bias_squared_relu, (const BiasActivation& a));
 MEGALITH_DECLARE_CPU_KERNEL(bias_squared_relu_backward, (const BiasActivationBackward& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void bias_gelu(const BiasGelu& a, void* stream);
 void bias_gelu_backward(const BiasGeluBackward& a, void* stream);

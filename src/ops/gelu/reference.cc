@@ -1,4 +1,4 @@
-// The definition of the GELU operators, in ATen's operators.
+// The GELU operators in ATen's.
 #include <ATen/ATen.h>
 
 #include <cmath>

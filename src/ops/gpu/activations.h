@@ -1,13 +1,11 @@
-// Activations and their slopes at one x, for kernels whose inputs and results are of type T. Only gpu.cu files include
-// it.
+// Activations and their slopes at one x, for kernels with inputs and results of type T. Only for gpu.cu files.
 #pragma once
 
 #include "ops/gpu/element.h"
 
 namespace megalith::ops::gpu {
 
-// Results of 16 bits do not see the units by which a chip's own exponential and quotient are off; with the exact forms
-// arithmetic would take longer than memory.
+// 16-bit results hide the error of a chip's own exponential and quotient; exact forms would take longer than memory.
 template <typename T>
 __device__ Wide<T> exp_for(Wide<T> x) {
   if constexpr (sizeof(T) == 2) {
@@ -41,25 +39,25 @@ struct Silu {
   }
 };
 
-// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or a number of its sign where sigmoid is 0 or 1 in every
-// dtype: beside those the rest of the derivative must stay finite.
+// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1 in every dtype, so that
+// the rest of the derivative stays finite.
 template <typename T>
 __device__ ValueAndSlope<Wide<T>> gate_by_sigmoid(Wide<T> x, Wide<T> near, Wide<T> e, Wide<T> dz) {
   using W = Wide<T>;
   constexpr W kMost = sizeof(W) == 8 ? W(1.7976931348623157e308) : W(3.4028234663852886e38);
   const W s = reciprocal_for<T>(W(1) + e);
-  // 1 - s without cancellation. Where e is infinite s is 0, and the product with any finite number is as good.
+  // 1 - s without cancellation. Where e is infinite s is 0, and any finite factor will do.
   const W rest = (e > kMost ? kMost : e) * s;
   return {x * s, s * (near * dz * rest + W(1))};
 }
 
-// A NaN stays.
+// NaN stays.
 template <typename W>
 __device__ W clamped(W x, W limit) {
   return x < -limit ? -limit : x > limit ? limit : x;
 }
 
-// (1 + tanh u) / 2 is the logistic function of 2 u, and does not cancel for negative u.
+// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation for negative u.
 struct TanhGelu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
@@ -71,7 +69,6 @@ struct TanhGelu {
   }
 };
 
-// CLIP's
 struct QuickGelu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
@@ -82,7 +79,7 @@ struct QuickGelu {
   }
 };
 
-// x times the probability that a standard normal variable is below x.
+// x times the standard normal distribution function at x.
 struct ErfGelu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
@@ -95,7 +92,6 @@ struct ErfGelu {
  private:
   static constexpr double kInvSqrt2 = 0.7071067811865476;
 
-  // e is exp(-x^2 / 2).
   template <typename T>
   __device__ static Wide<T> probability_below(Wide<T> x, Wide<T> e) {
     using W = Wide<T>;
@@ -119,7 +115,7 @@ struct ErfGelu {
 struct SquaredRelu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
-    const Wide<T> positive = x <= 0 ? Wide<T>(0) : x;  // a NaN stays
+    const Wide<T> positive = x <= 0 ? Wide<T>(0) : x;  // NaN stays
     return {positive * positive, positive + positive};
   }
 };

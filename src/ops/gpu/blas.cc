@@ -39,7 +39,7 @@ struct BlasDevice {
   std::string name;  // "NVIDIA H200, sm_90"
 };
 
-// What lives as long as the process: handles, workspaces, algorithms that were chosen.
+// Process-wide: handles, workspaces, chosen algorithms.
 struct Blas {
   lt::Functions lt;
   bool is_loaded = lt.load();
@@ -60,7 +60,6 @@ void check(lt::Status status, const char* what) {
   throw InternalError(fmt::format("{}: {} failed with status {}", lt::kName, what, static_cast<int>(status)));
 }
 
-// One of the library's objects, from its creation on.
 template <typename Object, typename Destroy>
 class Owned {
  public:
@@ -79,11 +78,10 @@ class Owned {
 };
 
 struct Pointers {
-  const void *a, *b, *bias, *scale_a, *scale_b;  // a and b as the call has them; null: not there
+  const void *a, *b, *bias, *scale_a, *scale_b;  // a and b as in the call; null: absent
   void* c;
 };
 
-// A call in the library's own words.
 class Description {
  public:
   Description(const Blas& blas, const BlasDevice& device, const ProductCall& call, const Pointers& pointers)
@@ -245,8 +243,8 @@ std::optional<Choice> tuned_choice(const Blas& blas, const ProductCall& call) {
   return choice;
 }
 
-// A call with operands of its own, as large as the real ones: the time of a product depends on its numbers, and an
-// untrained model's are not those of later.
+// A call with operands of its own, as large as the real ones: timing depends on the numbers, and an untrained model's
+// are not representative.
 class Trial {
  public:
   Trial(Blas& blas, const BlasDevice& device, const ProductCall& call, const at::Tensor& like)
@@ -261,7 +259,7 @@ class Trial {
         description_(blas, device, call, pointers_),
         index_(like.device().index()) {}
 
-  // Microseconds of one call, the least of three rounds; nothing when the algorithm does not run.
+  // Microseconds per call, the least of three rounds; nothing if the algorithm does not run.
   std::optional<double> time(const Choice& choice, const at::Tensor& workspace, lt::RuntimeStream stream) const {
     using Clock = std::chrono::steady_clock;
     constexpr double kRoundUs = 1000;
@@ -284,7 +282,7 @@ class Trial {
         .to(dtype_of(matrix.type, device.has_fnuz));
   }
 
-  // Scales of blocks have room for either kind.
+  // Block scales have room for either kind.
   static at::Tensor scales(ProductScaling scaling, int64_t rows, int64_t sum, const at::Tensor& like) {
     if (scaling == ProductScaling::kWhole) return {};
     return at::ones({rows, sum / 128 + 4}, like.options().dtype(at::kFloat));
@@ -296,7 +294,7 @@ class Trial {
   c10::DeviceIndex index_;
 };
 
-// The quickest of the library's first choices, written to the file.
+// The fastest of the library's first choices, written to the file.
 Choice tune(Blas& blas, const BlasDevice& device, const ProductCall& call, const std::vector<Choice>& choices,
             const at::Tensor& like, const at::Tensor& workspace, lt::RuntimeStream stream) {
   const Trial trial(blas, device, call, like);

@@ -1,7 +1,5 @@
-// cuBLASLt and hipBLASLt by the same names. Only blas.cc includes it.
-//
-// The functions are looked up in what the process has loaded: LibTorch has brought the library, and its path is
-// LibTorch's affair.
+// cuBLASLt and hipBLASLt under the same names. Only for blas.cc. Functions are looked up in the libraries that LibTorch
+// has loaded into the process.
 #pragma once
 
 #include <dlfcn.h>
@@ -49,7 +47,7 @@ using RuntimeStream = cudaStream_t;
 inline constexpr const char* kName = "cuBLASLt";
 #endif
 
-// Names of symbols behind macros of the vendors' headers (cudaGetDeviceProperties_v2).
+// Symbol names behind macros of the vendors' headers (cudaGetDeviceProperties_v2).
 #define MEGALITH_SYMBOL_TEXT(name) #name
 #define MEGALITH_SYMBOL(name) MEGALITH_SYMBOL_TEXT(name)
 #define MEGALITH_LT_FUNCTIONS(each)                                                                                    \
@@ -69,7 +67,6 @@ struct Functions {
   MEGALITH_LT_FUNCTIONS(MEGALITH_MEMBER)
 #undef MEGALITH_MEMBER
 
-  // False when the process has not loaded them.
   bool load() {
     bool has_all = true;
 #define MEGALITH_LOAD(member, function)                                                          \
@@ -165,14 +162,14 @@ inline ProductCapability capability_of(const Functions& lt, const DeviceProperti
           .has_block_scales = architecture == 90 && lt.get_version() >= 120900};
 }
 inline bool has_fnuz(const DeviceProperties& /*device*/) { return false; }
-// What NVIDIA recommends: 32 MiB from Hopper on.
+// NVIDIA's recommendation: 32 MiB from Hopper on.
 inline int64_t workspace_bytes_of(const DeviceProperties& device) { return int64_t{device.major >= 9 ? 32 : 4} << 20; }
 inline void set_only_nvidias(const Functions& lt, Description description, const ProductCall& call, bool has_scales) {
   const int8_t fast = call.has_fast_sums ? 1 : 0;
   lt.set(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
   if (!has_scales) return;
-  // CUBLASLT_MATMUL_DESC_{A,B}_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_{VEC128,BLK128x128}_32F: by number, because
-  // headers before 12.9 have not all of these names. What is not set is one number for the whole operand.
+  // CUBLASLT_MATMUL_DESC_{A,B}_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_{VEC128,BLK128x128}_32F, by number for headers
+  // before 12.9. By default one number scales the whole operand.
   constexpr int kScaleModeOfA = 31, kScaleModeOfB = 32;
   constexpr int32_t kVectors = 4, kBlocks = 5;
   const auto set = [&](int attribute, ProductScaling scaling) {
@@ -184,7 +181,7 @@ inline void set_only_nvidias(const Functions& lt, Description description, const
   set(kScaleModeOfB, call.scaling_b);
 }
 inline void prefer_only_nvidias(const Functions& lt, Preference preference, const ProductCall& call) {
-  // Not parts of sums in the result's 16 bits, nor in an order that varies.
+  // No partial sums in the result's 16 bits, nor in a varying order.
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   lt.prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, const CallMatrix& matrix) {

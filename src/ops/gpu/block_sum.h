@@ -1,8 +1,6 @@
-// Sums and maxima over the lanes of a wave and the threads of a block, in one fixed order: they repeat to the bit. Only
-// gpu.cu files include it.
+// Reproducible sums and maxima over a wave's lanes and a block's threads, in fixed order. Only for gpu.cu files.
 //
-// Lanes exchange values without memory; of each wave's result one row of shared memory is written and read, between two
-// barriers.
+// Lanes exchange values without memory; waves through one row of shared memory, between two barriers.
 #pragma once
 
 #include "ops/gpu/compiler.h"
@@ -18,18 +16,18 @@ struct Sum {
 struct Max {
   template <typename W>
   __device__ W operator()(W a, W b) const {
-    return a < b || b != b ? b : a;  // a NaN stays
+    return a < b || b != b ? b : a;  // NaN stays
   }
 };
 
-// Over `lanes` neighbouring lanes, a power of two; all of them know the result. All lanes of the wave call it.
+// Over `lanes` neighbouring lanes, a power of two; all get the result. All lanes of the wave call it.
 template <typename Combine, typename W>
 __device__ W combine_lanes(Combine combine, W value, int lanes) {
   for (int mask = lanes / 2; mask > 0; mask /= 2) value = combine(value, shuffle_xor(value, mask));
   return value;
 }
 
-// Over the block, each of kCount values by itself; all threads call it and know the results.
+// Over the block, each of kCount values by itself; all threads call it and get the results.
 template <typename Combine, int kCount, typename W>
 __device__ void combine_block(Combine combine, W (&values)[kCount]) {
   MEGALITH_SHARED(W, of_waves, kCount * kMostWaves);

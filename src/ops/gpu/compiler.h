@@ -1,10 +1,9 @@
-// The only file that knows which of three compilers it meets: nvcc, hipcc, or a C++ compiler that builds the kernels
-// for the emulation in tests/gpu_kernels/emulation (MEGALITH_GPU_EMULATION). Only gpu.cu files and headers of gpu/
-// include it.
+// The only file that knows its compiler: nvcc, hipcc, or a C++ compiler that builds the kernels for the emulation in
+// tests/gpu_kernels/emulation (MEGALITH_GPU_EMULATION). Only for gpu.cu files and headers of gpu/.
 //
-// Besides what it declares, kernels use the words that all three know: __global__, __device__, threadIdx, blockIdx,
-// blockDim, gridDim, __syncthreads(), atomicAdd() and atomicMax() on integers. Blocks have one dim, a multiple of
-// 64 threads where lanes exchange values: waves have 32 lanes on NVIDIA's chips, 64 on AMD's CDNA.
+// Besides what it declares, kernels use what all three know: __global__, __device__, threadIdx, blockIdx, blockDim,
+// gridDim, __syncthreads(), atomicAdd() and atomicMax() on integers. Blocks have one dim, a multiple of 64 threads
+// where lanes exchange values: waves have 32 lanes on NVIDIA's chips, 64 on AMD's CDNA.
 #pragma once
 
 #if defined(MEGALITH_GPU_EMULATION)
@@ -25,7 +24,7 @@
 namespace megalith::ops::gpu {
 
 // MEGALITH_SHARED(type, name, count)       an array of the block's shared memory, aligned to 16 bytes
-// MEGALITH_DYNAMIC_SHARED(type, name)      the array whose bytes the launch names; at most one a kernel
+// MEGALITH_DYNAMIC_SHARED(type, name)      the array whose bytes the launch names; at most one per kernel
 // MEGALITH_UNROLL, MEGALITH_UNROLL_BY(8)   before a loop: arrays indexed by it become registers, loads go together
 #if defined(MEGALITH_GPU_EMULATION)
 
@@ -61,7 +60,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 #define MEGALITH_PRAGMA(text) _Pragma(#text)
 #define MEGALITH_UNROLL_BY(count) MEGALITH_PRAGMA(unroll count)
 
-// The emulation refuses an address that is not a multiple of `bytes`; a chip does so by itself.
+// The emulation checks alignment to `bytes`; chips do so themselves.
 __device__ inline void check_alignment(const void* /*address*/, size_t /*bytes*/) {}
 
 #if defined(__HIPCC__)
@@ -79,7 +78,6 @@ __device__ T shuffle(T value, int source_lane) {
 }
 __device__ inline uint64_t vote(bool predicate) { return __ballot(predicate); }
 
-// nullptr when nothing was refused.
 inline const char* last_error() {
   const hipError_t error = hipGetLastError();
   return error == hipSuccess ? nullptr : hipGetErrorString(error);
@@ -105,7 +103,7 @@ inline const char* last_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
-// More than 48 KiB must be asked for; what the chip does not have is refused by the launch.
+// More than 48 KiB must be requested; the launch refuses what the chip does not have.
 inline void allow_shared_bytes(const void* kernel, size_t bytes) {
   if (bytes > 48 * 1024) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
@@ -114,8 +112,8 @@ inline void allow_shared_bytes(const void* kernel, size_t bytes) {
 
 #endif
 
-// Starts `kernel` on the stream of the current device: every launch of the program. Throws, naming it `name`, when the
-// device refuses the launch; errors inside the kernel are seen later, by torch.
+// Every launch of the program: starts `kernel` on the current device's stream. Throws, naming it `name`, if the device
+// refuses the launch; torch sees errors inside the kernel later.
 template <typename... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, Stream stream,
             std::type_identity_t<Parameters>... arguments) {
@@ -126,8 +124,8 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 
 #endif
 
-// Shuffles and votes are calls of all lanes of a wave. wave_size() is what it is on this chip; a block has at most so
-// many waves on any:
+// Shuffles and votes are calls of all lanes of a wave. wave_size() is this chip's; a block has at most so many waves on
+// any:
 inline constexpr int kMostThreads = 1024;
 inline constexpr int kMostWaves = kMostThreads / 32;
 

@@ -1,5 +1,4 @@
-// What kernels do with one element: every dtype is computed in float, or double where it is double. Only gpu.cu files
-// include it.
+// Elements in kernels: every dtype is computed in float, or double if it is double. Only for gpu.cu files.
 #pragma once
 
 #include "ops/dtype.h"
@@ -7,13 +6,12 @@
 
 namespace megalith::ops::gpu {
 
-// bfloat16 as its bits, the same under every compiler and every version of their headers.
+// bfloat16 as its bits, the same under every compiler and header version.
 struct BFloat16 {
   uint16_t bits;
 };
 using Float16 = __half;
 
-// The type that a kernel computes in.
 template <typename T>
 struct WideOf {
   using type = float;
@@ -59,7 +57,6 @@ __device__ inline Wide<T> rounded(Wide<T> value) {
   return widen(Rounding<T>::of(value));
 }
 
-// Calls body with a value of the C++ type that dtype names.
 template <typename Body>
 void with_type(Dtype dtype, Body&& body) {
   switch (dtype) {

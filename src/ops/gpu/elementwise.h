@@ -1,5 +1,5 @@
-// Kernels that treat each element of a matrix by itself: a thread takes the elements that fill 16 bytes, so that the
-// threads of a wave read and write one run of memory. Only gpu.cu files include it.
+// Elementwise kernels: a thread takes the elements of 16 bytes, so that a wave reads and writes one run of memory. Only
+// for gpu.cu files.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace megalith::ops::gpu {
 
 inline constexpr int kElementwiseThreads = 256;
-// A launch has no more blocks than this: AMD's chips count its threads in 32 bits. Blocks take more work in turns.
+// Most blocks of a launch: AMD's chips count its threads in 32 bits. Blocks take more work in turns.
 inline constexpr unsigned kMostBlocks = 1u << 23;
 
-// How blocks share a matrix of vectors. A block takes a run of one long row, or several short rows at once.
+// How blocks share a matrix of vectors: each takes a run of one long row, or several short rows.
 struct VectorGrid {
-  int64_t rows, vectors;  // vectors of a row
-  int log2_lanes;         // of the threads that stand next to each other in a row
+  int64_t rows, vectors;  // vectors per row
+  int log2_lanes;         // of neighbouring threads in a row
   unsigned blocks_of_row, blocks;
 };
 
@@ -33,13 +33,12 @@ inline VectorGrid make_vector_grid(int64_t rows, int64_t vectors) {
           .blocks = static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block * blocks_of_row)};
 }
 
-// body(row, vector) for this thread's vectors.
 template <typename Body>
 __device__ void for_each_vector(const VectorGrid& grid, Body&& body) {
   const int64_t place = threadIdx.x & ((1u << grid.log2_lanes) - 1), row_of_block = threadIdx.x >> grid.log2_lanes;
   const int64_t rows_of_block = kElementwiseThreads >> grid.log2_lanes;
   for (unsigned block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
-    // In 32 bits: a division of 64 costs a hundred instructions.
+    // In 32 bits: a 64-bit division costs a hundred instructions.
     const unsigned block_row = block / grid.blocks_of_row, block_column = block % grid.blocks_of_row;
     const int64_t row = block_row * rows_of_block + row_of_block;
     const int64_t vector = (int64_t{block_column} << grid.log2_lanes) + place;
@@ -47,7 +46,7 @@ __device__ void for_each_vector(const VectorGrid& grid, Body&& body) {
   }
 }
 
-// Launches a kernel whose first parameter is the grid; nothing, where there are no vectors.
+// Launches a kernel whose first parameter is the grid; does nothing without vectors.
 template <typename... Parameters>
 void launch_vectors(const char* name, void (*kernel)(VectorGrid, Parameters...), int64_t rows, int64_t vectors,
                     void* stream, std::type_identity_t<Parameters>... arguments) {
@@ -57,8 +56,8 @@ void launch_vectors(const char* name, void (*kernel)(VectorGrid, Parameters...),
          arguments...);
 }
 
-// Calls body with the number of elements that a thread takes at once, as a type: a vector of 16 bytes, or one element
-// where something is not aligned. Doubles, which are for tests, go one by one.
+// Calls body with the number of elements per thread, as a type: a 16-byte vector, or one element if something is
+// unaligned. Doubles, which are for tests, go one by one.
 template <typename T, typename Body>
 void with_vector_width(bool is_aligned, Body&& body) {
   if constexpr (sizeof(T) < sizeof(double)) {
@@ -67,7 +66,7 @@ void with_vector_width(bool is_aligned, Body&& body) {
   body(std::integral_constant<int, 1>{});
 }
 
-// Whether rows of so many elements of type T, one after the other, all begin where a vector may.
+// True if contiguous rows of this many elements all begin at a vector.
 template <typename T>
 bool is_whole_vectors(int64_t columns) {
   return columns % (kVectorBytes / static_cast<int64_t>(sizeof(T))) == 0;

@@ -1,5 +1,5 @@
-// y = round(activation(gate)) * up of rows [gate | up], on request with the largest |y|, and its gradient: the kernels
-// of swiglu and geglu. Only gpu.cu files include it.
+// The kernels of swiglu and geglu: y = round(activation(gate)) * up of rows [gate | up], optionally with amax, and the
+// gradient. Only for gpu.cu files.
 #pragma once
 
 #include "ops/gpu/activations.h"

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kFormat = "megalith gemm tuning 1";
 
-// Words are written in hexadecimal: JSON's numbers do not hold 64 bits everywhere.
+// In hexadecimal: JSON numbers do not hold 64 bits everywhere.
 std::string hex_text(uint64_t word) { return fmt::format("{:016x}", word); }
 
 uint64_t hex_word(const std::string& text, const std::string& where) {

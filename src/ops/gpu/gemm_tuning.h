@@ -1,7 +1,7 @@
-// --gemm_tuning: which algorithm of the vendor's library a matrix product takes, measured once and kept in a file.
+// --gemm_tuning: the vendor library's algorithm for each matrix product, measured once and kept in a file.
 //
-// An algorithm is a few words of memory that mean something only to the version of the library that made them, and
-// its time only to the device it ran on: a file names both, and is refused elsewhere.
+// An algorithm is a few words that only the same version of the library understands, and its time holds only for one
+// device: a file names both, and is refused elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace megalith::ops::gpu {
 
 enum class GemmTuning {
   kOff,   // the library's first choice
-  kTune,  // the quickest of its first choices, timed for each product that the file does not have, and written there
-  kUse,   // what the file has, and the library's first choice for all others
+  kTune,  // the fastest of its first choices, timed for each product that the file lacks, and written there
+  kUse,   // the file's choice, else the library's first
 };
 
 struct GemmTuningOptions {
@@ -33,7 +33,7 @@ struct GemmTuningOptions {
 struct TunedAlgorithm {
   std::vector<uint64_t> words;
   int64_t workspace_bytes = 0;
-  double time_us = 0, first_time_us = 0;  // of this, and of the library's first choice
+  double time_us = 0, first_time_us = 0;  // second: the library's first choice
 };
 
 struct TunedProducts {
@@ -41,10 +41,10 @@ struct TunedProducts {
   std::map<std::string, TunedAlgorithm> algorithms;  // by names of calls (product_plan.h)
 };
 
-// UserError when the file is not one of these, or of another library or device.
+// UserError for another kind of file, library or device.
 TunedProducts load_tuned_products(const std::filesystem::path& path, const std::string& library,
                                   const std::string& device);
-// Adds to what is in the file, if it is of this library and device; other ranks may have written it meanwhile.
+// Adds to the file's contents, if of this library and device; other ranks may have written it meanwhile.
 void add_tuned_products(const std::filesystem::path& path, const TunedProducts& tuned);
 
 }  // namespace megalith::ops::gpu

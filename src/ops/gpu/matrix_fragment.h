@@ -1,12 +1,12 @@
-// Products of 16 x 16 x 16 elements on a chip's matrix units, a wave each: 16-bit numbers, products and sums in float.
-// Only gpu.cu files include it.
+// 16 x 16 x 16 products on a chip's matrix units, one per wave: 16-bit numbers, products and sums in float. Only for
+// gpu.cu files.
 //
-// Sums += Left Right for Left (m, k) and Right (k, n). An operand lies in shared memory in rows, `stride` elements
-// apart, and its first element at a multiple of 32 bytes. Its rows run along m or n and follow one another along k
-// (kRowsAreDepth), or run along k. All lanes of a wave make each call. kLanes is how many a wave has:
+// Sums += Left Right for Left (m, k) and Right (k, n). Operands are in shared memory in rows, `stride` elements apart,
+// starting at a multiple of 32 bytes. Rows run along m or n and follow each other along k (kRowsAreDepth), or run along
+// k. All lanes of a wave make each call. kLanes per wave:
 //
-//   NVIDIA     32   wmma, which keeps to itself what a lane holds
-//   AMD        64   the MFMA instruction of CDNA: a lane holds four neighbours in k of a row, and four sums of a column
+//   NVIDIA     32   wmma, which hides what a lane holds
+//   AMD        64   CDNA's MFMA instruction: a lane holds four neighbours in k of a row, and four sums of a column
 //   emulation  64   the code for AMD, with the instruction made of shuffles; 32: a lane computes eight sums of a row
 #pragma once
 
@@ -77,7 +77,7 @@ struct SumFragment {
 
 #else
 
-// Where the lanes of a wave must be together, the emulation sees to it.
+// Makes the emulation synchronise the lanes of a wave.
 __device__ inline void meet() {
 #if defined(MEGALITH_GPU_EMULATION)
   vote(true);
@@ -155,7 +155,7 @@ struct SumFragment {
 
 #if defined(MEGALITH_GPU_EMULATION)
 
-// In waves of 32 lanes: of Left a lane has row lane % 16; of Right, and of the sums, eight columns.
+// In waves of 32 lanes: a lane has row lane % 16 of Left, and eight columns of Right and of the sums.
 inline constexpr int kColumnsOfLane = 8;
 
 template <typename T, bool kRowsAreDepth>

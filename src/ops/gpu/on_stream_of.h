@@ -1,4 +1,5 @@
-// From tensors to a launcher of a gpu.cu file: the device and its current stream.
+// Calls launchers of gpu.cu files (kernel.h: pointers on the device, the stream as its native handle) for a tensor's
+// device and current stream.
 #pragma once
 
 #include <ATen/DeviceAccelerator.h>
@@ -7,7 +8,6 @@
 
 namespace megalith::ops::gpu {
 
-// Calls the launcher for the current stream of the device of x.
 template <auto* kLauncher, typename Arguments>
 void on_stream_of(const Arguments& arguments, const at::Tensor& x) {
   const c10::DeviceGuard on_device(x.device());

@@ -1,4 +1,4 @@
-// Philox4x32-10 (core/philox.h) for kernels. Only gpu.cu files include it.
+// Philox4x32-10 (core/philox.h) for kernels. Only for gpu.cu files.
 #pragma once
 
 #include "ops/gpu/compiler.h"
@@ -9,7 +9,6 @@ struct PhiloxWords {
   uint32_t words[4];
 };
 
-// The four words of the block with the counter (low, high).
 __device__ inline PhiloxWords philox_words(uint64_t key, uint64_t low, uint64_t high) {
   auto c0 = static_cast<uint32_t>(low), c1 = static_cast<uint32_t>(low >> 32);
   auto c2 = static_cast<uint32_t>(high), c3 = static_cast<uint32_t>(high >> 32);

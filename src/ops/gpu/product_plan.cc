@@ -10,10 +10,10 @@ namespace {
 
 bool is_fp8(ProductType type) { return type == ProductType::kFloat8E4m3 || type == ProductType::kFloat8E5m2; }
 
-// The matrix in rows: how far they are apart; nothing when its columns lie in one piece instead.
+// The distance of row-major rows; nothing if the matrix is column-major.
 std::optional<int64_t> rows_apart(const ProductMatrix& x) {
   if (x.column_stride == 1 || x.columns == 1) {
-    // With one row the stride says nothing.
+    // The stride of a single row is meaningless.
     return x.rows == 1 ? std::max(x.row_stride, x.columns) : x.row_stride;
   }
   return std::nullopt;
@@ -22,7 +22,7 @@ ProductMatrix transposed(const ProductMatrix& x) {
   return {x.type, x.columns, x.rows, x.column_stride, x.row_stride, x.address};
 }
 
-// The largest power of two that divides the address and what lies between columns, up to 256.
+// The largest power of two that divides the address and the columns' distance, up to 256.
 int32_t alignment_of(uint64_t address, int64_t leading, ProductType type) {
   const uint64_t both = address | static_cast<uint64_t>(leading * bytes_of(type)) | 256;
   return static_cast<int32_t>(both & (~both + 1));
@@ -30,12 +30,12 @@ int32_t alignment_of(uint64_t address, int64_t leading, ProductType type) {
 
 struct Laid {
   CallMatrix matrix;
-  bool is_transposed;  // of the x that was asked for
+  bool is_transposed;  // of the requested x
 };
-// x^T in columns, or x in columns, of which x^T is the transpose.
+// x^T column-major, or x column-major, of which x^T is the transpose.
 std::optional<Laid> lay(const ProductMatrix& x) {
   const auto make = [&](int64_t rows, int64_t columns, int64_t leading, bool is_transposed) -> std::optional<Laid> {
-    if (leading < rows) return std::nullopt;  // columns overlap, or lie backwards
+    if (leading < rows) return std::nullopt;  // columns overlap, or are reversed
     return Laid{{x.type, rows, columns, leading, alignment_of(x.address, leading, x.type)}, is_transposed};
   };
   if (const auto apart = rows_apart(x)) return make(x.columns, x.rows, *apart, false);
@@ -43,7 +43,7 @@ std::optional<Laid> lay(const ProductMatrix& x) {
   return std::nullopt;
 }
 
-// Empty when the library multiplies these types.
+// Empty if the library multiplies these types.
 std::string refuse_types(const Product& product, const ProductCapability& capability) {
   const ProductType a = product.a.type, b = product.b.type, c = product.c.type;
   if (is_fp8(c)) return "results in eight bits are not made";

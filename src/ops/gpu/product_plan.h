@@ -1,7 +1,7 @@
-// Which call of cuBLASLt, or hipBLASLt, a matrix product is: a pure function, so that it is tested without a GPU.
+// Maps a matrix product to a call of cuBLASLt or hipBLASLt: a pure function, tested without a GPU.
 //
-// The libraries take matrices in columns; ours lie in rows. A matrix (r, c) in rows, `stride` apart, is its transpose
-// in columns with that leading dimension, so C = A B becomes C^T = B^T A^T: the call's A is our B, and its B our A.
+// The libraries' matrices are column-major, ours row-major. A row-major (r, c) of some stride is its column-major
+// transpose with that leading dimension, so C = A B becomes C^T = B^T A^T: the call's A is our B, and its B our A.
 #pragma once
 
 #include <compare>
@@ -14,35 +14,33 @@ enum class ProductType : int32_t { kFloat32, kBFloat16, kFloat16, kFloat8E4m3, k
 const char* name_of(ProductType type);
 int64_t bytes_of(ProductType type);
 
-// (rows, columns): element (r, c) lies at r row_stride + c column_stride, and one of the two strides is 1.
+// (rows, columns): element (r, c) is at r row_stride + c column_stride; one of the two strides is 1.
 struct ProductMatrix {
   ProductType type;
   int64_t rows, columns;
   int64_t row_stride, column_stride;
-  uint64_t address;  // of the first element
+  uint64_t address;
 };
 
-// What an FP8 operand's numbers are multiplied by: one number, or one for each 128 of them along the sum (k), or one
-// for each 128 x 128.
+// The extent of an FP8 operand's scales: the whole operand, 128 numbers along the sum (k), or 128 x 128.
 enum class ProductScaling : int32_t { kWhole, kAlongSum, kSquares };
 
-// C (m, n) = A (m, k) B (k, n), to which C itself is added when accumulating, and a bias (n) of C's type.
+// C (m, n) = A (m, k) B (k, n), plus C itself when accumulating, plus a bias (n) of C's type.
 struct Product {
   ProductMatrix a, b, c;
   bool accumulate = false;
   bool has_bias = false;
-  bool has_fast_sums = false;  // FP8: sums of fewer bits, as forward passes allow; not with scales of blocks
+  bool has_fast_sums = false;  // FP8: sums of fewer bits, as forward passes allow; not with block scales
   ProductScaling scaling_a = ProductScaling::kWhole, scaling_b = ProductScaling::kWhole;
 };
 
-// What a device multiplies.
 struct ProductCapability {
   bool has_fp8 = false;
   bool takes_any_fp8_layout = false;  // otherwise rows of both operands run along k
   bool has_block_scales = false;      // of FP8: cuBLASLt 12.9 and later on Hopper
 };
 
-// A matrix as the library reads it: (rows, columns) in columns, `leading` apart.
+// The library's view of a matrix: (rows, columns), column-major, `leading` apart.
 struct CallMatrix {
   ProductType type;
   int64_t rows, columns, leading;
@@ -50,13 +48,13 @@ struct CallMatrix {
   auto operator<=>(const CallMatrix&) const = default;
 };
 
-// D (m, n) = op(A) op(B) + beta C in columns, D in the place of C; op transposes. Sums are in fp32.
+// D (m, n) = op(A) op(B) + beta C, column-major, D replacing C; op transposes. Sums are in fp32.
 struct ProductCall {
   int64_t m, n, k;
   bool transposes_a, transposes_b;
   CallMatrix a, b, c;
   bool accumulate;  // beta is 1
-  bool has_bias;    // added to each column, as long as one
+  bool has_bias;    // added to each column
   bool has_fast_sums;
   ProductScaling scaling_a = ProductScaling::kWhole, scaling_b = ProductScaling::kWhole;
   auto operator<=>(const ProductCall&) const = default;
@@ -70,7 +68,7 @@ struct ProductPlan {
 };
 ProductPlan plan_product(const Product& product, const ProductCapability& capability);
 
-// "TN 4096x8192x1024 a bf16/1024/16 b bf16/1024/16 c fp32/4096/16 beta1": one line that names a call in files.
+// The line that names a call in files: "TN 4096x8192x1024 a bf16/1024/16 b bf16/1024/16 c fp32/4096/16 beta1".
 std::string name_of(const ProductCall& call);
 
 }  // namespace megalith::ops::gpu

@@ -1,10 +1,9 @@
-// How threads share the rows of a matrix: whose elements are whose, kept in registers where a row fits, added over the
-// row and down the columns. Only gpu.cu files include it.
+// How threads share the rows of a matrix: elements are kept in registers if a row fits, and summed over rows and
+// columns. Only for gpu.cu files.
 //
-// A team of threads takes a row: the lanes of a part of a wave, so that a block has many rows at once; or a block. Each
-// thread takes vectors of 16 bytes, thread by thread, so that a wave's accesses are one run of memory. Rows that are
-// too long for registers, not aligned, or of doubles, which are for tests, are read element by element and as often as
-// needed.
+// A row's team is a part of a wave, so that a block has many rows, or a block. Threads take vectors of 16 bytes in
+// turn, so that a wave accesses one run of memory. Rows too long for registers, unaligned, or of doubles (for tests)
+// are read element by element, as often as needed.
 #pragma once
 
 #include "ops/gpu/block_sum.h"
@@ -13,7 +12,7 @@
 
 namespace megalith::ops::gpu {
 
-// kElements of a row at most are a thread's, in registers; 0: any number, in memory.
+// A thread keeps at most kElements of a row, in registers; 0: any number, in memory.
 template <typename Element, int kElements_, bool kIsOfLanes_>
 struct RowKind {
   using T = Element;
@@ -22,19 +21,19 @@ struct RowKind {
   static constexpr bool kIsInRegisters = kElements > 0;
   static constexpr bool kIsOfLanes = kIsOfLanes_;
   static constexpr int kWidth = kIsInRegisters ? kVectorBytes / static_cast<int>(sizeof(T)) : 1;
-  static constexpr int kSlots = kIsInRegisters ? kElements / kWidth : 1;  // vectors of a thread
-  static constexpr int kMostThreads = kElements >= 16 ? 512 : 256;        // of a block
+  static constexpr int kSlots = kIsInRegisters ? kElements / kWidth : 1;  // vectors per thread
+  static constexpr int kMostThreads = kElements >= 16 ? 512 : 256;        // per block
   using Values = Vector<T, kWidth>;
 };
 
-// The threads of a row and, in a block, the rows that they take at once.
+// The threads of a row and, in a block, the rows taken at once.
 struct RowShape {
   int team_size, teams;
 
   int threads() const { return team_size * teams; }
 };
 
-// Calls body(RowKind, RowShape) for rows of so many elements of type T, of which a thread keeps at most kMostElements.
+// Calls body(RowKind, RowShape) for rows of this many elements of type T; a thread keeps at most kMostElements.
 template <typename T, int kMostElements, typename Body>
 void with_row_kind(int64_t columns, bool is_aligned, Body&& body) {
   const auto threads_for = [&](int elements) {
@@ -60,7 +59,6 @@ void with_row_kind(int64_t columns, bool is_aligned, Body&& body) {
   body(RowKind<T, 0, false>{}, RowShape{columns < 256 ? threads_for(1) : 256, 1});
 }
 
-// A thread's view of its team.
 template <typename Kind>
 struct RowTeam {
   int size, member, index, count;  // threads of the team, which of them this is; which team of the block, of how many
@@ -85,7 +83,7 @@ struct RowTeam {
     }
   }
 
-  // Each of the values over the team. All threads of the block call it, those without a row too.
+  // Sums each value over the team. All threads of the block call it, even without a row.
   template <int kCount>
   __device__ void sum(typename Kind::W (&values)[kCount]) const {
     if constexpr (Kind::kIsOfLanes) {
@@ -103,7 +101,7 @@ class KeptRow {
  public:
   using Values = typename Kind::Values;
 
-  // All are asked for before the first is used, so that memory answers them together.
+  // All are loaded before the first is used, so that memory answers them together.
   __device__ KeptRow(const RowTeam<Kind>& team, int64_t columns, const typename Kind::T* row) : row_(row) {
     if constexpr (Kind::kIsInRegisters) {
       team.for_each_vector(columns,
@@ -118,7 +116,7 @@ class KeptRow {
       return load_vector<Kind::kWidth>(row_ + column);
     }
   }
-  // Adds another row, as rounded; the result is written to `sum` and is this row from now on.
+  // Adds another row, rounded; the result is written to `sum` and becomes this row.
   __device__ void add(const RowTeam<Kind>& team, int64_t columns, const typename Kind::T* row, typename Kind::T* sum) {
     const KeptRow added(team, columns, row);
     team.for_each_vector(columns, [&](int slot, int64_t column) {
@@ -137,13 +135,13 @@ class KeptRow {
   Values vectors_[Kind::kSlots];
 };
 
-// A block's sums down the columns, over the rows that its teams take one after the other.
+// A block's column sums over the rows that its teams take in turn.
 template <typename Kind>
 class ColumnSums {
  public:
   using W = typename Kind::W;
 
-  // `sums`, one a column, are written by finish(); before it they may hold anything.
+  // finish() writes `sums`, one per column, undefined before.
   __device__ ColumnSums(const RowTeam<Kind>& team, int64_t columns, W* sums) : sums_(sums) {
     if constexpr (Kind::kIsInRegisters) {
       MEGALITH_UNROLL
@@ -153,7 +151,6 @@ class ColumnSums {
     }
   }
 
-  // Element i of the thread's vector at `column`.
   __device__ void add(int slot, int64_t column, int i, W value) {
     if constexpr (Kind::kIsInRegisters) {
       mine_[slot * Kind::kWidth + i] += value;
@@ -180,7 +177,7 @@ class ColumnSums {
   }
 
  private:
-  // The teams of a block took different rows of the same columns.
+  // A block's teams took different rows of the same columns.
   __device__ void add_teams(const RowTeam<Kind>& team, int64_t columns) {
     MEGALITH_SHARED(W, of_threads, Kind::kElements * Kind::kMostThreads);
     __syncthreads();  // another object's may still be read
@@ -201,14 +198,14 @@ class ColumnSums {
   W mine_[Kind::kIsInRegisters ? Kind::kElements : 1];
 };
 
-// The row of a matrix; nullptr where there is no matrix.
+// A row of a matrix; nullptr without a matrix.
 template <typename T, typename Pointer>
 __device__ auto row_at(Pointer* matrix, int64_t start) {
   using Typed = std::conditional_t<std::is_const_v<Pointer>, const T*, T*>;
   return matrix == nullptr ? nullptr : static_cast<Typed>(matrix) + start;
 }
 
-// What blocks have summed, one row of `parts` a block, in one fixed order: sum[column] = parts[0][column] + …
+// Adds blocks' partial sums, one row of `parts` each, in fixed order: sum[column] = parts[0][column] + …
 inline constexpr int kSumColumns = 32, kSumSlices = 8;
 
 template <typename W>
@@ -219,7 +216,6 @@ __global__ void __launch_bounds__(kSumColumns* kSumSlices)
   const int64_t column = int64_t{blockIdx.x} * kSumColumns + place;
   W mine = 0;
   if (column < columns) {
-    // Several loads are on their way at once.
     MEGALITH_UNROLL_BY(8)
     for (int64_t part = slice; part < num_parts; part += kSumSlices) mine += parts[part * stride + column];
   }
@@ -230,7 +226,6 @@ __global__ void __launch_bounds__(kSumColumns* kSumSlices)
   sum[column] = mine;
 }
 
-// `name` is that of the launch.
 template <typename W>
 void launch_add_parts(const char* name, int64_t num_parts, int64_t stride, int64_t columns, const W* parts, W* sum,
                       Stream stream) {

@@ -1,9 +1,8 @@
-// A block's tile of a matrix product C (m, n) = A (m, k) B (k, n), of any strides and sizes: 16-bit numbers on the
-// matrix units, others by multiplying and adding; sums in the wide dtype, in the order of k, so that they repeat to the
-// bit. Only gpu.cu files include it.
+// A block's tile of C (m, n) = A (m, k) B (k, n), of any strides and sizes: 16-bit numbers on the matrix units, others
+// by multiplying and adding; wide sums in the order of k, reproducible to the bit. Only for gpu.cu files.
 //
-// Pieces of A and B of kDepth of k lie in shared memory as their rows lie in the device's. While a piece is multiplied,
-// the next is on its way to registers. Beyond m, n and k there are zeros.
+// Pieces of A and B of kDepth of k are in shared memory with their rows as on the device. While a piece is multiplied,
+// the next is loaded into registers. Beyond m, n and k there are zeros.
 #pragma once
 
 #include "ops/gpu/matrix_fragment.h"
@@ -38,10 +37,10 @@ template <typename T, int kMajor, int kMinor>
 class Piece {
  public:
   static constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T)), kInRow = kMinor / kWidth;
-  // Rows in shared memory lie 16 bytes further apart, so that neighbours are in different banks.
+  // Rows in shared memory are 16 bytes further apart, to put neighbours in different banks.
   static constexpr int kStride = kMinor + kWidth, kSize = kMajor * kStride;
 
-  // majors and minors are how much the operand has from `from` on.
+  // majors and minors: the operand's extent from `from` on.
   __device__ void fetch(const T* from, int64_t stride, int64_t majors, int64_t minors, bool is_aligned) {
     MEGALITH_UNROLL
     for (int i = 0; i < kVectors; ++i) {
@@ -93,7 +92,7 @@ class FragmentSums {
       }
       MEGALITH_UNROLL
       for (int i = 0; i < kDown; ++i) {
-        if (row_of(i) >= rows_) continue;  // nothing but zeros
+        if (row_of(i) >= rows_) continue;  // only zeros
         LeftFragment<T, kLanes, kLeftIsDepth> of_rows;
         of_rows.load(left + element<kLeftIsDepth>(row_of(i), k), PieceOf<T, kLeftIsDepth>::kStride);
         MEGALITH_UNROLL
@@ -141,7 +140,7 @@ class FragmentSums {
     return kRowsAreDepth ? depth * kStride + across : across * kStride + depth;
   }
 
-  int64_t rows_, columns_;  // that C has from this tile's first on
+  int64_t rows_, columns_;  // C's extent from this tile on
   SumFragment<T, kLanes> sums_[kDown * kAcross];
 };
 

@@ -1,5 +1,5 @@
-// Several neighbouring elements that a thread loads and stores at once: 16 bytes are the widest access of a chip, and
-// what its memory wants. Only gpu.cu files include it.
+// Neighbouring elements loaded and stored at once: 16 bytes are a chip's widest access, and its memory's preference.
+// Only for gpu.cu files.
 #pragma once
 
 #include "ops/gpu/compiler.h"
@@ -17,8 +17,7 @@ struct alignas(sizeof(T) * kCount) Vector {
   __device__ const T& operator[](int i) const { return values[i]; }
 };
 
-// Whether a vector of 16 bytes may begin at all of these addresses; null, for a tensor that is not there, does not
-// matter.
+// True if 16-byte vectors may begin at all of these addresses; null, for absent tensors, is fine.
 template <typename... Pointers>
 bool are_aligned(Pointers... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % kVectorBytes == 0) && ...);

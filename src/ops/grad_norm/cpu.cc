@@ -1,5 +1,5 @@
-// Sums of squares in double over sixteen lanes, whatever the width of a register: a square of two floats is exact in
-// double, so every processor gives the same bits for bf16, fp16 and fp32.
+// Sums of squares in double over sixteen lanes, whatever the register width: squares of floats are exact in double, so
+// every processor gives the same bits for bf16, fp16 and fp32.
 #include <ATen/Parallel.h>
 
 #include <cstring>
@@ -16,7 +16,6 @@ using Floats = float __attribute__((vector_size(kHalf * sizeof(float))));
 using Words = uint32_t __attribute__((vector_size(kHalf * sizeof(uint32_t))));
 using HalfWords = uint16_t __attribute__((vector_size(kHalf * sizeof(uint16_t))));
 
-// Adds the squares of eight elements to sum.
 template <typename T>
 inline void add_squares(const T* p, Doubles& sum) {
   Doubles values;

@@ -1,5 +1,5 @@
-// Sums over the elements of many tensors on a GPU: a block of threads for each piece of a tensor, then one block that
-// adds the pieces in order. Each launch takes a table of tensors as its argument, so nothing is copied to the device.
+// Sums over many tensors: a block of threads per piece of a tensor, then one block that adds the pieces in order. Each
+// launch takes a table of tensors as its argument, so nothing is copied to the device.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/vector.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kThreadsOfTotal = 1024;
 
-// Tensors of one dtype: as many as the arguments of a launch have room for, 4 KiB.
+// Tensors of one dtype, as many as the 4 KiB of a launch's arguments hold.
 constexpr int kMostTensors = 160;
 struct TensorTable {
   int num_tensors;
@@ -22,7 +22,7 @@ struct TensorTable {
 };
 static_assert(sizeof(TensorTable) <= 4000);
 
-// Each thread takes groups of 16 bytes, wherever they begin, so the order of the sum does not depend on addresses.
+// Threads take groups of 16 bytes regardless of alignment, so the order of the sum does not depend on addresses.
 template <typename T>
 __global__ void sum_pieces(TensorTable table, double* squares, double* zeros) {
   constexpr int kCount = kVectorBytes / sizeof(T);

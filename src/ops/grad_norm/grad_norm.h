@@ -1,5 +1,5 @@
-// Sum of squares over many tensors, for the global gradient norm: in float64, in a fixed order, so that a run repeats
-// to the bit. inf and NaN pass through.
+// Sum of squares over many tensors, for the global gradient norm: in float64, in fixed order, reproducible to the bit.
+// inf and NaN pass through.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace megalith::ops {
 // returns  0-d float64 tensor on that device (0 for an empty list, on the CPU)
 at::Tensor squared_norm(const std::vector<at::Tensor>& tensors, Kernels kernels = Kernels::kFused);
 
-// The same, and how many elements are exactly zero; on a GPU from one reading of the tensors, 4 bytes a parameter.
+// Also counts zeros; on a GPU both from one reading of the tensors, 4 bytes per parameter.
 // returns  (2) float64 tensor: sum of squares, zeros
 at::Tensor squared_norm_and_zeros(const std::vector<at::Tensor>& tensors, Kernels kernels = Kernels::kFused);
 

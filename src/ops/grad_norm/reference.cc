@@ -1,4 +1,4 @@
-// The definition of squared_norm, in ATen's operators.
+// squared_norm in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/grad_norm/grad_norm.h"

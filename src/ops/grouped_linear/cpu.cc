@@ -11,7 +11,6 @@ namespace {
 constexpr int64_t kGroupedDepth = 128;  // of k at a time: 64 columns of b are then 32 KB of fp32
 constexpr int64_t kGroupedRows = WidenedProducts::kTaskRows, kGroupedColumns = WidenedProducts::kTaskColumns;
 
-// out (rows, columns) = x
 template <typename T>
 void widen_rows(const T* x, int64_t stride, int64_t rows, int64_t columns, Wide<T>* out, int64_t out_stride) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -102,7 +101,7 @@ void widened_products(const WidenedProducts& all, std::atomic<int64_t>* next) {
     const WidenedScratch<Wide<T>> scratch{.left = memory.take<Wide<T>>(kGroupedRows * kGroupedDepth),
                                           .right = memory.take<Wide<T>>(kGroupedDepth * kGroupedColumns),
                                           .sums = memory.take<Wide<T>>(kGroupedRows * kGroupedColumns)};
-    int64_t i = 0;  // the counter only rises, and so does the product that a task belongs to
+    int64_t i = 0;  // the counter only rises, and so does the product of a task
     for (int64_t task; (task = next->fetch_add(1)) < all.num_tasks;) {
       while (i + 1 < all.num_products && task >= all.products[i + 1].first_task) ++i;
       multiply_widened<T>(all, all.products[i], task - all.products[i].first_task, scratch);

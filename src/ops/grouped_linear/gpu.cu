@@ -1,7 +1,7 @@
-// The experts' products on a GPU. Where an expert's rows begin is read on the device: the host does not wait for it.
+// The experts' products. Rows per expert are read on the device, without synchronising.
 //
-// A block has a tile of one expert's result. The host starts as many blocks as there may be tiles; a block finds its
-// expert by counting tiles, and ends when there is none for it.
+// A block computes a tile of one expert's result. The host starts the most blocks there may be; a block finds its
+// expert by counting tiles, and ends if there is none.
 #include "ops/gpu/tile_product.h"
 #include "ops/grouped_linear/kernel.h"
 
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kTileThreads) sum_gradients(GroupedGradient a,
                                     });
 }
 
-// kIsDepth: rows of w follow one another along k, as they do in the input's gradient.
+// kIsDepth: rows of w follow each other along k, as in the input's gradient.
 template <typename T, int kLanes, bool kIsDepth>
 __global__ void __launch_bounds__(kTileThreads) multiply_rows(GroupedProduct a, Operand<T> x, Operand<T> w) {
   const int64_t across = tiles_of<T>(a.n), block = blockIdx.x;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kTileThreads) multiply_rows(GroupedProduct a, 
     tile -= tiles;
   }
   if (expert > a.experts) return;
-  const int64_t k = expert < a.experts ? a.k : 0;  // rows of nobody become 0
+  const int64_t k = expert < a.experts ? a.k : 0;  // rows without an expert become 0
   x.data += first * x.stride;
   w.data += expert * a.n * a.k;
   T* const y = static_cast<T*>(a.y) + first * a.n;
@@ -56,7 +56,7 @@ dim3 grid_of(const char* name, int64_t blocks) {
   return {static_cast<unsigned>(blocks)};
 }
 
-// body(zero of the dtype, integral constant: lanes of a wave), which matters to the matrix units only
+// body(zero of the dtype, integral constant: lanes per wave, for the matrix units)
 template <typename Body>
 void with_type_and_lanes(Dtype dtype, Body&& body) {
   with_type(dtype, [&](auto zero) {
@@ -75,7 +75,7 @@ void grouped_product(const GroupedProduct& a, void* stream) {
     using T = decltype(zero);
     constexpr int kLanes = decltype(lanes)::value;
     constexpr const char* kName = "grouped_product";
-    // Every expert's last tile may be a part of one, and so may that of the rows of nobody.
+    // Each expert's last tile may be partial, as may that of rows without an expert.
     const dim3 grid = grid_of(kName, (tiles_of<T>(a.rows) + a.experts + 1) * tiles_of<T>(a.n));
     const auto x = Operand<T>::of(a.x, a.x_stride, a.k);
     const int64_t length = a.w_is_transposed ? a.k : a.n;

@@ -1,8 +1,7 @@
-// The experts' products through ATen's grouped GEMM, which is what GPUs run in bf16. Nothing here waits for the device.
-// Not yet run on a GPU: tests run it on the CPU, where ATen composes it.
+// The experts' products through ATen's grouped GEMM, the choice for bf16 on GPUs. Nothing synchronises. Not yet run on
+// a GPU: tests run it on the CPU, where ATen composes it.
 //
-// The weight gradient is our kernel's, or the reference's: ATen's grouped product would round it to bf16 before it is
-// summed.
+// The weight gradient is our kernel's or the reference's: ATen's would be rounded to bf16 before accumulation.
 #include <ATen/ATen.h>
 
 #include "ops/grouped_linear/grouped_linear.h"
@@ -10,7 +9,6 @@
 namespace megalith::ops {
 namespace {
 
-// Where each expert's rows end, on the device of the rows.
 at::Tensor ends_of(const at::Tensor& offsets, const at::Tensor& rows) {
   return offsets.narrow(0, 1, offsets.size(0) - 1).to(rows.device(), at::kInt, /*non_blocking=*/true);
 }

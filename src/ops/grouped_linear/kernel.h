@@ -1,6 +1,5 @@
-// What the kernels of the experts' products get. On the CPU that is where nothing multiplies bf16 in pairs: any dtype,
-// summed in fp32 (fp64 for fp64) in order of k, so that results repeat for any number of threads. Free of torch's
-// headers.
+// Arguments of the experts' kernels. The CPU's serve where nothing multiplies pairs of bf16: any dtype, summed in fp32
+// (fp64 for fp64) in order of k, so results do not depend on the number of threads.
 #pragma once
 
 #include <atomic>
@@ -11,16 +10,16 @@
 
 namespace megalith::ops::cpu {
 
-// c (m, n) = a b, rounded once to its dtype; or c (+)= a b where c is wide.
+// c (m, n) = a b, rounded once to its dtype; or c (+)= a b if c is wide.
 struct WidenedProduct {
   int64_t m, n, k;
-  const void* a;  // (m, k), or (k, m) where a is transposed
+  const void* a;  // (m, k), or (k, m) if a is transposed
   int64_t a_stride;
-  const void* b;  // (k, n), or (n, k) where b is transposed
+  const void* b;  // (k, n), or (n, k) if b is transposed
   int64_t b_stride;
   void* c;
   int64_t c_stride;
-  int64_t first_task;  // tasks of the products before this one
+  int64_t first_task;  // tasks of earlier products
 };
 
 // The products of all experts, cut into tasks of kTaskRows x kTaskColumns of c.
@@ -28,21 +27,21 @@ struct WidenedProducts {
   static constexpr int64_t kTaskRows = 240, kTaskColumns = 128;
   Dtype dtype;  // of a and b
   bool a_is_transposed, b_is_transposed;
-  bool c_is_wide, accumulate;  // accumulate: only where c is wide
+  bool c_is_wide, accumulate;  // accumulate: only if c is wide
   const WidenedProduct* products;
   int64_t num_products, num_tasks;
 };
-// Takes tasks from the counter until none is left; one call a thread.
+// Each thread calls once and takes tasks from the counter until none is left.
 MEGALITH_DECLARE_CPU_KERNEL(widened_products, (const WidenedProducts& all, std::atomic<int64_t>* next));
 
 }  // namespace megalith::ops::cpu
 
-// Pointers on the device, and the stream as its native handle. offsets (experts + 1): rows before each expert, and of
-// all experts. Sums are in fp32 (fp64 for fp64), in order of k, and repeat to the bit.
+// offsets (experts + 1): rows before each expert, and of all. Sums are in fp32 (fp64 for fp64), in order of k,
+// reproducible to the bit.
 namespace megalith::ops::gpu {
 
-// y (rows, n) = x (rows, k) times the expert's matrix: w (experts, n, k) transposed, or w (experts, k, n). Rows behind
-// the last expert's become 0. Bytes that must move: x and w of experts with rows, read, and y, written.
+// y (rows, n) = x (rows, k) times the expert's matrix: w (experts, n, k) transposed, or w (experts, k, n). Rows after
+// the last expert's become 0.
 struct GroupedProduct {
   Dtype dtype;
   int64_t experts, rows, n, k;
@@ -55,8 +54,7 @@ struct GroupedProduct {
 };
 void grouped_product(const GroupedProduct& a, void* stream);
 
-// dw (experts, o, h) wide (+)= dy^T x over the rows of each expert, where it lies. Bytes that must move: dy and x,
-// read, and dw, written; when it is accumulated, dw of experts with rows, read and written.
+// dw (experts, o, h) wide (+)= dy^T x over the rows of each expert, in place.
 struct GroupedGradient {
   Dtype dtype;
   int64_t experts, o, h;

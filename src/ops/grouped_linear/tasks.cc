@@ -1,8 +1,8 @@
-// The experts' products on the CPU and on the meta device.
+// The experts' products on the CPU and on meta.
 //
-// Threads take tasks from all experts' products, so that none waits where one expert has many rows and others few. bf16
-// goes through the kernels of linear where the processor multiplies it, everything else through widened products. No
-// result depends on the number of threads.
+// Threads take tasks from all experts' products, to balance experts of many and few rows. bf16 uses the kernels of
+// linear if the processor multiplies it, everything else widened products. Results do not depend on the number of
+// threads.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -21,7 +21,7 @@ namespace megalith::ops {
 namespace cpu {
 namespace {
 
-constexpr int64_t kTasksPerThread = 6;  // so many that the last ones end nearly together
+constexpr int64_t kTasksPerThread = 6;  // enough for the last ones to end nearly together
 
 struct ExpertRows {
   const int64_t* offsets;
@@ -40,13 +40,12 @@ char* mutable_row_of(const at::Tensor& x, int64_t row) {
 }
 const uint16_t* bf16_row(const at::Tensor& x, int64_t row) { return reinterpret_cast<const uint16_t*>(row_of(x, row)); }
 
-// body() on `threads` threads.
 template <typename Body>
 void on_threads(int64_t threads, const Body& body) {
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) { body(); });
 }
 
-// Calls of one kernel, each with its own counter of tasks. A thread goes from call to call without waiting.
+// Calls of one kernel, each with its own counter of tasks, so that a thread never waits between calls.
 template <typename Call>
 struct CounterCall {
   Call call;
@@ -67,7 +66,6 @@ void run_calls(std::deque<CounterCall<Call>>& calls, Kernel* kernel) {
   });
 }
 
-// y[rows of j] = x[rows of j] w[j]^T or x w[j], in bf16
 void multiply_bf16(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const ExpertRows& rows,
                    bool w_is_transposed) {
   constexpr int64_t kBlockRows = 256, kBlockK = 1024;
@@ -109,7 +107,7 @@ void multiply_bf16(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w
   run_calls(calls, MEGALITH_CPU_KERNEL(matrix_product));
 }
 
-// Where all experts together give few tasks, dw is cut finer: that changes no result.
+// With few tasks over all experts, dw is cut finer, which changes no result.
 void cut_gradients(std::vector<WgradCall>& calls) {
   const int64_t wanted = kTasksPerThread * at::get_num_threads();
   for (WgradCall& c : calls) {
@@ -126,7 +124,7 @@ void cut_gradients(std::vector<WgradCall>& calls) {
   }
 }
 
-// Rounds of at most kWgradTokens rows of each expert: the sums of a later one are added to those of an earlier.
+// Rounds of at most kWgradTokens rows of each expert, accumulated in order.
 void wgrad_bf16(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const ExpertRows& rows,
                 bool accumulate) {
   int64_t longest = 0;

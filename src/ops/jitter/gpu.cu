@@ -1,4 +1,4 @@
-// Jitter on a GPU: a thread draws one block of Philox, the noise of four columns.
+// A thread draws one block of Philox, the noise of four columns.
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
 #include "ops/gpu/philox.h"

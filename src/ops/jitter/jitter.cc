@@ -20,7 +20,6 @@ Tensor empty_jitter(const Tensor& x, const Tensor& /*row_ids*/, double /*eps*/, 
   return at::empty(x.sizes(), x.options());
 }
 
-// The noise (t, h) in T.
 template <typename T>
 Tensor draw_noise(const Tensor& row_ids, int64_t columns, double eps, uint64_t key) {
   const Tensor noise = at::empty({row_ids.size(0), columns}, c10::CppTypeToScalarType<T>::value);

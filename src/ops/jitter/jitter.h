@@ -1,5 +1,5 @@
-// Jitter: every element times a uniform number close to one, which depends only on the key and the element's global
-// position, so every parallel layout, device and recomputation sees the same noise.
+// Jitter: multiplies elements by uniform numbers near one, keyed by their global position, so every parallel layout,
+// device and recomputation sees the same noise.
 //
 //   y[r, c] = x[r, c] noise[r, c],   noise = 1 - eps + 2 eps u(key, row_ids[r], c)
 //

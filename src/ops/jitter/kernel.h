@@ -1,6 +1,4 @@
-// What the kernel of jitter is given: contiguous rows behind plain pointers. Free of torch's headers.
-//
-// Memory moves 2 elements (1 is read, 1 is written) for each element of x.
+// Arguments of jitter's kernel: contiguous rows. Memory moves 2 elements per element of x (1 read, 1 written).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +17,6 @@ struct JitterCall {
   void* y;
 };
 
-// Pointers on the device, and the stream as its native handle.
 void jitter(const JitterCall& a, void* stream);
 
 }  // namespace megalith::ops::gpu

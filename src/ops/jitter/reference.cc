@@ -1,4 +1,4 @@
-// The definition of jitter, in ATen's operators.
+// Jitter in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"

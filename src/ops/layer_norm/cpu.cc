@@ -1,5 +1,4 @@
-// Layer normalisation: one pass over a row for the mean, then two from the cache, for the variance around it and for
-// the result.
+// One pass over a row for the mean, then two from the cache, for the variance around it and for the result.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
 
-// Rows whose elements together are worth a task.
 int64_t layer_norm_rows_per_task(int64_t columns) { return 1 + 16384 / (columns + 1); }
 
 template <typename W>
@@ -19,8 +17,8 @@ struct Statistics {
   W mean, inv_std;
 };
 
-// `sum` is that of the row, off by the roundings of a long addition. The deviations from the mean that it gives are
-// small, so their sum is what the mean lacks, and their squares lose nothing to a mean that is large beside them.
+// `sum` is the row's, with a long addition's rounding errors. Deviations from its mean are small, so their sum corrects
+// the mean, and their squares lose nothing to a large one.
 template <typename T>
 Statistics<Wide<T>> statistics_of(const T* row, int64_t columns, Wide<T> sum, double eps) {
   using W = Wide<T>;
@@ -29,7 +27,7 @@ Statistics<Wide<T>> statistics_of(const T* row, int64_t columns, Wide<T> sum, do
   Lanes<T> deviations(0), squares(0);
   for_each_lanes<T>(columns, [&](int64_t i, auto size) {
     Lanes<T> deviation = load(row + i, size) - center;
-    // Lanes beyond the row's end hold 0, whose deviation does not count.
+    // Unused lanes hold 0, whose deviation must not count.
     if constexpr (!std::is_same_v<decltype(size), FullCount<T>>) {
       deviation = Lanes<T>::set(Lanes<T>(0), deviation, size);
     }
@@ -57,7 +55,7 @@ void forward(const LayerNormForward& a) {
         const T* residual = static_cast<const T*>(a.residual) + row * columns;
         T* sum = static_cast<T*>(a.sum) + row * columns;
         for_each_lanes<T>(columns, [&](int64_t i, auto count) {
-          // The norm is that of the rounded sum, which is what backward will see.
+          // Normalises the rounded sum, which backward will see.
           const Lanes<T> value = rounded<T>(load(x + i, count) + load(residual + i, count));
           store(sum + i, value, count);
           total = total + value;
@@ -103,7 +101,7 @@ void backward(const LayerNormBackward& a) {
         const Lanes<T> center(static_cast<const W*>(a.mean)[row]), scale(inv_std);
         Lanes<T> sums(0), dots(0);
         for_each_lanes<T>(columns, [&](int64_t i, auto count) {
-          // 0 beyond the row's end, where dy is 0.
+          // 0 in unused lanes, where dy is 0.
           const Lanes<T> g = load(dy + i, count) * (load(weight + i, count) + weight_offset);
           sums = sums + g;
           dots = at::vec::fmadd(g, load(x + i, count) - center, dots);

@@ -1,5 +1,5 @@
-// Layer normalisation on a GPU: each row is read once and kept in registers; the gradients of weight and bias come from
-// the same pass as dx, by blocks of rows that are added in order, so that they repeat to the bit.
+// Each row is read once and kept in registers; gradients of weight and bias come from the same pass as dx, summed over
+// blocks of rows in order, reproducible to the bit.
 #include "ops/gpu/largest.h"
 #include "ops/gpu/row.h"
 #include "ops/layer_norm/kernel.h"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_rows(LayerNormF
   KeptRow<Kind> normed(team, columns, row_at<T>(a.x, start));
   if (residual != nullptr) normed.add(team, columns, residual, sum);
 
-  // The norm is that of the rounded sum, which is what backward will see.
+  // Normalises the rounded sum, which backward will see.
   W total[] = {0};
   team.for_each_vector(columns, [&](int slot, int64_t column) {
     const auto x = normed.get(slot, column);
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_rows(LayerNormF
   });
   team.sum(total);
   const W near_mean = total[0] / count;
-  // The deviations from it are small: their sum is what the mean lacks, their squares lose nothing to a large mean.
+  // Deviations are small: their sum corrects the mean, and their squares lose nothing to a large one.
   W moments[] = {0, 0};
   team.for_each_vector(columns, [&](int slot, int64_t column) {
     const auto x = normed.get(slot, column);
@@ -144,7 +144,7 @@ void layer_norm_backward(const LayerNormBackward& a, void* stream) {
     const auto queue = static_cast<Stream>(stream);
     if (a.rows > 0) {
       const bool is_aligned = are_aligned(a.dy, a.dsum, a.x, a.weight, a.dx, a.scratch);
-      // Two sums a column: 32 of them would not stay in registers.
+      // Two sums per column: 32 of them would not stay in registers.
       with_row_kind<decltype(zero), 16>(a.columns, is_aligned, [&](auto kind, RowShape shape) {
         launch("layer_norm_backward", layer_norm_gradients<decltype(kind)>, static_cast<unsigned>(a.blocks),
                shape.threads(), 0, queue, a, shape.team_size);

@@ -1,4 +1,4 @@
-// What a kernel of layer_norm is given, on any device: contiguous rows behind plain pointers. Free of torch's headers.
+// Arguments of layer_norm's kernels: contiguous rows.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,18 @@ struct LayerNormForward {
   const void* x;
   const void* residual;  // null: no addition, and sum is not written
   const void* weight;
-  double weight_offset;  // added to the weight: 1 for a zero-centred one
+  double weight_offset;  // added to the weight: 1 if zero-centred
   const void* bias;
   double eps;
   void* y;
   void* sum;
   void* mean;            // (rows) float, or double for kFloat64
   void* inv_std;         // (rows) as mean
-  void* amax = nullptr;  // on a GPU: as one of mean, raised to the largest |y|; null: nobody asks
+  void* amax = nullptr;  // on a GPU: as one of mean, raised to the largest |y|; null: not computed
 };
 
-// The gradients of weight and bias are summed over blocks of rows, each in row order, then over the blocks in order:
-// the result does not depend on how many threads there are. Block i begins with row i * rows / blocks. On a CPU a block
-// is a task; on a GPU a block of threads: enough of them for a chip, each with some rows.
+// Gradients of weight and bias are summed in row order within blocks, then over blocks in order, independently of the
+// number of threads. Block i begins at row i * rows / blocks: a task on a CPU, a block of threads on a GPU.
 inline constexpr int64_t kLayerNormBlocks = 64;
 constexpr int64_t layer_norm_cpu_blocks(int64_t rows) { return rows < kLayerNormBlocks ? rows : kLayerNormBlocks; }
 constexpr int64_t layer_norm_gpu_blocks(int64_t rows) { return rows < 4 * 512 ? (rows + 3) / 4 : 512; }
@@ -35,7 +34,7 @@ struct LayerNormBackward {
   Dtype dtype;
   int64_t rows, columns;
   const void* dy;
-  const void* dsum;  // null: nothing reached the sum by other ways
+  const void* dsum;  // null: no other gradient of the sum
   const void* x;
   const void* weight;
   double weight_offset;
@@ -43,7 +42,7 @@ struct LayerNormBackward {
   const void* inv_std;
   void* dx;
   void* dweight;   // (columns) float or double
-  void* dbias;     // (columns) as dweight
+  void* dbias;     // (columns)
   void* scratch;   // (blocks, 2, columns) float or double, written before it is read: parts of dweight and of dbias
   int64_t blocks;  // layer_norm_cpu_blocks(rows), layer_norm_gpu_blocks(rows)
 };
@@ -53,11 +52,9 @@ MEGALITH_DECLARE_CPU_KERNEL(layer_norm_forward, (const LayerNormForward& a));
 MEGALITH_DECLARE_CPU_KERNEL(layer_norm_backward, (const LayerNormBackward& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle. With n = rows * columns elements of e bytes, the least
-// that can be moved, and is, is 2 n e bytes forward (x, y) and 3 n e backward (dy, x, dx), 2 n e more each with a
-// residual (it and sum) or n e (dsum); besides, for every row two statistics, and 16 * blocks * columns bytes of
-// scratch, which a cache holds. This is so for rows of up to 16,384 elements (8,192 backward) that are aligned to 16
-// bytes; others are read twice or more, from a cache where they fit.
+// Memory traffic of n = rows * columns elements of e bytes is minimal for 16-byte aligned rows of up to 16,384 elements
+// (8,192 backward): 2 n e forward, 3 n e backward, 2 n e more each with a residual or n e with dsum. Other rows are
+// read twice or more, from a cache if they fit.
 namespace gpu {
 void layer_norm_forward(const LayerNormForward& a, void* stream);
 void layer_norm_backward(const LayerNormBackward& a, void* stream);

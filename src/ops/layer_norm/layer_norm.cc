@@ -48,7 +48,6 @@ std::tuple<Tensor, Tensor, Tensor> empty_layer_norm_gradients(const Tensor& /*dy
   return {at::empty_like(x), of_columns(), of_columns()};
 }
 
-// On the device of x, by a kernel that runs there.
 template <void (*kLaunch)(const LayerNormForward&, const Tensor& x)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_by(const Tensor& x, const Tensor& residual, const Tensor& weight,
                                                          const Tensor& bias, double eps, bool zero_centered,

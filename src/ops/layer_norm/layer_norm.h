@@ -1,18 +1,17 @@
-// Layer normalisation over the last dim, by itself and fused with the residual addition before it.
+// Layer normalisation over the last dim, also fused with the preceding residual addition.
 //
 //   y = (x - mean) / sqrt(var + eps) * weight + bias       computed in float32, rounded once to the dtype of x
 //
-// var is the biased variance, mean((x - mean)^2). With zero_centered_weight (Megatron's apply_layernorm_1p) `weight`
-// holds what is to be multiplied less 1, and weight + 1 is formed in float32.
-// Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
+// var is biased: mean((x - mean)^2). With zero_centered_weight (Megatron's apply_layernorm_1p) `weight` is stored minus
+// 1, and weight + 1 is formed in float32. Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
 //
 // x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
 // weight   (h)     dtype of x
 // bias     (h)     dtype of x
 // mean     (t)     fp32 (fp64 for fp64 inputs), kept for backward
 // inv_std  (t)     as mean: 1 / sqrt(var + eps), kept for backward
-// amax     (0-d)   wide, or undefined: raised to the largest absolute value of y (ops/amax.h)
-// throws   UserError when weight or bias is not (h)
+// amax     (0-d)   wide, or undefined: raised to the largest |y| (ops/amax.h)
+// throws   UserError if weight or bias is not (h)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,8 +42,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_forwar
     const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias, double eps,
     bool zero_centered_weight = false, Kernels kernels = Kernels::kFused, const at::Tensor& amax = {});
 
-// dsum  (t, h)  gradient that reached `sum` by other ways (the residual stream)
-// returns (dx (t, h), which is the gradient of both x and residual; dweight (h) fp32; dbias (h) fp32)
+// dsum  (t, h)  other gradient of `sum` (the residual stream)
+// returns (dx (t, h), the gradient of both x and residual; dweight (h) fp32; dbias (h) fp32)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_layer_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
                                                                        const at::Tensor& sum, const at::Tensor& weight,
                                                                        const at::Tensor& mean,
@@ -52,7 +51,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_layer_norm_backward(const at:
                                                                        bool zero_centered_weight = false,
                                                                        Kernels kernels = Kernels::kFused);
 
-// residual and dsum are undefined where nothing is added; then so is sum.
+// residual and dsum are undefined without an addition; then so is sum.
 struct LayerNormTable {
   // (y, sum, mean, inv_std)
   std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,

@@ -1,4 +1,4 @@
-// The definition of layer_norm, in ATen's operators.
+// layer_norm in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/amax.h"

@@ -79,9 +79,9 @@ void wgrad(const WgradCall& call, std::atomic<int64_t>* next) {
     const int64_t first_panel = block % call.num_panel_blocks() * call.block_panels;
     for (int64_t panel = first_panel; panel < at_most(call.num_panels(), first_panel + call.block_panels); ++panel) {
       float* dw = call.dw + first_row * call.dw_stride + panel * kWgradPanel;
-      // Rows of dw are far apart: without this, storing takes half of the time.
+      // dw's rows are far apart: without prefetching, storing takes half of the time.
       prefetch_rows(dw, call.dw_stride, rows, width_of(call, panel));
-      // One call over all rows and tokens: cutting either into pieces was never faster (AMX, 2 MB of L2).
+      // One call over all rows and tokens: cutting either was never faster (AMX, 2 MB of L2).
       tile_product(rows, kWgradPanel, call.t_padded(), transposed, kTransposedStride,
                    call.packed_x + panel * kWgradPanel * call.t_padded(), kWgradPanel, sums, kWgradPanel, false);
       add_block(sums, rows, width_of(call, panel), call.accumulate, dw, call.dw_stride);
@@ -93,7 +93,7 @@ void wgrad(const WgradCall& call, std::atomic<int64_t>* next) {
 void column_sum(const ColumnSum& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    constexpr int64_t kBlock = 128;  // columns a task; each is summed from the first row to the last
+    constexpr int64_t kBlock = 128;  // columns per task; each is summed from the first row to the last
     at::parallel_for(0, (a.columns + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * kBlock; first < at_most(a.columns, end * kBlock); first += kBlock) {
         const int64_t columns = at_most(kBlock, a.columns - first);

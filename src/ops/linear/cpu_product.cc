@@ -78,9 +78,8 @@ void store_rounded(const float* sums, int64_t sums_stride, int64_t rows, int64_t
   }
 }
 
-// The scratch memory of one thread.
 struct ProductScratch {
-  uint16_t *panels, *rows;  // rows: those of a where k is odd, as bf16 are multiplied in pairs
+  uint16_t *panels, *rows;  // rows: those of a if k is odd, as bf16 are multiplied in pairs
   float* sums;
 };
 

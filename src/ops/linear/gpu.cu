@@ -1,7 +1,7 @@
-// The embedding and the gradient of a bias on a GPU; the products of linear are LibTorch's.
+// The embedding and the gradient of a bias; linear's products are LibTorch's.
 //
-// The embedding's gradient adds each row's tokens in their order: whoever finds the first of an id's tokens in the
-// sorted list adds them all. The bias's is summed in two stages: runs of rows, then the sums of runs.
+// The embedding's gradient adds each row's tokens in order: the thread that finds the first of an id's tokens in the
+// sorted list adds them all. The bias's has two stages: runs of rows, then the sums of runs.
 #include "ops/gpu/elementwise.h"
 #include "ops/gpu/row.h"
 #include "ops/linear/gpu_kernel.h"
@@ -31,7 +31,6 @@ void launch_gather(const GatherRows& a, void* stream) {
                  a.row_bytes / (kCount * static_cast<int64_t>(sizeof(U))), stream, a);
 }
 
-// So many rows of dy are on their way at once.
 constexpr int kTokensAtOnce = 8;
 
 template <typename T, int kCount>
@@ -104,7 +103,7 @@ __global__ void __launch_bounds__(kSumLanes* kRunSlices) sum_runs(SumRows a, uns
   __syncthreads();
   for (int c = static_cast<int>(threadIdx.x); c < kWidth; c += static_cast<int>(blockDim.x)) {
     if (first_column + c >= a.columns) continue;
-    // What was there counts as the first run's.
+    // The first run includes the previous content.
     W sum = run == 0 ? static_cast<const W*>(a.db)[first_column + c] : W(0);
     for (int s = 0; s < kRunSlices; ++s) sum += of_slices[s * kWidth + c];
     static_cast<W*>(a.parts)[run * a.columns + first_column + c] = sum;
@@ -141,7 +140,6 @@ void scatter_rows(const ScatterRows& a, void* stream) {
 }
 
 int64_t runs_of_rows(int64_t rows, int64_t columns) {
-  // About a thousand blocks, of at least 64 rows each.
   const int64_t most = std::max<int64_t>(1, 1024 / std::max<int64_t>(1, blocks_of_columns(columns, kSumLanes * 8)));
   return std::clamp<int64_t>((rows + 63) / 64, 1, most);
 }

@@ -1,6 +1,5 @@
-// The vendor's products on a GPU, which read bf16 and fp16 as they are and add a weight gradient in fp32 where it lies:
-// called directly where LibTorch's operators do not offer what is wanted, else through them. Bias and embedding have
-// kernels of ours.
+// The vendor's products on a GPU, which read bf16 and fp16 directly and add weight gradients in fp32 in place: called
+// directly if LibTorch's operators do not offer that, else through them. Bias and embedding have our kernels.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
@@ -35,7 +34,7 @@ void linear_wgrad_by_vendor(const at::Tensor& dw, const at::Tensor& dy, const at
   } else if (dw.is_cuda() && !at::Context::hasROCM()) {
     at::addmm_out(sum, dw, dy.t(), x, dw.scalar_type(), beta);
   } else {
-    // Only CUDA's operator of LibTorch multiplies 16-bit numbers into fp32.
+    // Only LibTorch's CUDA operator multiplies 16-bit numbers into fp32.
     kLinearReference.wgrad_(dw, dy, x, accumulate);
   }
 }

@@ -1,15 +1,13 @@
-// What the GPU kernels of the bias's gradient and of the embedding get. Free of torch's headers.
+// Arguments of the GPU kernels of the bias's gradient and of the embedding.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/dtype.h"
 
-// Pointers on the device, and the stream as its native handle.
 namespace megalith::ops::gpu {
 
-// y[i] = table[ids[i] - start], or zeros where that is no row of the table. Bytes that must move: y, as much of the
-// table, and 8 for each id.
+// y[i] = table[ids[i] - start], or zeros outside of the table.
 struct GatherRows {
   int64_t num_ids, row_bytes;
   int64_t element_bytes;  // 2, 4 or 8
@@ -21,13 +19,12 @@ struct GatherRows {
 };
 void gather_rows(const GatherRows& a, void* stream);
 
-// dw[id - start] = dw[id - start] + dy[order[i]] + dy[order[i + 1]] + …, one after the other, over the i of each id in
-// `sorted`; others than the table's ids add nothing. Bytes that must move: dy, 16 for each id, and every row of dw that
-// has an id, read and written.
+// dw[id - start] += dy[order[i]] + dy[order[i + 1]] + …, in order, over the i of each id in `sorted`; ids outside of
+// the table add nothing.
 struct ScatterRows {
   Dtype dtype;
   int64_t num_ids, columns;
-  const int64_t *sorted, *order;  // ids in order; which token each of them is of
+  const int64_t *sorted, *order;  // ids in order; the token of each
   int64_t start, num_rows;
   const void* dy;
   int64_t dy_stride;
@@ -36,8 +33,7 @@ struct ScatterRows {
 };
 void scatter_rows(const ScatterRows& a, void* stream);
 
-// db = db + dy[0] + …: runs of rows are added up first, then these. Bytes that must move: dy, read; db, read and
-// written.
+// db += dy[0] + …: runs of rows first, then their sums.
 struct SumRows {
   Dtype dtype;
   int64_t rows, columns, stride;
@@ -46,7 +42,7 @@ struct SumRows {
   void* parts;  // (runs, columns) wide, written before it is read
   int64_t runs;
 };
-// How many runs keep a chip busy: they follow from the sizes only, so sums repeat.
+// Enough runs to keep a chip busy, from the sizes only, so sums are reproducible.
 int64_t runs_of_rows(int64_t rows, int64_t columns);
 void sum_rows(const SumRows& a, void* stream);
 

@@ -1,4 +1,4 @@
-// What the CPU kernels of the linear layer and of the embedding get.
+// Arguments of the CPU kernels of the linear layer and of the embedding.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,7 @@
 namespace megalith::ops::cpu {
 
 // dw (o, h) fp32 (+)= dy^T x for bf16 dy (t, o) and x (t, h), t at most kWgradTokens, in blocks of dw: `block_rows`
-// rows by `block_panels` panels of 64 columns. How dw is cut changes no result: an element is summed over t in one
-// order.
+// rows by `block_panels` panels of 64 columns. The cut changes no result: an element is summed over t in one order.
 inline constexpr int64_t kWgradTokens = 2048;  // rows of dy^T: 4 KB; a block of 256 of them is half of a 2 MB L2
 inline constexpr int64_t kWgradPanel = 64;
 struct WgradCall {
@@ -31,7 +30,7 @@ struct WgradCall {
   int64_t num_row_blocks() const { return (o + block_rows - 1) / block_rows; }
   int64_t num_panel_blocks() const { return (num_panels() + block_panels - 1) / block_panels; }
 };
-// Each takes tasks from the counter until none is left; one call a thread. Tasks: panels; blocks of dw.
+// Each thread calls once and takes tasks (panels; blocks of dw) from the counter until none is left.
 MEGALITH_DECLARE_CPU_KERNEL(wgrad_pack, (const WgradCall& call, std::atomic<int64_t>* next));
 MEGALITH_DECLARE_CPU_KERNEL(wgrad, (const WgradCall& call, std::atomic<int64_t>* next));
 
@@ -44,7 +43,7 @@ struct ColumnSum {
 };
 MEGALITH_DECLARE_CPU_KERNEL(column_sum, (const ColumnSum& a));
 
-// dw[rows[s]] += dy[tokens[i]] for i in [starts[s], starts[s + 1]), in that order; the rows differ from one another.
+// dw[rows[s]] += dy[tokens[i]] for i in [starts[s], starts[s + 1]), in that order; the rows are distinct.
 struct ScatterAdd {
   Dtype dtype;
   int64_t num_segments, columns;
@@ -56,30 +55,30 @@ struct ScatterAdd {
 };
 MEGALITH_DECLARE_CPU_KERNEL(scatter_add, (const ScatterAdd& a));
 
-// The product of bf16 matrices: y = a b^T (+ bias) or y = a b, cut into tasks that share nothing.
+// The product of bf16 matrices: y = a b^T (+ bias) or y = a b, cut into independent tasks.
 //
 // A task is a group of panels (64 columns of y) times a run of rows. It packs its panels of b into pairs of rows, block
-// of k by block, multiplies its rows with them in fp32 and rounds once, on the way out. Only block_k changes results,
-// and that follows only from k: they repeat to the bit for any number of threads.
+// of k by block, multiplies its rows with them in fp32 and rounds once at the end. Only block_k changes results, and
+// depends only on k: they are the same for any number of threads.
 inline constexpr int64_t kProductPanel = 64;
 struct MatrixProduct {
   int64_t m, n, k;
   const uint16_t* a;  // (m, k) bf16
   int64_t a_stride;
-  const uint16_t* b;  // (n, k) bf16 where b is transposed, else (k, n)
+  const uint16_t* b;  // (n, k) bf16 if b is transposed, else (k, n)
   int64_t b_stride;
   bool b_is_transposed;
   const uint16_t* bias;  // (n) bf16, or null
   uint16_t* y;           // (m, n) bf16
   int64_t y_stride;
-  int64_t block_rows, block_k;     // of one call of tile_product; block_k is even
+  int64_t block_rows, block_k;     // per call of tile_product; block_k is even
   int64_t task_rows, task_panels;  // task_rows is a multiple of block_rows
 
   int64_t task_columns() const { return task_panels * kProductPanel; }
   int64_t num_row_runs() const { return (m + task_rows - 1) / task_rows; }
   int64_t num_tasks() const { return num_row_runs() * ((n + task_columns() - 1) / task_columns()); }
 };
-// Takes tasks from the counter until none is left; one call a thread.
+// Tasks are taken from the counter, as above.
 MEGALITH_DECLARE_CPU_KERNEL(matrix_product, (const MatrixProduct& call, std::atomic<int64_t>* next));
 
 }  // namespace megalith::ops::cpu

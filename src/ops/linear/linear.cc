@@ -1,5 +1,5 @@
-// On the CPU, our products and the gradients of bias and embedding repeat to the bit for any number of threads;
-// LibTorch's GEMMs promise that for one number only.
+// On the CPU our products and the gradients of bias and embedding are the same for any number of threads; LibTorch's
+// GEMMs promise that only for one number.
 #include "ops/linear/linear.h"
 
 #include <ATen/ATen.h>
@@ -90,7 +90,7 @@ at::Tensor embedding_forward_on_cpu(const at::Tensor& ids, const at::Tensor& tab
 void embedding_wgrad_on_cpu(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start) {
   const at::Tensor dense_ids = ids.contiguous();
   const auto* id = dense_ids.const_data_ptr<int64_t>();
-  // Tokens sorted by row, in token order within a row: one thread adds all of a row's, so results repeat.
+  // Tokens sorted by row, then token: one thread adds all of a row's, so results are reproducible.
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < ids.size(0); ++i) {
     if (id[i] >= start && id[i] - start < dw.size(0)) tokens.push_back(i);

@@ -1,13 +1,13 @@
-// The products of a linear layer into given memory, for operators that fuse them with others. Arguments as in
-// ops/linear, checked; results may be strided in t.
+// A linear layer's products into given memory, for fused operators. Arguments are those of ops/linear, checked; results
+// may be strided in t.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace megalith::ops::cpu {
 
-// Whether bf16 products of at least 64 rows, columns and terms are our own, which repeat to the bit for any number of
-// threads; all others are LibTorch's.
+// True if bf16 products of at least 64 rows, columns and terms are ours, which do not depend on the number of threads;
+// all others are LibTorch's.
 bool has_own_bf16_products();
 
 // y = x w^T + bias

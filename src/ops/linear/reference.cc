@@ -1,4 +1,4 @@
-// Products of a linear layer and of the embedding composed from ATen.
+// Products of a linear layer and of the embedding in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/linear/linear.h"
@@ -14,7 +14,7 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Te
 at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
 
 void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
-  // Widened before the product: a bf16 product would be rounded before it is summed.
+  // Widened first: a bf16 product would be rounded before it is summed.
   const at::Tensor product = at::mm(dy.to(dw.scalar_type()).t(), x.to(dw.scalar_type()));
   if (accumulate)
     dw.add_(product);
@@ -42,7 +42,7 @@ at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int
 void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start) {
   const LocalIds local = localise(ids, start, dw.size(0));
   const at::Tensor wide = dy.to(dw.scalar_type()).masked_fill(local.foreign, 0);
-  // Both go in token order: index_add_ runs in one thread on the CPU, index_put_ sorts stably on a GPU.
+  // In token order: index_add_ runs in one thread on the CPU, index_put_ sorts stably on a GPU.
   if (dw.is_cpu())
     dw.index_add_(0, local.rows, wide);
   else

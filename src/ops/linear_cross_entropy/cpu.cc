@@ -1,4 +1,4 @@
-// Softmax statistics, loss and gradient of rows of logits. A row (64 KB for 32,000 in bf16) stays in L2 between passes.
+// Rows of logits (64 KB for 32,000 in bf16) stay in L2 between passes.
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -22,7 +22,6 @@ Lanes<T> exp_of(const Lanes<T>& x) {
     return x.exp();
 }
 
-// The first `count` elements, -inf in the other lanes.
 template <typename T, typename Count>
 Lanes<T> load_logits(const T* p, Count count) {
   const Lanes<T> x = load(p, count);
@@ -41,7 +40,7 @@ Wide<T> maximum_of(const T* logits, int64_t count) {
 
 template <typename T>
 Wide<T> sum_exp_of(const T* logits, int64_t count, Wide<T> highest) {
-  // exp(-inf - 0) = 0 where exp(-inf + inf) would be NaN.
+  // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
   const Lanes<T> shift(highest == -kInfinity<T> ? Wide<T>(0) : highest);
   Lanes<T> sums(0);
   for_each_lanes<T>(count, [&](int64_t i, auto n) { sums = sums + exp_of<T>(load_logits(logits + i, n) - shift); });
@@ -52,7 +51,7 @@ Wide<T> sum_exp_of(const T* logits, int64_t count, Wide<T> highest) {
 template <typename T>
 void write_gradient(T* logits, int64_t columns, int64_t valid, int64_t target, Wide<T> lse, Wide<T> scale) {
   if (scale == 0) {
-    // A row that does not count gives zeros even where its logits are not finite.
+    // An ignored row gives zeros even if its logits are not finite.
     std::fill(logits, logits + columns, T(0));
     return;
   }
@@ -65,13 +64,11 @@ void write_gradient(T* logits, int64_t columns, int64_t valid, int64_t target, W
   if (target >= 0) logits[target] = static_cast<T>(scale * std::expm1(at_target - lse));
 }
 
-// The label's column of a row, or -1 where it is not among the valid ones.
 int64_t target_of(const LogitRows& a, int64_t row) {
   const int64_t column = a.labels[row] - a.vocab_start;
   return column >= 0 && column < a.valid ? column : -1;
 }
 
-// body(row, its logits, its label's column) for all rows, which are independent of one another.
 template <typename T, typename Body>
 void for_each_row(const LogitRows& a, Body&& body) {
   at::parallel_for(0, a.rows, 1 + 16384 / (a.columns + 1), [&](int64_t begin, int64_t end) {

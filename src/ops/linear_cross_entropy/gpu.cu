@@ -1,8 +1,8 @@
-// Softmax statistics, loss and gradient of rows of logits on a GPU: a block of threads for each row.
+// Softmax statistics, loss and gradient of rows of logits: a block of threads per row.
 //
-// Maximum and sum of exponentials come from one reading: a thread keeps the sum of exp(x - its maximum so far), and
-// scales it when the maximum rises (Milakov & Gimelshein 2018, arXiv:1805.02867). The threads' sums are joined in
-// order, so results repeat to the bit.
+// Maximum and sum of exponentials come from one reading: a thread keeps the sum of exp(x - its maximum so far),
+// rescaled when that rises (Milakov & Gimelshein 2018, arXiv:1805.02867). Threads' sums are joined in order,
+// reproducible to the bit.
 #include <cmath>
 
 #include "ops/gpu/block_sum.h"
@@ -13,10 +13,9 @@
 namespace megalith::ops::gpu {
 namespace {
 
-// At least two waves of any width, so that what joins a row's threads is a barrier, too.
+// At least two waves of any width, so that joining a row's threads is a barrier, too.
 constexpr int kFewestRowThreads = 128, kMostRowThreads = 512;
 
-// LogitRows with types, as a kernel's argument.
 template <typename T>
 struct Rows {
   int64_t columns, valid, stride;
@@ -29,7 +28,6 @@ struct Rows {
   bool with_grad;
 
   __device__ T* row(int64_t i) const { return logits + i * stride; }
-  // The label's column, or -1 where it is not among the valid ones.
   __device__ int64_t target(int64_t i) const {
     const int64_t column = labels[i] - vocab_start;
     return column >= 0 && column < valid ? column : -1;
@@ -51,9 +49,9 @@ __device__ inline float log_of(float x) { return logf(x); }
 __device__ inline double expm1_of(double x) { return expm1(x); }
 __device__ inline float expm1_of(float x) { return expm1f(x); }
 
-// body(first, elements) for all `count` elements of p: vectors of 16 bytes between the first and the last address that
-// is a multiple of 16, else one element. `elements` are Vector<T, n>; body returns whether they are to be stored. A
-// thread meets the same elements in each call with the same p and count.
+// body(first, elements) for all `count` elements of p: aligned vectors of 16 bytes, and single elements around them.
+// `elements` are Vector<T, n>; body returns true to store them. A thread meets the same elements in each call with the
+// same p and count.
 template <typename T, typename Body>
 __device__ void for_each_vector(T* p, int64_t count, Body&& body) {
   constexpr int kCount = kVectorBytes / sizeof(T);
@@ -83,7 +81,7 @@ template <typename T>
 __device__ SoftmaxSum<Wide<T>> softmax_sum(T* logits, int64_t count) {
   using W = Wide<T>;
   const auto shift_of = [](W highest) {
-    // exp(-inf - 0) = 0 where exp(-inf + inf) would be NaN.
+    // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
     return highest == -kInfinity<W> ? W(0) : highest;
   };
   W highest = -kInfinity<W>, sum = 0;
@@ -113,7 +111,7 @@ __device__ SoftmaxSum<Wide<T>> softmax_sum(T* logits, int64_t count) {
 template <typename T>
 __device__ void write_gradient(T* logits, int64_t columns, int64_t valid, int64_t target, Wide<T> lse, Wide<T> scale) {
   using W = Wide<T>;
-  // A row that does not count gives zeros even where its logits are not finite.
+  // An ignored row gives zeros even if its logits are not finite.
   const int64_t counted = scale == 0 ? 0 : valid;
   for_each_vector(logits, counted, [&](int64_t first, auto& elements) {
     constexpr int kCount = sizeof(elements) / sizeof(T);
@@ -163,7 +161,6 @@ __global__ void loss_and_gradient(Rows<T> a) {
   if (a.with_grad) write_gradient(logits, a.columns, a.valid, target, lse, scale);
 }
 
-// A vector for each thread, where there are enough.
 unsigned threads_of(int64_t columns, size_t element_bytes) {
   const int64_t bytes = columns * static_cast<int64_t>(element_bytes);
   int threads = kFewestRowThreads;

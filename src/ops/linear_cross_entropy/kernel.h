@@ -1,4 +1,4 @@
-// What cross entropy's kernels get, on any device. Free of torch's headers.
+// Arguments of cross entropy's kernels.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,8 @@
 namespace megalith::ops {
 
 // Rows of logits over columns [vocab_start, vocab_start + columns) of the vocabulary, of which the first `valid` count.
-//
-// Bytes that must move for each logit of b bytes: b to read for the statistics; b to read and b to write for the
-// gradient. cross_entropy reads a row twice and writes it, but the second reading follows the first so closely that it
-// comes from a cache.
+// Per logit of b bytes the statistics read b, and the gradient reads and writes b; cross_entropy's second reading comes
+// from a cache.
 struct LogitRows {
   Dtype dtype;
   int64_t rows, columns, valid, stride;
@@ -25,7 +23,7 @@ struct LogitRows {
   const void* lse;        // cross_entropy_gradient, wide
   const void* row_scale;  // cross_entropy_gradient and cross_entropy, wide
   void* losses;           // cross_entropy, wide
-  bool with_grad;         // cross_entropy: overwrite the logits by their gradient
+  bool with_grad;         // cross_entropy: replace the logits by their gradient
 };
 
 namespace cpu {
@@ -34,7 +32,6 @@ MEGALITH_DECLARE_CPU_KERNEL(cross_entropy_gradient, (const LogitRows& a));
 MEGALITH_DECLARE_CPU_KERNEL(cross_entropy, (const LogitRows& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void softmax_statistics(const LogitRows& a, void* stream);
 void cross_entropy_gradient(const LogitRows& a, void* stream);

@@ -1,5 +1,5 @@
-// The logits of a chunk live in one buffer of the call, in the dtype of the model (bf16 logits are rounded once, by the
-// product); softmax, loss and gradient are computed in fp32 and the gradient is rounded once, in place of the logits.
+// A chunk's logits are in one buffer of the model's dtype (bf16 logits are rounded once, by the product); softmax, loss
+// and gradient are computed in fp32, and the gradient, rounded once, replaces the logits.
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -44,7 +44,6 @@ SoftmaxStatistics empty_statistics(const at::Tensor& logits, const at::Tensor& /
   return {of_rows(), of_rows(), of_rows()};
 }
 
-// On the device of the logits, by a kernel that runs there.
 using LaunchRows = void (*)(const LogitRows&, const at::Tensor& logits);
 
 template <LaunchRows kLaunch>
@@ -79,7 +78,6 @@ std::tuple<at::Tensor, at::Tensor> empty_linear_cross_entropy(const at::Tensor& 
   return {at::empty({x.size(0)}, wide_options(x)), with_grad ? at::empty(x.sizes(), x.options()) : at::Tensor()};
 }
 
-// The products of a chunk, into given memory.
 struct Products {
   void (*forward_out)(const at::Tensor& logits, const at::Tensor& x, const at::Tensor& w);
   void (*dgrad_out)(const at::Tensor& dx, const at::Tensor& dlogits, const at::Tensor& w);
@@ -114,7 +112,7 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy_by(const at::Tensor& x, 
   return {losses, dx};
 }
 
-// Whoever measures memory on the meta device sees the logits of a chunk, too.
+// Allocates a chunk's logits too, for measuring memory on meta.
 std::tuple<at::Tensor, at::Tensor> measurable_linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
                                                                    const at::Tensor& labels,
                                                                    const at::Tensor& row_scale, bool with_grad,

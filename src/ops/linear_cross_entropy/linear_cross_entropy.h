@@ -1,14 +1,14 @@
-// The language-model head and its loss in one pass over chunks of rows, so that the logits are never held whole.
+// The language-model head and its loss in chunks of rows, so that the logits are never held whole.
 //
 //   logits = x w^T (only columns < valid_vocab take part);  loss[i] = logsumexp(logits[i]) - logits[i, labels[i]]
-//
-// Gradients are computed in the forward pass, while a chunk's logits are at hand:
 //   dlogits[i] = row_scale[i] * (softmax(logits[i]) - onehot(labels[i]));   dx = dlogits w;   dw += dlogits^T x
-// so the caller gives the whole factor of each row's loss (its weight, divided by the global number of valid tokens,
-// times the loss scale) and must let the gradient that reaches the loss be one.
 //
-// Logits are rounded to the dtype of x by the product; softmax and loss are computed in fp32 (fp64), and the gradient
-// of the logits is rounded to that dtype once.
+// Gradients are computed in forward, chunk by chunk, so the caller gives each row's whole loss factor (its weight,
+// divided by the global number of valid tokens, times the loss scale), and the gradient that reaches the loss must be
+// one.
+//
+// Logits are rounded to x's dtype by the product; softmax and loss are in fp32 (fp64), and the logits' gradient is
+// rounded to that dtype once.
 //
 // t tokens, h hidden, v vocabulary (rows of w)
 // x            (t, h)  bf16 | fp16 | fp32 | fp64
@@ -28,22 +28,22 @@
 namespace megalith::ops {
 
 struct LinearCrossEntropyOptions {
-  int64_t valid_vocab = -1;  // columns from here on are padding: no part in the softmax; -1 = all of v
+  int64_t valid_vocab = -1;  // columns from here on are padding, outside the softmax; -1 = all of v
   int64_t chunk_rows = 1024;
   Kernels kernels = Kernels::kFused;
 };
 
-// with_grad  compute dx, and sum dw into `dw` ((v, h) wide; undefined for a frozen head)
+// with_grad  compute dx, and add to `dw` ((v, h) wide; undefined for a frozen head)
 // returns    (losses (t), dx (t, h) or undefined)
 std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
                                                         const at::Tensor& labels, const at::Tensor& row_scale,
                                                         bool with_grad, const at::Tensor& dw,
                                                         const LinearCrossEntropyOptions& options = {});
 
-// The two halves for a rank that holds columns [vocab_start, vocab_start + v) of the vocabulary; the caller reduces
-// between them. logits (c, v) any dtype, labels (c) global ids.
+// The two halves for a rank with columns [vocab_start, vocab_start + v) of the vocabulary; the caller reduces in
+// between. logits (c, v) any dtype, labels (c) global ids.
 struct SoftmaxStatistics {
-  at::Tensor row_max;       // (c) wide: maximum over the local valid columns (-inf when there is none)
+  at::Tensor row_max;       // (c) wide: maximum over the local valid columns (-inf if none)
   at::Tensor sum_exp;       // (c) wide: sum of exp(logit - row_max)
   at::Tensor target_logit;  // (c) wide: the label's logit if this rank holds it, else 0
 };

@@ -1,5 +1,4 @@
-// The merge of partial attention on a GPU: one pass over the rows, then one over their log-sum-exps, which the first
-// still reads.
+// One pass over the rows, then one over their log-sum-exps, which the first still reads.
 #include <cmath>
 
 #include "ops/gpu/element.h"
@@ -9,11 +8,10 @@
 namespace megalith::ops::gpu {
 namespace {
 
-// The place of a row (sequence, token, head).
 struct RowPlace {
   int64_t sequence, token, head;
 
-  // Rows are counted in 32 bits: a division of 64 costs a hundred instructions.
+  // In 32 bits: a 64-bit division costs a hundred instructions.
   __device__ RowPlace(const MergeAttention& a, int64_t row) {
     const auto number = static_cast<unsigned>(row), heads = static_cast<unsigned>(a.heads);
     const unsigned of_batch = number / heads, tokens = static_cast<unsigned>(a.tokens);
@@ -28,16 +26,16 @@ struct RowPlace {
 
 template <typename W>
 struct MergedRow {
-  W both, weight, more_weight;  // of the row so far, and of what comes to it
+  W both, weight, more_weight;  // of the row so far, and of the addition
 
   __device__ MergedRow(const MergeAttention& a, const RowPlace& place) {
     const W so_far = static_cast<const W*>(a.lse)[place.start(a.lse_strides)];
     const W more = static_cast<const W*>(a.more_lse)[place.start(a.more_lse_strides)];
     const W larger = so_far < more ? more : so_far, smaller = so_far < more ? so_far : more;
-    // Beside infinities of one sign the difference would be NaN.
+    // For infinities of one sign the difference would be NaN.
     both =
         larger == smaller ? larger + W(0.6931471805599453) : larger + static_cast<W>(::log1p(::exp(smaller - larger)));
-    // exp(-inf - 0) = 0 where exp(-inf + inf) would be NaN.
+    // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
     const W base = both < 0 && both - both != 0 ? W(0) : both;
     weight = ::exp(so_far - base);
     more_weight = ::exp(more - base);

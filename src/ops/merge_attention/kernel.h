@@ -1,6 +1,4 @@
-// What the kernels of merge_attention are given. Free of torch's headers.
-//
-// Bytes that must move: out is read and written, more_out and both log-sum-exps are read, and one of these is written.
+// Arguments of merge_attention's kernels. Moves out twice, more_out, and both log-sum-exps, one of them twice.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +20,6 @@ struct MergeAttention {
   int64_t more_lse_strides[3];
 };
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void merge_attention(const MergeAttention& a, void* stream);
 }  // namespace gpu

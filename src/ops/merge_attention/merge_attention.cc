@@ -46,7 +46,7 @@ void check_channels(const Argument& argument) {
 
 }  // namespace
 
-// ATen's vectorised passes are the CPU's form: beside the attention that they follow they take no time.
+// ATen's vectorised passes suffice on the CPU: beside the attention before them they take no time.
 constexpr Operator<MergeAttentionTable> kMergeAttention{.name = "merge_attention",
                                                         .reference = &kMergeAttentionReference,
                                                         .cpu = &kMergeAttentionReference,

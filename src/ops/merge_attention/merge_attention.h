@@ -1,13 +1,12 @@
-// The merge of attention over different keys by the log-sum-exps of their scores, in place:
+// Merges attention over different keys by log-sum-exp, in place:
 //
 //   both = log(exp(lse) + exp(more_lse))
 //   out  = exp(lse - both) out + exp(more_lse - both) more_out      lse = both
 //
-// A row that has seen no key has -inf and zeros, and two such rows give that again. Attention over a ring of ranks adds
-// up its parts by it. Source: Milakov & Gimelshein 2018, arXiv:1805.02867; Liu et al. 2023, arXiv:2310.01889.
+// Rows that have seen no key have -inf and zeros, and merge to that again. Used by ring attention. Source: Milakov &
+// Gimelshein 2018, arXiv:1805.02867; Liu et al. 2023, arXiv:2310.01889.
 //
-// b sequences, s tokens, n heads, e channels of a head
-//
+// b sequences, s tokens, n heads, e channels per head
 // out       (b, s, n, e)  wide: fp32, or fp64 for fp64
 // lse       (b, n, s)     wide
 // more_out  (b, s, n, e)  bf16 | fp16 | fp32 | fp64

@@ -1,5 +1,4 @@
-// NF4 on the CPU: a block of 64 at a time. Codes are looked up in a table of 16 numbers, which are two registers of
-// AVX2 and one of AVX-512.
+// A block of 64 at a time. Codes index a table of 16 numbers: two registers of AVX2, one of AVX-512.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -13,14 +12,13 @@ constexpr int kNf4ZeroCode = 7, kNf4Codes = 16;
 constexpr Nf4Values kNf4Values;
 
 struct Nf4Boundaries {
-  float above[kNf4Codes - 1] = {};  // above[k] lies halfway between values k and k + 1
+  float above[kNf4Codes - 1] = {};  // above[k] is halfway between values k and k + 1
   constexpr Nf4Boundaries() {
     for (int k = 0; k + 1 < kNf4Codes; ++k) above[k] = (kNf4Values.of[k] + kNf4Values.of[k + 1]) / 2;
   }
 };
 constexpr Nf4Boundaries kNf4Boundaries;
 
-// `count` elements from x; returns their scale.
 template <typename T>
 float quantise_nf4_block(const T* x, int64_t count, uint8_t* codes) {
   float values[kNf4BlockSize] = {};
@@ -28,7 +26,7 @@ float quantise_nf4_block(const T* x, int64_t count, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) {
     values[i] = static_cast<float>(x[i]);
     const float magnitude = values[i] < 0 ? -values[i] : values[i];
-    // From the first NaN on it is one, and so is all of the block.
+    // NaN is sticky, for the whole block.
     largest = magnitude > largest || magnitude != magnitude ? magnitude : largest;
   }
   int32_t found[kNf4BlockSize] = {};
@@ -40,7 +38,7 @@ float quantise_nf4_block(const T* x, int64_t count, uint8_t* codes) {
   if (largest == 0) {
     for (int32_t& code : found) code = kNf4ZeroCode;
   }
-  // A row of an odd width ends with the code of nothing, which is not read.
+  // A row of odd width ends with a padding code, which is not read.
   for (int64_t i = 0; i < count; i += 2) codes[i / 2] = static_cast<uint8_t>(found[i] << 4 | found[i + 1]);
   return largest;
 }
@@ -60,7 +58,7 @@ void quantise_nf4_rows(const Nf4QuantiseCall& a) {
   });
 }
 
-// The 16 numbers that codes stand for in a block.
+// A block's numbers for the 16 codes.
 template <typename W>
 struct Nf4Numbers {
   alignas(64) W of[kNf4Codes];
@@ -69,7 +67,6 @@ struct Nf4Numbers {
   }
 };
 
-// Up to 64 codes as the numbers that they stand for.
 template <typename W>
 void nf4_look_up(const Nf4Numbers<W>& numbers, const uint8_t* codes, int64_t count, W* out) {
   for (int64_t i = 0; i + 1 < count; i += 2) {
@@ -80,7 +77,6 @@ void nf4_look_up(const Nf4Numbers<W>& numbers, const uint8_t* codes, int64_t cou
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// The codes of eight bytes, each in 32 bits.
 inline __m512i nf4_codes_of(const uint8_t* bytes) {
   int64_t eight;
   __builtin_memcpy(&eight, bytes, sizeof(eight));
@@ -131,7 +127,7 @@ void dequantise_nf4_rows(const Nf4DequantiseCall& a) {
       T* y = static_cast<T*>(a.y) + row * a.columns;
       for (int64_t block = 0; block < blocks; ++block) {
         const float* group = a.groups + 2 * ((a.first_blocks[row] + block) >> kLog2Nf4ScaleGroup);
-        // In double the product is exact: whether it is contracted with the sum changes no bit.
+        // In double the product is exact: contraction with the sum changes no bit.
         const auto scale = static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0] + group[1]);
         const Nf4Numbers<Wide<T>> numbers(scale);
         const int64_t first = block * kNf4BlockSize, left = a.columns - first;

@@ -1,5 +1,5 @@
-// NF4 on a GPU: a thread writes 16 bytes, so the codes of a wave are one run of memory. The 16 values lie in shared
-// memory, where lanes that read different ones do not wait for one another.
+// A thread writes 16 bytes, so a wave's codes are one run of memory. The 16 values are in shared memory, where
+// different lanes' reads do not conflict.
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
 #include "ops/nf4/kernel.h"
@@ -9,7 +9,6 @@ namespace {
 
 constexpr unsigned kNumValues = 16;
 
-// What is the same for all rows.
 struct Nf4Row {
   int64_t bytes, blocks;
   Nf4Values values;
@@ -17,7 +16,7 @@ struct Nf4Row {
 
 __device__ inline float nf4_scale(const Nf4DequantiseCall& a, int64_t blocks, int64_t row, int64_t block) {
   const float* group = a.groups + 2 * ((a.first_blocks[row] + block) >> kLog2Nf4ScaleGroup);
-  // In double the product is exact: whether it is contracted with the sum changes no bit.
+  // In double the product is exact: contraction with the sum changes no bit.
   return static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0] + group[1]);
 }
 

@@ -1,6 +1,4 @@
-// What the kernels of nf4 are given, on any device. Free of torch's headers.
-//
-// Bytes that must move: half a byte and a 64th is read for each element of y, which is written.
+// Arguments of nf4's kernels. Reads half a byte plus a 64th per element of y, which is written.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +62,6 @@ MEGALITH_DECLARE_CPU_KERNEL(nf4_quantise, (const Nf4QuantiseCall& a));
 MEGALITH_DECLARE_CPU_KERNEL(nf4_dequantise, (const Nf4DequantiseCall& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void nf4_dequantise(const Nf4DequantiseCall& a, void* stream);
 }  // namespace gpu

@@ -66,7 +66,7 @@ Tensor nf4_dequantise_on_gpu(const Tensor& codes, const Nf4Matrix& matrix, int64
   return y;
 }
 
-// A weight is quantised once, by the reference.
+// Weights are quantised once, by the reference.
 constexpr Nf4Table kNf4Gpu{.quantise = nullptr, .dequantise = nf4_dequantise_on_gpu};
 #endif
 

@@ -1,4 +1,4 @@
-// The definition of nf4, in ATen's operators; and of the scales' codes, which have no other form.
+// nf4 in ATen's operators, and the scales' codes, which have no other form.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -21,7 +21,6 @@ Tensor nf4_table_on(at::Device device) {
   return at::tensor(at::ArrayRef<float>(values.of, 16), at::kFloat).to(device);
 }
 
-// What lies halfway between neighbours.
 Tensor boundaries_of(const Tensor& ascending) {
   const int64_t count = ascending.size(0) - 1;
   return (ascending.narrow(0, 0, count) + ascending.narrow(0, 1, count)) / 2;
@@ -78,12 +77,12 @@ Nf4Scales nf4_quantise_scales(const at::Tensor& scales) {
   check_rank("nf4_quantise_scales", {"scales", scales}, 1);
   const int64_t count = scales.size(0), groups = (count + kNf4ScaleGroup - 1) / kNf4ScaleGroup;
   if (count == 0) return {scales.to(at::kByte), at::zeros({0, 2}, scales.options())};
-  // In fp64, so that no number of threads changes a bit.
+  // In fp64, so that the number of threads changes no bit.
   const at::Tensor mean = scales.mean(at::kDouble).to(at::kFloat);
   const at::Tensor centred =
       at::constant_pad_nd(scales - mean, {0, groups * kNf4ScaleGroup - count}).view({groups, kNf4ScaleGroup});
   const at::Tensor factors = centred.abs().amax(1);
-  // Equal scales have no factor; the code of 0 serves them.
+  // Equal scales have factor 0; the code of 0 serves them.
   const at::Tensor divisors = factors.masked_fill(factors.eq(0), 1);
   const at::Tensor levels = nf4_scale_levels().to(scales.device());
   const at::Tensor found =

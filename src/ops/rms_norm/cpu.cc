@@ -1,4 +1,4 @@
-// RMS normalisation: one pass over a row for the statistics, a second, from the cache, for the result.
+// One pass over a row for the statistics, a second, from the cache, for the result.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
 
-// Rows whose elements together are worth a task.
 int64_t rows_per_task(int64_t columns) { return 1 + 16384 / (columns + 1); }
 
 template <typename T, bool kAdds>
@@ -27,7 +26,7 @@ void forward(const RmsNormForward& a) {
         const T* residual = static_cast<const T*>(a.residual) + row * columns;
         T* sum = static_cast<T*>(a.sum) + row * columns;
         for_each_lanes<T>(columns, [&](int64_t i, auto count) {
-          // The norm is that of the rounded sum, which is what backward will see.
+          // Normalises the rounded sum, which backward will see.
           const Lanes<T> value = rounded<T>(load(x + i, count) + load(residual + i, count));
           store(sum + i, value, count);
           squares = at::vec::fmadd(value, value, squares);
@@ -79,7 +78,7 @@ void backward(const RmsNormBackward& a) {
           Lanes<T> result = (grad * load(weight + i, count) - n * mean) * scale;
           if constexpr (kAdds) result = result + load(static_cast<const T*>(a.dsum) + row * columns + i, count);
           store(dx + i, result, count);
-          // The forward multiplied the rounded n, so that is what the weight's gradient sees.
+          // The forward multiplied the rounded n, so the weight's gradient must too.
           store(dweight + i, at::vec::fmadd(grad, rounded<T>(n), load(dweight + i, count)), count);
         });
       }

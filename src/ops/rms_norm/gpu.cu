@@ -1,5 +1,5 @@
-// RMS normalisation on a GPU: each row is read once and kept in registers; the weight's gradient comes from the same
-// pass as dx, by blocks of rows that are added in order, so that it repeats to the bit.
+// Each row is read once and kept in registers; the weight's gradient comes from the same pass as dx, summed over blocks
+// of rows in order, reproducible to the bit.
 #include "ops/gpu/largest.h"
 #include "ops/gpu/row.h"
 #include "ops/rms_norm/kernel.h"
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_rows(RmsNormForwa
   T* sum = row_at<T>(a.sum, start);
   KeptRow<Kind> normed(team, columns, row_at<T>(a.x, start));
   if (residual != nullptr) normed.add(team, columns, residual, sum);
-  // The norm is that of the rounded sum, which is what backward will see.
+  // Normalises the rounded sum, which backward will see.
   W squares[] = {0};
   team.for_each_vector(columns, [&](int slot, int64_t column) {
     const auto x = normed.get(slot, column);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_gradients(RmsNorm
         W value = (grad * widen(w[i]) - n * mean) * scale;
         if (dsum != nullptr) value += widen(others[i]);
         result[i] = Rounding<T>::of(value);
-        // The forward pass multiplied the rounded n, so that is what the weight's gradient sees.
+        // The forward multiplied the rounded n, so the weight's gradient must too.
         dweight.add(slot, column, i, grad * rounded<T>(n));
       }
       store_vector(dx + column, result);

@@ -1,4 +1,4 @@
-// What a kernel of rms_norm is given, on any device: contiguous rows behind plain pointers. Free of torch's headers.
+// Arguments of rms_norm's kernels: contiguous rows.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,11 @@ struct RmsNormForward {
   void* y;
   void* sum;
   void* inv_rms;         // (rows) float, or double for kFloat64
-  void* amax = nullptr;  // on a GPU: as one of inv_rms, raised to the largest |y|; null: nobody asks
+  void* amax = nullptr;  // on a GPU: as one of inv_rms, raised to the largest |y|; null: not computed
 };
 
-// The gradient of the weight is summed over blocks of rows, each in row order, then over the blocks in order: the
-// result does not depend on how many threads there are. Block i begins with row i * rows / blocks. On a CPU a block is
-// a task; on a GPU a block of threads: enough of them for a chip, each with some rows.
+// The weight's gradient is summed in row order within blocks, then over blocks in order, independently of the number of
+// threads. Block i begins at row i * rows / blocks: a task on a CPU, a block of threads on a GPU.
 inline constexpr int64_t kRmsNormBlocks = 64;
 constexpr int64_t rms_norm_cpu_blocks(int64_t rows) { return rows < kRmsNormBlocks ? rows : kRmsNormBlocks; }
 constexpr int64_t rms_norm_gpu_blocks(int64_t rows) { return rows < 4 * 512 ? (rows + 3) / 4 : 512; }
@@ -32,7 +31,7 @@ struct RmsNormBackward {
   Dtype dtype;
   int64_t rows, columns;
   const void* dy;
-  const void* dsum;  // null: nothing reached the sum by other ways
+  const void* dsum;  // null: no other gradient of the sum
   const void* x;
   const void* weight;
   const void* inv_rms;
@@ -47,11 +46,9 @@ MEGALITH_DECLARE_CPU_KERNEL(rms_norm_forward, (const RmsNormForward& a));
 MEGALITH_DECLARE_CPU_KERNEL(rms_norm_backward, (const RmsNormBackward& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle. With n = rows * columns elements of e bytes, the least
-// that can be moved, and is, is 2 n e bytes forward (x, y) and 3 n e backward (dy, x, dx), 2 n e more each with a
-// residual (it and sum) or n e (dsum); besides, for every row a statistic, and 8 * blocks * columns bytes of scratch,
-// which a cache holds. This is so for rows of up to 16,384 elements that are aligned to 16 bytes; others are read twice
-// or more, from a cache where they fit.
+// Memory traffic of n = rows * columns elements of e bytes is minimal for 16-byte aligned rows of up to 16,384
+// elements: 2 n e forward, 3 n e backward, 2 n e more each with a residual or n e with dsum. Other rows are read twice
+// or more, from a cache if they fit.
 namespace gpu {
 void rms_norm_forward(const RmsNormForward& a, void* stream);
 void rms_norm_backward(const RmsNormBackward& a, void* stream);

@@ -36,7 +36,6 @@ std::tuple<Tensor, Tensor> empty_rms_norm_gradients(const Tensor& /*dy*/, const 
   return {at::empty_like(x), at::empty(weight.sizes(), wide_options(x))};
 }
 
-// On the device of x, by a kernel that runs there.
 template <void (*kLaunch)(const RmsNormForward&, const Tensor& x)>
 std::tuple<Tensor, Tensor, Tensor> rms_norm_by(const Tensor& x, const Tensor& residual, const Tensor& weight,
                                                double eps, const Tensor& amax) {

@@ -1,15 +1,15 @@
-// Root-mean-square normalisation over the last dim, by itself and fused with the residual addition before it.
+// Root-mean-square normalisation over the last dim, also fused with the preceding residual addition.
 //
 //   y = round(x / sqrt(mean(x^2) + eps)) * weight          statistics in float32, round() to the dtype of x
 //
-// The rounding before the multiplication is Hugging Face's, and matters in bf16.
-// Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+// The rounding before the multiplication is Hugging Face's, and matters in bf16. Source: Zhang & Sennrich 2019,
+// arXiv:1910.07467.
 //
 // x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
 // weight   (h)     dtype of x
 // inv_rms  (t)     fp32 (fp64 for fp64 inputs): 1 / sqrt(mean(x^2) + eps), kept for backward
-// amax     (0-d)   wide, or undefined: raised to the largest absolute value of y (ops/amax.h)
-// throws   UserError when weight is not (h)
+// amax     (0-d)   wide, or undefined: raised to the largest |y| (ops/amax.h)
+// throws   UserError if weight is not (h)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,13 +36,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Te
                                                                     Kernels kernels = Kernels::kFused,
                                                                     const at::Tensor& amax = {});
 
-// dsum  (t, h)  gradient that reached `sum` by other ways (the residual stream)
-// returns (dx (t, h), which is the gradient of both x and residual; dweight (h) fp32)
+// dsum  (t, h)  other gradient of `sum` (the residual stream)
+// returns (dx (t, h), the gradient of both x and residual; dweight (h) fp32)
 std::tuple<at::Tensor, at::Tensor> add_rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
                                                          const at::Tensor& sum, const at::Tensor& weight,
                                                          const at::Tensor& inv_rms, Kernels kernels = Kernels::kFused);
 
-// residual and dsum are undefined where nothing is added; then so is sum.
+// residual and dsum are undefined without an addition; then so is sum.
 struct RmsNormTable {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,
                                                             const at::Tensor& weight, double eps,

@@ -1,4 +1,4 @@
-// Rotary embedding: the angles of a few channels are loaded and rounded once for all heads of a token.
+// The angles of a few channels are loaded and rounded once for all heads of a token.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -19,7 +19,6 @@ Pair<T> turned(const Pair<T>& p, const Lanes<T>& c, const Lanes<T>& s) {
   return {p.first * c - p.second * s, p.second * c + p.first * s};
 }
 
-// `count` pairs (2i, 2i + 1) from p on.
 template <typename T, typename Count>
 Pair<T> load_pairs(const T* p, Count count) {
   if constexpr (std::is_same_v<Count, FullCount<T>>) {
@@ -45,7 +44,6 @@ void store_pairs(T* p, const Pair<T>& pair, Count count) {
   }
 }
 
-// All heads of one token.
 template <typename T, bool kInterleaved>
 void turn_token(const RotaryTurn& a, const T* x, const Wide<T>* cos, const Wide<T>* sin, T* y) {
   for_each_lanes<T>(a.half, [&](int64_t i, auto count) {

@@ -1,4 +1,4 @@
-// Rotary embedding on a GPU: a thread loads and rounds the angles of a few channels once for several heads of a token.
+// A thread loads and rounds the angles of a few channels once for several heads of a token.
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
 #include "ops/rotary/kernel.h"
@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kHeadsOfThread = 4;
 
-// As T would hold them.
 template <typename T, int kCount>
 __device__ void load_angles(const Wide<T>* from, Wide<T> (&angles)[kCount]) {
   constexpr int kWidth = kCount < 4 ? kCount : 4;  // floats of 16 bytes
@@ -20,7 +19,7 @@ __device__ void load_angles(const Wide<T>* from, Wide<T> (&angles)[kCount]) {
   }
 }
 
-// Turns kCount pairs: two runs of kCount channels, which hold the pairs' first and second channels, or alternate.
+// Turns kCount pairs: two runs of kCount channels, with the pairs' first and second channels, or alternating.
 template <typename T, int kCount, bool kIsInterleaved>
 __device__ void turn_pairs(const T* x, T* y, int64_t apart, const Wide<T> (&cos)[kCount],
                            const Wide<T> (&sin)[kCount]) {
@@ -62,7 +61,6 @@ __global__ void __launch_bounds__(kElementwiseThreads) turn(VectorGrid grid, Rot
                                               y + head * a.y_strides.head + channel, apart, cos, sin);
       }
     }
-    // Channels that pass unchanged.
     for (int64_t channel = 2 * a.half + i; channel < a.channels; channel += grid.vectors * kCount) {
       for (int64_t head = first_head; head < last_head; ++head) {
         store_vector(y + head * a.y_strides.head + channel, load_vector<kCount>(x + head * a.x_strides.head + channel));
@@ -71,7 +69,7 @@ __global__ void __launch_bounds__(kElementwiseThreads) turn(VectorGrid grid, Rot
   });
 }
 
-// Whether every head begins where a vector may. The stride of a dim of one element does not matter.
+// True if every head begins at a vector. The stride of a dim of size one does not matter.
 template <typename T>
 bool are_heads_aligned(const RotaryTurn& a, const HeadStrides& strides) {
   return (a.batch == 1 || is_whole_vectors<T>(strides.batch)) &&
@@ -94,7 +92,7 @@ void rotary(const RotaryTurn& a, void* stream) {
     using T = decltype(zero);
     with_vector_width<T>(is_aligned<T>(a), [&](auto count) {
       const auto kernel = a.is_interleaved ? turn<T, count(), true> : turn<T, count(), false>;
-      // Where nothing turns, threads are needed all the same.
+      // Threads are needed even if nothing turns.
       launch_vectors(a.turns_back ? "rotary_backward" : "rotary", kernel, a.batch * a.sequence * runs_of_heads,
                      std::max<int64_t>(a.half / count(), 1), stream, a, runs_of_heads);
     });

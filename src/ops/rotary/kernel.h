@@ -1,6 +1,5 @@
-// What the kernel of rotary, forward and backward, is given on any device. Free of torch's headers.
-//
-// Memory moves 2 elements (1 is read, 1 is written) for each element of x, besides the angles, which all heads share.
+// Arguments of rotary's kernel, forward and backward. Memory moves 2 elements (1 read, 1 written) per element of x,
+// plus the angles, which all heads share.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 
 namespace megalith::ops {
 
-// In elements; channels lie next to each other.
+// In elements; channels are contiguous.
 struct HeadStrides {
   int64_t batch, sequence, head;
 };
@@ -18,12 +17,12 @@ struct HeadStrides {
 struct RotaryTurn {
   Dtype dtype;
   int64_t batch, sequence, heads, channels;
-  int64_t half;  // r / 2: angles of a position
+  int64_t half;  // r / 2: angles per position
   const void* x;
   HeadStrides x_strides;
   const void* cos;  // (batch or 1, sequence, half) contiguous float or double
   const void* sin;
-  int64_t angle_batch_stride;  // of cos and sin; 0 when the batch shares them
+  int64_t angle_batch_stride;  // of cos and sin; 0 if the batch shares them
   bool is_interleaved;
   bool turns_back;  // negative angles
   void* y;
@@ -34,7 +33,6 @@ namespace cpu {
 MEGALITH_DECLARE_CPU_KERNEL(rotary, (const RotaryTurn& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void rotary(const RotaryTurn& a, void* stream);
 }  // namespace gpu

@@ -1,4 +1,4 @@
-// The definition of rotary, in ATen's operators.
+// rotary in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"

@@ -41,7 +41,6 @@ HeadStrides head_strides_of(const Tensor& x) {
   return {.batch = x.stride(0), .sequence = x.stride(1), .head = x.stride(2)};
 }
 
-// On the device of x, by a kernel that runs there.
 using RotaryLaunch = void (*)(const RotaryTurn&, const Tensor& x);
 
 template <RotaryLaunch kLaunch>

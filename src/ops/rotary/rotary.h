@@ -4,8 +4,8 @@
 //                                       y[i + r/2] = x[i + r/2] cos[i] + x[i] sin[i]
 // interleaved layout (Meta)             the same with the pair (2i, 2i + 1)
 //
-// Channels from r on pass unchanged. cos and sin are rounded to the dtype of x before use, as Hugging Face does.
-// Source: Su et al. 2021, arXiv:2104.09864.
+// Channels from r on pass unchanged. cos and sin are rounded to x's dtype first, as Hugging Face does. Source: Su et
+// al. 2021, arXiv:2104.09864.
 //
 // x         (b, s, n, d)      bf16 | fp16 | fp32 | fp64; only d must be contiguous, so a slice of a fused q|k|v is fine
 // cos, sin  (b or 1, s, r/2)  fp32 (fp64 for fp64 inputs), r even and at most d
@@ -21,11 +21,11 @@ namespace megalith::ops {
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved = false,
                   Kernels kernels = Kernels::kFused);
 
-// The rotation is orthogonal: the gradient is rotated back by the same angles.
+// The rotation is orthogonal: the gradient is rotated back.
 at::Tensor rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin,
                            bool is_interleaved = false, Kernels kernels = Kernels::kFused);
 
-// The same, written into dx (b, s, n, d), of which only d must be contiguous: a slice of a fused gradient's place.
+// Writes into dx (b, s, n, d), a slice of a fused gradient, of which only d must be contiguous.
 void rotary_backward_into(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved,
                           const at::Tensor& dx, Kernels kernels = Kernels::kFused);
 

@@ -1,4 +1,4 @@
-// What a router computes, without torch's headers: GPU sources include this file.
+// The router's parameters, without torch's headers, for GPU sources.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@ namespace megalith::ops {
 
 // A token's scores: the logits, their softmax over all experts, or the sigmoid of each.
 enum class RouterChoice { kLogits, kSoftmax, kSigmoid };
-// The weights of the chosen: the softmax over them, or over all experts; the sigmoid of each, as it is or divided by
-// the chosen ones' sum + 1e-20.
+// The chosen experts' weights: the softmax over them, or over all experts; the sigmoid of each, plain or divided by
+// their sum + 1e-20.
 enum class RouterWeights { kChosenSoftmax, kSoftmax, kSigmoid, kSigmoidShare };
-// What the balance adds up, one in sum for each token: the softmax, or the sigmoids divided by their sum + 1e-20.
+// The balance's shares, which sum to one per token: the softmax, or the sigmoids divided by their sum + 1e-20.
 enum class RouterShares { kSoftmax, kSigmoid };
 
 inline constexpr double kRouterEpsilon = 1e-20;
@@ -20,19 +20,19 @@ struct RouterForm {
   RouterChoice choice = RouterChoice::kLogits;
   RouterWeights weights = RouterWeights::kChosenSoftmax;
   double factor = 1;  // of the weights
-  // Equal groups of the experts, of which a token may use the open_groups best; 0: none. A group is as good as the sum
-  // of its group_scores largest scores.
+  // Equal groups of experts, of which a token may use the open_groups best; 0: none. A group's score is the sum of its
+  // group_scores largest scores.
   int64_t num_groups = 0, open_groups = 0, group_scores = 1;
 };
 
-// What is summed over the tokens besides, for the objectives.
+// Sums over the tokens, for the objectives.
 struct RouterSums {
   bool has_loads = false, has_balance = false, has_z = false;
   RouterShares shares = RouterShares::kSoftmax;
-  // Whether the balance counts the choices as they are; otherwise the k largest shares, whatever bias and groups say.
+  // The balance counts the choices; otherwise the k largest shares, ignoring bias and groups.
   bool counts_choices = true;
-  // The balance of each sequence by itself: token i is of sequence (first + i) / sequence_length of num_sequences.
-  // 0 sequences: of all tokens together.
+  // For balance per sequence: token i is of sequence (first + i) / sequence_length of num_sequences; 0: of all tokens
+  // together.
   int64_t num_sequences = 0, sequence_length = 0, first = 0;
 
   int64_t balance_rows() const { return num_sequences > 0 ? num_sequences : 1; }

@@ -1,6 +1,6 @@
-// A router's decision on a GPU: a wave has a token at a time, a lane has every 32nd (64th) of its logits in registers,
-// and the k best are found one after the other. What is summed over tokens stays in registers until a block is done;
-// blocks' sums are added in order, so results repeat to the bit.
+// A wave has a token at a time, a lane every 32nd (64th) of its logits in registers, and the k best are found one by
+// one. Sums over tokens stay in registers until a block is done; blocks' sums are added in order, reproducible to the
+// bit.
 #include <cmath>
 
 #include "ops/gpu/block_sum.h"
@@ -40,7 +40,7 @@ __device__ W sum_of_slots(const W (&values)[kSlots]) {
   return combine_lanes(Sum{}, sum, wave_size());
 }
 
-// That of an expert, which all lanes name; all know the value.
+// An expert's value, for all lanes; all name the same expert.
 template <typename W, int kSlots>
 __device__ W value_of(const W (&values)[kSlots], int expert) {
   const int slot = expert / wave_size();
@@ -55,7 +55,7 @@ __device__ W sigmoid(W x) {
   return W(1) / (W(1) + ::exp(-x));
 }
 
-// The softmax of a token: values exp(x - largest) / sum. One quotient a token: each takes as long as ten products.
+// The softmax of a token: values exp(x - largest) / sum. One quotient per token: each takes as long as ten products.
 template <typename W>
 struct SoftmaxOfToken {
   W largest = 0, sum = 1, inverse = 1;
@@ -87,7 +87,7 @@ struct Candidate {
   W value;
   int expert;
 
-  // A NaN is the largest; of equal ones the lower number comes first.
+  // NaN is the largest; ties go to the lower number.
   __device__ bool comes_before(const Candidate& other) const {
     const bool is_nan = value != value, is_other_nan = other.value != other.value;
     if (is_nan != is_other_nan) return is_nan;
@@ -96,8 +96,8 @@ struct Candidate {
   }
 };
 
-// Calls found(j, expert) for the `count` largest of the values before `end`, in order; all lanes call it. Which of its
-// slots are among them, as bits.
+// Calls found(j, expert) for the `count` largest of the values before `end`, in order; all lanes call it. Returns, as
+// bits, which of its slots are among them.
 template <typename W, int kSlots, typename Found>
 __device__ uint32_t find_largest(const W (&values)[kSlots], int64_t end, int64_t count, Found&& found) {
   uint32_t taken = 0;
@@ -178,7 +178,7 @@ __device__ void score_experts(const RouteTokens& a, const W (&x)[kSlots], const 
 
 // ---- The weights of the chosen: lane j has the j-th ----
 
-// Without the factor. x: its logit; is_chosen: whether this lane has one.
+// Without the factor. x: its logit; is_chosen: this lane has one.
 template <typename W>
 __device__ W weight_of(RouterWeights weights, bool is_chosen, W x, const SoftmaxOfToken<W>& softmax) {
   if (weights == RouterWeights::kSoftmax) return softmax.at(x);
@@ -194,8 +194,8 @@ __device__ W weight_of(RouterWeights weights, bool is_chosen, W x, const Softmax
 
 // ---- Sums over tokens ----
 
-// A block's shared memory: for each wave as many numbers as there are experts and groups, for what its lanes tell one
-// another, and counters of all its tokens.
+// A block's shared memory: for each wave as many numbers as experts and groups, exchanged between lanes, and counters
+// of all its tokens.
 template <typename W>
 struct Room {
   W* of_waves;
@@ -229,7 +229,7 @@ __device__ void add_waves(const W (&sums)[kSlots], int64_t num_experts, W* room,
   }
 }
 
-// The tokens of a sequence that are here: [begin, end).
+// The local tokens of a sequence: [begin, end).
 struct TokenRange {
   int64_t begin, end;
 };
@@ -239,7 +239,7 @@ __device__ inline TokenRange tokens_of_sequence(const RouterSums& sums, int64_t 
   return {begin < 0 ? 0 : begin, end > tokens ? tokens : end};
 }
 
-// The token's shares are added; counted(j, expert) is told its largest ones, where the choice is not what counts.
+// Adds the token's shares; calls counted(j, expert) for the largest, unless choices are counted.
 template <typename W, int kSlots, typename Counted>
 __device__ void add_to_balance(const RouteTokens& a, const W (&x)[kSlots], const SoftmaxOfToken<W>& softmax,
                                bool has_token, W (&sums)[kSlots], Counted&& counted) {
@@ -257,7 +257,7 @@ __device__ void add_to_balance(const RouteTokens& a, const W (&x)[kSlots], const
   for (int i = 0; i < kSlots; ++i) sums[i] += has_token ? shares[i] : W(0);
 }
 
-// Numbers that a block leaves: shares, counts and loads of the experts, and the squares for z.
+// A block's results: shares, counts and loads of the experts, and the squares for z.
 __device__ int64_t columns_of_part(int64_t num_experts) { return 3 * num_experts + 1; }
 
 template <typename W, int kSlots>
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kRouterThreads, 1) decide(RouteTokens a, int64
   W shares[kSlots] = {}, z = 0;
   for (int64_t i = threadIdx.x; i < 2 * a.num_experts; i += kRouterThreads) room.loads[i] = 0;
   __syncthreads();  // the counters are zero
-  // Every wave goes through the loop as often as the first: they meet at barriers.
+  // All waves loop as often as the first: they meet at barriers.
   for (int64_t first = range.begin + place * waves_of_block(); first < range.end;
        first += blocks_of_sequence * waves_of_block()) {
     const int64_t token = first + wave();
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kRouterThreads, 1) decide(RouteTokens a, int64
   if (threadIdx.x == 0) part[3 * a.num_experts] = z;
 }
 
-// What the blocks have left, in their order: a thread for each result.
+// Adds the blocks' results in order: a thread per result.
 template <typename W>
 __global__ void __launch_bounds__(kRouterThreads) add_blocks(RouteTokens a, int64_t blocks_of_sequence) {
   const int64_t e = a.num_experts, sequences = a.sums.num_sequences > 0 ? a.sums.num_sequences : 1;
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kRouterThreads) add_blocks(RouteTokens a, int6
 
 // ---- Backward ----
 
-// That of shares, added to dx.
+// Adds the shares' gradient to dx.
 template <typename W, int kSlots>
 __device__ void add_shares_gradient(const RouteTokensBackward& a, int64_t token, const W (&x)[kSlots],
                                     const SoftmaxOfToken<W>& softmax, W (&dx)[kSlots]) {
@@ -375,7 +375,7 @@ __device__ void add_shares_gradient(const RouteTokensBackward& a, int64_t token,
   }
 }
 
-// What the chosen's weights give: of softmax over all experts to every logit, else to those of the chosen.
+// The gradient of the weights: with softmax over all experts to every logit, else to the chosen ones.
 template <typename W, int kSlots>
 __device__ void add_weights_gradient(const RouteTokensBackward& a, int64_t token, const W (&x)[kSlots],
                                      const SoftmaxOfToken<W>& softmax, W (&dx)[kSlots]) {

@@ -1,7 +1,5 @@
-// What the kernels of the router are given; forms and sums as in form.h. Free of torch's headers.
-//
-// Bytes that must move: the logits once, read, and the experts and weights of each token, written; on the way back
-// dlogits, written, too.
+// Arguments of the router's kernels; forms and sums as in form.h. Moves the logits once, and each token's experts and
+// weights; dlogits too in backward.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +10,7 @@
 namespace megalith::ops::gpu {
 
 inline constexpr int64_t kMostRouterExperts = 512, kMostRouterChoices = 32;
-// Blocks add up their tokens; so many of them at most for all sequences together, or one for each sequence. A block
-// takes 8 tokens at once where waves have 32 lanes.
+// Most blocks for all sequences together, or one per sequence. A block takes 8 tokens at once if waves have 32 lanes.
 inline constexpr int64_t kRouterBlocks = 256, kTokensOfRouterBlock = 8;
 
 inline int64_t router_blocks_of_sequence(const RouterSums& sums, int64_t tokens) {
@@ -22,7 +19,7 @@ inline int64_t router_blocks_of_sequence(const RouterSums& sums, int64_t tokens)
   const int64_t most = kRouterBlocks / sums.balance_rows(), blocks = wanted < most ? wanted : most;
   return blocks < 1 ? 1 : blocks;
 }
-// Numbers that a block leaves: shares and counts of the experts, their loads, and the squares for z.
+// A block's results: shares and counts of the experts, their loads, and the squares for z.
 inline int64_t router_columns(int64_t experts) { return 3 * experts + 1; }
 
 struct RouteTokens {
@@ -30,11 +27,11 @@ struct RouteTokens {
   int64_t tokens, num_experts;
   RouterForm form;
   RouterSums sums;
-  const void *logits, *bias;  // bias: null where there is none
+  const void *logits, *bias;  // bias: null if there is none
   const int64_t* given;       // null: the choice is made here
-  int64_t* experts;           // not written where they are given
+  int64_t* experts;           // not written if given
   void* weights;
-  int64_t* loads;  // like the following, null where it was not asked for
+  int64_t* loads;  // like the following, null if not requested
   void *counts, *score_sums, *z_sum;
   void* parts;  // (blocks of all sequences, router_columns), written before it is read; null without any sums
 };
@@ -47,7 +44,7 @@ struct RouteTokensBackward {
   RouterSums sums;
   const void* logits;
   const int64_t* experts;
-  const void *dweights, *dscore_sums, *dz_sum;  // null where there is no such gradient
+  const void *dweights, *dscore_sums, *dz_sum;  // null if there is no such gradient
   void* dlogits;
 };
 void route_tokens_backward(const RouteTokensBackward& a, void* stream);

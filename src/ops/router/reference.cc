@@ -1,6 +1,5 @@
-// The definition of a router's decision, in ATen's operators. Nothing here waits for a device.
-//
-// The gradient is composed as ATen's autograd would: the same operators in the same order, so with the same roundings.
+// A router's decision in ATen's operators, without synchronising. The gradient has the operators of ATen's autograd in
+// the same order, so the same roundings.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -60,7 +59,7 @@ at::Tensor sum_of_sequences(const at::Tensor& x, const RouterSums& sums) {
   return all.reshape({sums.num_sequences, sums.sequence_length, x.size(1)}).sum(1);
 }
 
-// (q, e) -> (t, e): what its sequence has, for each token.
+// (q, e) -> (t, e): each token gets its sequence's.
 at::Tensor of_sequences(const at::Tensor& x, const RouterSums& sums, int64_t num_tokens) {
   if (sums.num_sequences == 0) return x.expand({num_tokens, x.size(1)});
   return x.unsqueeze(1)

@@ -13,13 +13,13 @@ namespace {
 
 using at::Tensor;
 
-// A NaN is the largest.
+// NaN is the largest.
 template <typename T>
 bool is_larger(T a, T b) {
   return a > b || (a != a && b == b);
 }
 
-// The numbers of the k largest of a row, kept in order while all are looked at once.
+// The indices of a row's k largest, kept in order in one pass.
 template <typename T>
 void find_largest_of_row(const T* row, int64_t columns, int64_t k, int64_t* found) {
   int64_t count = 0;
@@ -52,7 +52,7 @@ Tensor find_largest_on_cpu(const Tensor& scores, int64_t k) {
   return found;
 }
 
-// The reference, but for the search: sorting whole rows would take longest.
+// The reference with a faster search: sorting whole rows would dominate.
 RoutedTokens route_tokens_on_cpu(const Tensor& logits, const Tensor& bias, const Tensor& experts,
                                  const RouterForm& form, const RouterSums& sums) {
   return compose_routing(logits, bias, experts, form, sums, find_largest_on_cpu);

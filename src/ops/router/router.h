@@ -1,17 +1,17 @@
-// A router's decision from its logits: the experts of each token, how much they count, and what the balance needs.
+// A router's decision from its logits: each token's experts, their weights, and the sums for balance.
 //
 //   scores   = logits | softmax(logits) | sigmoid(logits), (+ bias), minus infinity outside the best groups
-//   experts  = the k largest of scores, the best first; of equal ones those of lower numbers. A NaN is the largest.
+//   experts  = the k largest of scores, best first; ties go to lower numbers. NaN is the largest.
 //   weights  = softmax over the chosen logits | softmax(logits) | sigmoid(logits) (/ their sum + 1e-20), times factor
-//   loads    = how many tokens chose each expert
-//   counts   = how many tokens have each expert among the k largest of its shares (or among the chosen)
+//   loads    = number of tokens that chose each expert
+//   counts   = number of tokens with each expert among the k largest of its shares (or among the chosen)
 //   score_sums = sum over tokens of the shares;  z_sum = sum over tokens of logsumexp(logits)^2
 //
-// t tokens, e experts, k of them a token, q sequences (or 1)
+// t tokens, e experts, k of them per token, q sequences (or 1)
 // logits  (t, e)  fp32 | fp64
 // bias    (e)     of that dtype, or undefined
-// throws  UserError when shapes, dtypes or devices do not fit, and when there are fewer than k experts to choose from
-// On a GPU the kernel takes up to 512 experts and 32 of them a token; beyond them the reference runs.
+// throws  UserError if shapes, dtypes or devices do not fit, or if there are fewer than k experts to choose from
+// The GPU kernel supports 512 experts and 32 of them per token; beyond, the reference runs.
 // Gradients flow to logits, through weights, score_sums and z_sum; not through the choice.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace megalith::ops {
 
-// All in the dtype of logits but where it says otherwise; what was not asked for is undefined.
+// In the dtype of logits unless stated; what was not requested is undefined.
 struct RoutedTokens {
   at::Tensor experts;             // (t, k) int64
   at::Tensor weights;             // (t, k)
@@ -31,12 +31,12 @@ struct RoutedTokens {
   at::Tensor z_sum;               // (1)
 };
 
-// experts (t, k) int64: a choice that was made elsewhere, each expert at most once a token; undefined: it is made here.
+// experts (t, k) int64: a choice made elsewhere, distinct per token; undefined: made here.
 RoutedTokens route_tokens(const at::Tensor& logits, const at::Tensor& bias, const at::Tensor& experts,
                           const RouterForm& form, const RouterSums& sums, Kernels kernels = Kernels::kFused);
 
-// dlogits (t, e) from what route_tokens gave for experts and from the gradients of weights (t, k), score_sums (q, e)
-// and z_sum (1), of which any may be undefined.
+// dlogits (t, e) from route_tokens()'s experts and the gradients of weights (t, k), score_sums (q, e) and z_sum (1),
+// any of which may be undefined.
 struct RoutedGradients {
   at::Tensor weights, score_sums, z_sum;
 };

@@ -1,8 +1,7 @@
-// Sinkhorn's balance on a GPU, by one block of threads: it finds by itself when the factors have come to rest, so the
-// host need not ask, and a round costs two barriers instead of two launches. The matrix of a router is small enough to
-// stay in the second cache: 8,192 tokens of 64 experts are 4 MiB.
+// One block of threads, which itself finds the end of the iteration, so the host need not ask and a round costs two
+// barriers instead of two launches. A router's matrix fits into the second cache: 8,192 tokens of 64 experts are 4 MiB.
 //
-// A wave takes rows in turn. It makes a row's factor of the columns' and adds what the row gives to every column; the
+// Waves take rows in turn: they compute a row's factor from the columns' and add its contribution to every column; the
 // waves' sums meet in memory.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
@@ -11,15 +10,15 @@
 namespace megalith::ops::gpu {
 namespace {
 
-// Lanes with many columns need registers, of which a chip has so many for all threads of a block.
+// Lanes with many columns need more registers, which a block's threads share.
 constexpr int balance_threads(int slots) { return slots > 2 ? 256 : 1024; }
 
-// Where a block keeps its numbers.
+// A block's numbers.
 struct SinkhornScratch {
   double *of_rows, *of_columns, *of_waves;  // (rows), (columns), (waves, columns)
 };
 
-// One round: new factors of the rows, and of_waves as the sums that they give. kSlots: columns of a lane.
+// One round: new factors of the rows, and their contributions in of_waves. kSlots: columns per lane.
 template <int kSlots>
 __device__ void scale_rows(const SinkhornCall& a, const SinkhornScratch& s) {
   const int waves = static_cast<int>(blockDim.x) / wave_size();
@@ -51,7 +50,7 @@ __device__ void scale_rows(const SinkhornCall& a, const SinkhornScratch& s) {
   }
 }
 
-// New factors of the columns; how far they moved, on average.
+// New factors of the columns; returns their mean change.
 __device__ double scale_columns(const SinkhornCall& a, const SinkhornScratch& s) {
   const int waves = static_cast<int>(blockDim.x) / wave_size();
   double moved = 0;

@@ -1,4 +1,4 @@
-// What the kernel of Sinkhorn's balance is given, and the constants of its definition. Free of torch's headers.
+// Arguments of the kernel of Sinkhorn's balance, and the constants of its definition.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 namespace megalith::ops {
 
 inline constexpr double kSinkhornTolerance = 1e-4, kSinkhornEpsilon = 1e-8;
-// The factors of columns that hardly anybody wants are large, so that mere rounding could keep them moving.
+// Factors of rarely chosen columns are large, so rounding errors could keep them moving.
 inline constexpr int kMostSinkhornRounds = 1000;
 
 namespace gpu {
 
-// Columns that the kernel holds at most, and the numbers of scratch that it needs.
+// Most columns of the kernel, and the numbers of its scratch.
 inline constexpr int64_t kMostSinkhornColumns = 512;
 inline constexpr int64_t sinkhorn_scratch(int64_t rows, int64_t columns) { return rows + 33 * columns; }
 

@@ -1,4 +1,4 @@
-// The definition of Sinkhorn's balance, in ATen's operators.
+// Sinkhorn's balance in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/sinkhorn/kernel.h"

@@ -1,4 +1,4 @@
-// SwiGLU: one pass, limited by memory where the exponential keeps up.
+// One pass, limited by memory if the exponential keeps up.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -9,10 +9,10 @@ namespace {
 
 int64_t swiglu_rows_per_task(int64_t columns) { return 1 + 8192 / (columns + 1); }
 
-// 1 + exp(-x), the reciprocal of the logistic function.
+// The reciprocal of the logistic function.
 template <typename T>
 Lanes<T> one_plus_exp_of_negative(const Lanes<T>& x) {
-  // Results of 16 bits do not see the 20 last-place units by which the quick exponential may be off.
+  // 16-bit results hide the quick exponential's error of up to 20 ulp.
   if constexpr (sizeof(T) == 2) {
     return Lanes<T>(1) + x.neg().exp_u20();
   } else {

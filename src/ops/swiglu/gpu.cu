@@ -1,4 +1,4 @@
-// SwiGLU on a GPU: one pass, limited by memory.
+// One pass, limited by memory.
 #include "ops/gpu/gated_activation.h"
 #include "ops/swiglu/kernel.h"
 

@@ -1,7 +1,5 @@
-// What the kernels of swiglu are given, on any device: contiguous rows of [gate | up] behind plain pointers. Free of
-// torch's headers.
-//
-// Memory moves 3 elements forward (2 are read, 1 is written) and 5 backward (3 and 2) for each element of y.
+// Arguments of swiglu's kernels: contiguous rows of [gate | up]. Elements moved per element of y: 3 forward (2 read, 1
+// written), 5 backward (3 and 2).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +14,7 @@ struct SwigluForward {
   int64_t rows, columns;  // columns of y; gate_up has twice as many
   const void* gate_up;
   void* y;
-  void* amax = nullptr;  // on a GPU: wide, raised to the largest |y|; null: nobody asks
+  void* amax = nullptr;  // on a GPU: wide, raised to the largest |y|; null: not computed
 };
 
 struct SwigluBackward {
@@ -32,7 +30,6 @@ MEGALITH_DECLARE_CPU_KERNEL(swiglu, (const SwigluForward& a));
 MEGALITH_DECLARE_CPU_KERNEL(swiglu_backward, (const SwigluBackward& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 void swiglu(const SwigluForward& a, void* stream);
 void swiglu_backward(const SwigluBackward& a, void* stream);

@@ -1,4 +1,4 @@
-// The definition of swiglu, in ATen's operators.
+// swiglu in ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/amax.h"

@@ -23,7 +23,6 @@ Tensor empty_swiglu(const Tensor& gate_up, const Tensor& /*amax*/) {
 
 Tensor empty_swiglu_gradient(const Tensor& /*dy*/, const Tensor& gate_up) { return at::empty_like(gate_up); }
 
-// On the device of gate_up, by a kernel that runs there.
 template <void (*kLaunch)(const SwigluForward&, const Tensor& gate_up)>
 Tensor swiglu_by(const Tensor& gate_up, const Tensor& amax) {
   Tensor y = empty_swiglu(gate_up, amax);

@@ -1,14 +1,12 @@
-// The gated activation of Llama's MLP.
+// The gated activation of Llama's MLP: y = silu(gate) * up, gate_up = [gate | up] along the last dim.
 //
-//   y = silu(gate) * up,  gate_up = [gate | up] along the last dim
-//
-// Computed in float32 with silu(gate) rounded to the dtype of the input before the product, as the unfused form does.
-// Source: Shazeer 2020, arXiv:2002.05202.
+// Computed in float32 with silu(gate) rounded to the input's dtype before the product, as if unfused. Source: Shazeer
+// 2020, arXiv:2002.05202.
 //
 // gate_up  (t, 2f)  bf16 | fp16 | fp32 | fp64, contiguous
-// amax     (0-d)    wide, or undefined: raised to the largest absolute value of the result (ops/amax.h)
+// amax     (0-d)    wide, or undefined: raised to the largest |y| (ops/amax.h)
 // returns  (t, f)   same dtype
-// throws   UserError when the last dim is odd
+// throws   UserError if the last dim is odd
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,7 @@
-// The tokens' way to their experts and back on a GPU. All sizes are known to the host; nothing is read from the device.
+// The host knows all sizes; nothing is read from the device.
 //
 // Pairs are sorted by counting: each block of pairs finds a pair's number among those of its expert in the block; sums
-// over the blocks, then over the experts, say how many rows come before.
+// over the blocks, then over the experts, give the rows before it.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/vector.h"
@@ -15,15 +15,15 @@ static_assert(kThreads == kSortedPairs);
 
 unsigned blocks_of(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
 
-// The expert of a pair, or -1 when it is dropped.
+// The expert of a pair, or -1 if dropped.
 __device__ int expert_of(const SortByExpert& a, int64_t pair) {
   if (a.keep != nullptr && !a.keep[pair]) return -1;
   const int64_t expert = a.experts[pair];
   return expert >= 0 && expert < a.num_experts ? static_cast<int>(expert) : -1;
 }
 
-// slots[pair] = how many pairs of the same expert come before it in this block;
-// scratch[expert][block] = how many pairs of the expert the block has.
+// slots[pair] = pairs of the same expert before it in this block; scratch[expert][block] = pairs of the expert in the
+// block.
 __global__ void count_pairs(SortByExpert a) {
   MEGALITH_SHARED(int, experts, kThreads);
   const int thread = static_cast<int>(threadIdx.x);
@@ -44,7 +44,7 @@ __global__ void count_pairs(SortByExpert a) {
   }
 }
 
-// The sum of `value` over the block's threads before this one; total: over all of them. All threads call it.
+// The sum of `value` over the block's threads before this one; total: over all. All threads call it.
 template <typename N>
 __device__ N sum_before(N value, N& total) {
   MEGALITH_SHARED(N, of_waves, kMostWaves);
@@ -66,8 +66,8 @@ __device__ N sum_before(N value, N& total) {
   return before + sum - value;
 }
 
-// scratch[expert][block] becomes the sum over the blocks before it, counts[expert] the sum over all; a block of threads
-// for each expert.
+// scratch[expert][block] becomes the sum over earlier blocks, counts[expert] the sum over all; a block of threads per
+// expert.
 __global__ void add_blocks_of_pairs(SortByExpert a, int64_t blocks) {
   const int64_t expert = blockIdx.x;
   int32_t* const counts = a.scratch + expert * blocks;
@@ -83,7 +83,7 @@ __global__ void add_blocks_of_pairs(SortByExpert a, int64_t blocks) {
   if (threadIdx.x == 0) a.counts[expert] = sum;
 }
 
-// offsets from counts, by one block; with padding all experts have as many rows.
+// offsets from counts, by one block; with padding all experts have equally many rows.
 __global__ void add_experts(SortByExpert a) {
   int64_t sum = 0;
   for (int64_t first = 0; first < a.num_experts; first += kThreads) {
@@ -113,11 +113,11 @@ __global__ void place_pairs(SortByExpert a) {
     a.pairs[row] = pair;
     a.source[row] = pair / a.k;
   }
-  // The rows behind the last expert's, each by the thread of the pair with its number.
+  // Each row after the last expert's is marked by the thread of that number.
   if (!is_padded && pair >= a.offsets[a.num_experts]) a.pairs[pair] = a.source[pair] = -1;
 }
 
-// The rows of padding behind each expert's.
+// The padding rows of each expert.
 __global__ void mark_padding(SortByExpert a) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= a.num_experts * a.rows_per_expert) return;
@@ -172,7 +172,7 @@ __global__ void sum_rows(CombineTokens a, int threads_of_row) {
   }
 }
 
-// dy and dweights of a token's pairs, one after the other: dout comes from memory once, then from a cache.
+// dy and dweights of a token's pairs in turn: dout comes from memory once, then from a cache.
 template <typename T, int kCount>
 __global__ void weigh_and_multiply_rows(CombineTokensBackward a) {
   using W = Wide<T>;
@@ -201,7 +201,7 @@ __global__ void weigh_and_multiply_rows(CombineTokensBackward a) {
   }
 }
 
-// Rows of padding become 0: each thread looks at one row, and its wave writes those that it found.
+// Zeroes padding rows: each thread checks one row, and its wave writes those found.
 template <typename T, int kCount>
 __global__ void clear_padding(CombineTokensBackward a) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, first = row - lane();
@@ -218,7 +218,7 @@ __global__ void clear_padding(CombineTokensBackward a) {
   }
 }
 
-// A power of two of threads for a row of so many vectors: a block has several short rows.
+// A power of two of threads per row of this many vectors: a block has several short rows.
 int threads_of(int64_t vectors) {
   int threads = 1;
   while (threads < kThreads && threads < vectors) threads *= 2;
@@ -226,7 +226,7 @@ int threads_of(int64_t vectors) {
 }
 unsigned blocks_of_rows(int64_t rows, int threads_of_row) { return blocks_of(rows * threads_of_row); }
 
-// Calls body with the elements of a vector, as a type: 16 bytes where all rows begin at a multiple of that.
+// Calls body with the elements of a vector, as a type: 16 bytes if all rows begin at a multiple of that.
 template <typename T, typename Body>
 void with_vector(bool is_aligned, Body&& body) {
   if (is_aligned) {
@@ -235,7 +235,7 @@ void with_vector(bool is_aligned, Body&& body) {
     body(std::integral_constant<int, 1>{});
   }
 }
-// Whether rows that are so many elements apart begin at multiples of 16 bytes when the first one does.
+// True if rows of these strides begin at multiples of 16 bytes when the first one does.
 template <typename T, typename... Strides>
 bool are_vectors(Strides... strides) {
   return ((strides * static_cast<int64_t>(sizeof(T)) % kVectorBytes == 0) && ...);

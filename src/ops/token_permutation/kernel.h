@@ -1,5 +1,4 @@
-// What the kernels of the tokens' permutation get, on any device; maps as in token_permutation.h. Free of torch's
-// headers.
+// Arguments of the token permutation's kernels; maps as in token_permutation.h.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +8,7 @@
 
 namespace megalith::ops {
 
-// out (tokens, columns) = sum over j of weights y. Bytes that must move: every row of y that has a pair, read, and out,
-// written.
+// out (tokens, columns) = sum over j of weights y. Moves every row of y with a pair, and out.
 struct CombineTokens {
   Dtype dtype;
   int64_t tokens, k, columns;
@@ -21,7 +19,7 @@ struct CombineTokens {
   void* out;
 };
 
-// Bytes that must move: dout and every row of y that has a pair, read, and dy, written.
+// Moves dout, every row of y with a pair, and dy.
 struct CombineTokensBackward {
   Dtype dtype;
   int64_t tokens, k, columns, rows;
@@ -40,14 +38,13 @@ MEGALITH_DECLARE_CPU_KERNEL(combine_tokens, (const CombineTokens& a));
 MEGALITH_DECLARE_CPU_KERNEL(combine_tokens_backward, (const CombineTokensBackward& a));
 }  // namespace cpu
 
-// Pointers on the device, and the stream as its native handle.
 namespace gpu {
 
-// Pairs are counted in blocks of so many.
+// Pairs are counted in blocks of this size.
 inline constexpr int64_t kSortedPairs = 256;
 
-// Bytes that must move for each pair: 8 for its expert and 1 for keep, read; 24 for pairs, source and slots, written;
-// and 16 for each row of padding.
+// Bytes per pair: 8 for its expert and 1 for keep, read; 24 for pairs, source and slots, written; and 16 per padding
+// row.
 struct SortByExpert {
   int64_t num_pairs, num_experts, k;
   int64_t rows_per_expert;  // of pairs and source, with padding; -1: num_pairs of them for all experts
@@ -56,10 +53,10 @@ struct SortByExpert {
   int64_t *counts, *offsets, *pairs, *source, *slots;
   int32_t* scratch;  // (num_experts, blocks of kSortedPairs pairs), written before it is read
 };
-// An expert that does not exist is taken as a dropped pair.
+// Treats pairs of nonexistent experts as dropped.
 void sort_by_expert(const SortByExpert& a, void* stream);
 
-// y (rows, row_bytes) = rows of x, of any dtype. Bytes that must move: y, and as much of x.
+// y (rows, row_bytes) = rows of x, of any dtype. Moves y, and as much of x.
 struct PermuteTokens {
   int64_t rows, row_bytes;
   int64_t element_bytes;  // 2, 4 or 8; x and y begin at a multiple of it

@@ -1,4 +1,4 @@
-// The definition of the tokens' permutation, in ATen's operators. Nothing here waits for a device.
+// The token permutation in ATen's operators, without synchronising.
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"
@@ -23,7 +23,7 @@ at::Tensor chosen_rows(const at::Tensor& y, const at::Tensor& slots) {
 // The token of each pair; -1 stays.
 at::Tensor tokens_of(const at::Tensor& pairs, int64_t k) { return k == 0 ? pairs : pairs.div(k, "floor"); }
 
-// Rows of padding behind each expert's, up to rows_per_expert.
+// Pads each expert to rows_per_expert.
 ExpertOrder padded(const ExpertOrder& order, const at::Tensor& experts, int64_t rows_per_expert) {
   const int64_t num_experts = order.counts.size(0), num_rows = num_experts * rows_per_expert;
   const auto options = experts.options();
@@ -36,7 +36,7 @@ ExpertOrder padded(const ExpertOrder& order, const at::Tensor& experts, int64_t 
   const at::Tensor place = slots - order.offsets.index_select(0, expert);
   const at::Tensor is_lost = (slots < 0).logical_or(place >= rows_per_expert);
   const at::Tensor rows = expert * rows_per_expert + place;
-  // Pairs that are lost write to a row behind the last one.
+  // Lost pairs write to an extra last row.
   const at::Tensor pairs = at::full({num_rows + 1}, -1, options)
                                .index_copy_(0, rows.masked_fill(is_lost, num_rows), at::arange(slots.size(0), options))
                                .narrow(0, 0, num_rows);
@@ -47,7 +47,7 @@ ExpertOrder padded(const ExpertOrder& order, const at::Tensor& experts, int64_t 
 ExpertOrder sort_by_expert(const at::Tensor& experts, const at::Tensor& keep, int64_t num_experts,
                            int64_t rows_per_expert) {
   const int64_t num_pairs = experts.numel();
-  // Dropped pairs go behind the last expert's.
+  // Dropped pairs sort after the last expert's.
   const at::Tensor dropped = keep.defined() ? keep.logical_not() : at::zeros_like(experts, at::kBool);
   const at::Tensor key = experts.masked_fill(dropped, num_experts).view(-1);
   const auto [sorted, order] = at::sort(key, /*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -72,7 +72,7 @@ std::tuple<at::Tensor, at::Tensor> combine_tokens_backward(const at::Tensor& dou
                                                            const at::Tensor& source, const at::Tensor& slots,
                                                            const at::Tensor& weights) {
   const at::Tensor dweights = (chosen_rows(y, slots) * dout.to(weights.scalar_type()).unsqueeze(1)).sum(2);
-  // Dropped pairs write to a row behind the last one.
+  // Dropped pairs write to an extra last row.
   const int64_t n = y.size(0);
   const at::Tensor rows = slots.masked_fill(slots < 0, n).view(-1);
   const at::Tensor row_weight = at::zeros({n + 1}, weights.options()).index_copy_(0, rows, weights.reshape(-1));

@@ -69,7 +69,7 @@ ExpertOrder empty_expert_order(const Tensor& experts, const Tensor& /*keep*/, in
           at::empty(experts.sizes(), experts.options())};
 }
 
-// Counts, then places every pair behind those of its expert that came before.
+// Counts, then places every pair after its expert's earlier ones.
 ExpertOrder sort_by_expert_on_cpu(const Tensor& experts, const Tensor& keep, int64_t num_experts,
                                   int64_t rows_per_expert) {
   const ExpertOrder order = empty_expert_order(experts, keep, num_experts, rows_per_expert);
@@ -125,7 +125,6 @@ Tensor permute_tokens_on_cpu(const Tensor& x, const Tensor& source) {
   return y;
 }
 
-// On the device of y, by a kernel that runs there.
 template <void (*kLaunch)(const CombineTokens&, const Tensor& y)>
 Tensor combine_tokens_by(const Tensor& y, const Tensor& slots, const Tensor& weights) {
   Tensor out = empty_rows(y, slots.size(0));

@@ -1,4 +1,3 @@
-// One run of a rank's list; see executor.h.
 #include "parallel/pipeline/executor.h"
 
 #include <ATen/ATen.h>
@@ -22,12 +21,12 @@ namespace {
 using Key = std::pair<int, int>;  // chunk, microbatch
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int64_t kMaxTensors = 16;  // of a bundle; a transfer's tag has four bits for it
+constexpr int64_t kMaxTensors = 16;  // per bundle; a transfer's tag has four bits
 
-// A microbatch of a chunk from F to the end of B, or of W.
+// A microbatch of a chunk from F to the end of B or W.
 struct HeldGraph {
-  Tensors leaves;                    // the inputs that need a gradient, in the order of the bundle
-  std::vector<TensorSpec> outputs;   // those that have a gradient
+  Tensors leaves;                    // inputs that need a gradient, in bundle order
+  std::vector<TensorSpec> outputs;   // with a gradient
   torch::autograd::edge_list edges;  // of these outputs; invalid where no gradient is needed
   torch::autograd::Edge objective;
   at::Tensor objective_gradient;
@@ -39,7 +38,7 @@ struct Leaving {
   Tensors tensors;
   size_t record = 0;
   int peer = 0;
-  // Computations done when something came from the peer that it sent after taking this: it can be waited for.
+  // Computations done when the peer was known to have received this, so that waiting is short.
   std::optional<int64_t> taken_at;
 };
 
@@ -141,7 +140,7 @@ class PipelineRun {
 
   // ---- computations ----
 
-  // Around a computation, once what it reads is there.
+  // Wraps a computation whose inputs are ready.
   template <typename Body>
   void compute(const Action& action, ActionRecord& record, const char* name, const Body& body) {
     if (before_) before_(action);
@@ -188,7 +187,7 @@ class PipelineRun {
     }
   }
 
-  // The graph keeps only the nodes of the outputs; their tensors go to the next stage.
+  // The graph keeps only the outputs' nodes; the tensors go to the next stage.
   void keep_outputs(const Action& action, int stage, StageResult& result, HeldGraph& graph) {
     Tensors tensors;
     std::vector<TensorSpec> descriptions;
@@ -301,7 +300,7 @@ class PipelineRun {
 
   // ---- communication ----
 
-  // The transfers over the border in front of stage `border`, the same on both sides.
+  // The transfers across the border before stage `border`, the same on both sides.
   std::vector<megalith::Transfer> transfers_of(const Tensors& tensors, const Action& action, int border,
                                                bool is_backward) const {
     const bool is_send = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kSendBackward;
@@ -365,9 +364,8 @@ class PipelineRun {
     return std::move(arriving.tensors);
   }
 
-  // Frees the tensors that have gone. Gloo learns of a send's end only in wait(): there a send is waited for when the
-  // peer has taken it and one computation more is done, so that the wait is short. It cannot be for ever: both lists
-  // have their transfers in the same order.
+  // Frees sent tensors. Gloo reports a send's end only in wait(), so that is called once the peer has received it and
+  // one more computation is done: the wait is short, and ends because both lists order transfers alike.
   void free_what_was_sent() {
     for (size_t i = leaving_.size(); i-- > 0;) {
       const Leaving& leaving = leaving_[i];
@@ -394,7 +392,7 @@ class PipelineRun {
   std::chrono::steady_clock::time_point began_;
   std::set<Key> with_backward_;
   std::map<Key, HeldGraph> graphs_;
-  // Bundles between two actions: for the next stage and for the one before, here and on other ranks.
+  // Bundles between two actions, for the next and the previous stage, local or remote.
   std::map<Key, Tensors> inputs_, outputs_, gradients_, input_gradients_;
   std::map<std::pair<ActionKind, Key>, Arriving> arriving_;
   std::vector<Leaving> leaving_;

@@ -1,9 +1,7 @@
-// Runs this rank's list of a pipeline schedule: chunks forward and backward, what travels between stages, and nothing
-// else. It knows no model.
+// Runs this rank's list of a pipeline schedule: chunks forward and backward, and transfers. It knows no model.
 //
-// Once a stage's outputs are sent, only their node of the graph is kept: backward starts from that node with the
-// gradient that comes back, so their memory is free. Inputs are leaves of their own graph; their gradient is what is
-// sent on. Neighbouring stages on one rank hand their tensors over.
+// Sent outputs keep only their graph nodes, for backward with the incoming gradient; their memory is freed. Inputs are
+// leaves, whose gradients are sent on. Neighbouring stages on one rank hand tensors over.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,43 +19,42 @@
 namespace megalith {
 
 struct StageResult {
-  Bundle outputs;        // for the next stage; empty on the last one
-  at::Tensor objective;  // 0-d, this stage's terms of the objective; undefined when it has none
+  Bundle outputs;        // for the next stage; empty on the last
+  at::Tensor objective;  // 0-d, this stage's terms of the objective; may be undefined
 };
 
-// One of a rank's chunks, as the executor sees it.
+// One of a rank's chunks.
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
-  // What this stage receives from the one before, decided per microbatch; empty on the first.
+  // The tensors received from the previous stage for this microbatch; empty on the first.
   virtual std::vector<TensorSpec> inputs(int microbatch) const = 0;
-  // Autograd records when the schedule has backward actions for the microbatch.
+  // Autograd records if the schedule has backward actions for the microbatch.
   virtual StageResult forward(int microbatch, const Bundle& inputs) = 0;
-  // Around the backward pass of a microbatch, its deferred weight gradients not included.
+  // Around a microbatch's backward, without deferred weight gradients.
   virtual void before_backward(int /*microbatch*/) {}
   virtual void after_backward(int /*microbatch*/) {}
 };
 
-// What happened, for comparison with the simulator and for pictures.
+// For comparison with the simulator and for pictures.
 struct ActionRecord {
   Action action;
-  double start_s = 0, end_s = 0;  // since run() began; a send or receive: from its issue until it was waited for
-  int live = 0;                   // graphs of (chunk, microbatch) held after it
+  double start_s = 0, end_s = 0;  // since run() began; a transfer: from issue to completed wait
+  int live = 0;                   // (chunk, microbatch) graphs held afterwards
 };
 
 class PipelineExecutor {
  public:
   // stages    this rank's chunks, by chunk index
-  // deferred  where linears of these chunks put their weight gradients when asked to; null: no schedule with split
-  //           backward can be run
+  // deferred  receives these chunks' weight gradients when asked; null: schedules with split backward cannot run
   // All outlive it.
   PipelineExecutor(Group& pipeline, std::vector<PipelineStage*> stages, DeferredGradients* deferred, at::Device device);
 
-  // Every rank of the pipeline calls it with the same schedule.
-  // before  called before each computation of this rank (not for communication); may be empty
+  // Collective over the pipeline, with the same schedule.
+  // before  called before each computation (not transfers); may be empty
   void run(const PipelineSchedule& schedule, const std::function<void(const Action&)>& before = {});
 
-  // What the last run did, in the order of this rank's list.
+  // The last run, in the order of this rank's list.
   const std::vector<ActionRecord>& records() const { return records_; }
 
  private:

@@ -9,7 +9,7 @@ namespace megalith {
 namespace {
 
 constexpr std::string_view kStageLetters = "EtmL";
-// Far above any model; a slip such as t*1000000000 must not fill the memory.
+// Far above any model; a typo such as t*1000000000 must not exhaust memory.
 constexpr int64_t kMaxLetters = 100'000;
 constexpr int kMaxDepth = 100;
 

@@ -1,4 +1,3 @@
-// Declaration, rules and meaning of the options; see pipeline_options.h.
 #include "parallel/pipeline/pipeline_options.h"
 
 #include <fmt/format.h>
@@ -86,14 +85,14 @@ constexpr AlgorithmWord kAlgorithmWords[] = {{"gpipe", PipelineAlgorithm::kGpipe
                                              {"zbv-formatted", PipelineAlgorithm::kZeroBubbleV},
                                              {"zbv", PipelineAlgorithm::kZeroBubbleV}};
 
-// Primus's other words, and the nearest that we have.
+// Primus's other algorithms, and our nearest.
 struct MissingAlgorithm {
   std::string_view word, nearest;
 };
 constexpr MissingAlgorithm kMissingAlgorithms[] = {
     {"zero-bubble-heuristic", "zero-bubble"}, {"v-half", "zbv-formatted"}, {"v-min", "zbv-formatted"}};
 
-// Reads the options into a plan and gathers what is wrong on the way; the plan is complete when nothing is.
+// Builds a plan from the options and collects errors; complete if there are none.
 class PlanMaker {
  public:
   PlanMaker(const PipelineOptions& options, int64_t pipeline_size, std::span<const Unit> units)
@@ -151,7 +150,7 @@ class PlanMaker {
                fmt::format("leave {} out: pp_algorithm says it all", old_name));
       }
     }
-    // One rank has nothing to wait for: every algorithm is one microbatch after the other.
+    // With one rank every algorithm is one microbatch after another.
     if (p_ == 1) plan.algorithm = PipelineAlgorithm::k1f1b;
     plan.num_ranks = narrow<int>(p_);
     if (plan.algorithm == PipelineAlgorithm::kZeroBubbleV) plan.order = StageOrder::kVee;
@@ -170,7 +169,7 @@ class PlanMaker {
            fmt::format("use one of {}", fmt::join(words, ", ")));
   }
 
-  // What cuts a model into several stages needs several ranks.
+  // Options that cut a model into stages need several ranks.
   void check_single() {
     const auto needs_ranks = [&](bool is_given, std::string_view what) {
       if (!is_given) return;
@@ -195,7 +194,7 @@ class PlanMaker {
     }
   }
 
-  // Those that are given of the options that shift layers between stages.
+  // The given options that shift layers between stages.
   std::vector<std::string> uneven_options() const {
     std::vector<std::string> names;
     if (o_.decoder_first_pipeline_num_layers) names.emplace_back("decoder_first_pipeline_num_layers");
@@ -255,7 +254,7 @@ class PlanMaker {
     }
   }
 
-  // Each stack by itself, over the ranks that are its own.
+  // Each stack over its own ranks.
   void share_out_stacks() {
     std::vector<int64_t> sizes;
     const auto share = [&](const char* stack, int64_t layers, int64_t ranks) {
@@ -428,7 +427,7 @@ class PlanMaker {
     };
     if (counted % (p_ * chunks) != 0 && !o_.allow_padding_num_layers) return refuse_shares();
     std::vector<int64_t> shares(static_cast<size_t>(p_ * chunks), counted / (p_ * chunks));
-    // The stages at the end get less: the last one has the head, too.
+    // Later stages get fewer: the last one also has the head.
     for (int64_t i = 0; i < counted % (p_ * chunks); ++i) ++shares[static_cast<size_t>(i)];
     shares.front() -= embedding;
     shares.back() -= loss;
@@ -438,7 +437,7 @@ class PlanMaker {
     cut_by_layers(sizes);
   }
 
-  // How many layers in a row do each of these shares of the work; nothing when a share ends within a layer.
+  // The number of layers in each share; nothing if a share ends within a layer.
   std::vector<int64_t> layers_of_shares(const std::vector<int64_t>& shares) const {
     std::vector<int64_t> sizes;
     auto unit = plan.units.begin();
@@ -464,7 +463,7 @@ class PlanMaker {
 
   // ---- cuts ----
 
-  // Cuts by each stage's number of layers; units that are no layer lie at the ends.
+  // Cuts by layers per stage; other units are at the ends.
   void cut_by_layers(const std::vector<int64_t>& sizes) {
     int64_t num_letters = 0;
     for (const Unit& unit : plan.units) {
@@ -477,7 +476,7 @@ class PlanMaker {
     cut_at(cuts);
   }
 
-  // The place in the list behind so many units that a layout writes, and behind those that stay with the last of them.
+  // The index after this many units written in a layout and the unwritten ones that stay with the last.
   int64_t behind_letters(int64_t count) const {
     const std::vector<Unit>& units = plan.units;
     size_t place = 0;
@@ -541,9 +540,9 @@ class PlanMaker {
 
   const PipelineOptions& o_;
   int64_t p_, num_layers_, num_modules_;
-  std::optional<int64_t> split_;    // ranks of the encoder, where that is said
-  int64_t num_encoder_layers_ = 0;  // with split_
-  std::string word_;                // how the person chose the algorithm
+  std::optional<int64_t> split_;  // ranks of the encoder, if given
+  int64_t num_encoder_layers_ = 0;
+  std::string word_;  // as the person named the algorithm
   bool is_interleaved_ = false;
 };
 

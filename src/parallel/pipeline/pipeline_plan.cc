@@ -1,4 +1,3 @@
-// See pipeline_plan.h.
 #include "parallel/pipeline/pipeline_plan.h"
 
 #include "core/error.h"

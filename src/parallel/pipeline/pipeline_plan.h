@@ -1,4 +1,4 @@
-// A pipeline as the options ask for it: which units of a model each stage holds, and in which order the stages work.
+// The pipeline requested by the options: each stage's units, and the schedule.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,21 @@ struct PipelinePlan {
   PipelineAlgorithm algorithm = PipelineAlgorithm::k1f1b;
   StageOrder order = StageOrder::kLoop;
   int num_ranks = 1, num_chunks = 1;
-  int microbatch_group = 0;       // 0: num_ranks
-  std::vector<Unit> units;        // of the whole model
-  std::vector<UnitRange> stages;  // which follow one another, in the order of the model
+  int microbatch_group = 0;  // 0: num_ranks
+  std::vector<Unit> units;
+  std::vector<UnitRange> stages;  // consecutive, in model order
 
-  // Whether weight gradients are actions of their own.
+  // True if weight gradients are separate actions.
   bool splits_backward() const {
     return algorithm == PipelineAlgorithm::kZeroBubble || algorithm == PipelineAlgorithm::kZeroBubbleV;
   }
   PipelineShape shape(int num_microbatches) const;
-  PipelineSchedule schedule(int num_microbatches) const;  // with its sends and receives
+  PipelineSchedule schedule(int num_microbatches) const;  // including transfers
 
-  // The layers of a stage, however many there are.
+  // A stage's layers; may be empty.
   LayerRange layers_of(const UnitRange& stage) const;
-  // The parameters that units use of others (Unit::uses), by canonical name: the pipeline ranks that hold each, because
-  // they have its unit or one that uses it. Where these are several, their gradients are summed.
+  // Parameters shared between units (Unit::uses), by canonical name, with the pipeline ranks that hold them. If several
+  // do, gradients are summed over them.
   std::map<std::string, std::set<int>> parameter_holders() const;
 };
 

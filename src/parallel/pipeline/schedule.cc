@@ -1,4 +1,3 @@
-// Actions, shapes, and the table of algorithms; see schedule.h.
 #include "parallel/pipeline/schedule.h"
 
 #include <algorithm>
@@ -11,13 +10,13 @@
 namespace megalith {
 namespace {
 
-// The letter of each kind, in the order of ActionKind, and the arrow of a transfer.
+// Each kind's letter, in the order of ActionKind, and a transfer's arrow.
 constexpr std::string_view kLetters = "FBIWFFBB";
 constexpr std::string_view kArrows = "    ><><";
 
 bool ends_activations(ActionKind kind) { return kind == ActionKind::kBackward || kind == ActionKind::kWeightBackward; }
 
-// A number without sign or blanks, as text() writes it, taken from the front of the text.
+// Takes a number without sign or blanks from the front of the text.
 std::optional<int> take_number(std::string_view& text) {
   size_t length = 0;
   while (length < text.size() && text[length] >= '0' && text[length] <= '9') ++length;

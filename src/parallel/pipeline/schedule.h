@@ -1,9 +1,7 @@
-// Pipeline schedules as data: for every rank of a pipeline the list of what it does, in order.
+// Pipeline schedules as data: each rank's ordered list of actions.
 //
-// A model is cut into stages 0 … S-1; a rank holds num_chunks of them. A microbatch runs forward through all stages and
-// backward through all of them again. A schedule says in which order each rank computes; sends and receives follow from
-// that order by one function, with_communication(). One executor (executor.h) runs any schedule, one simulator
-// (planner/pipeline_simulator.h) proves it free of deadlock and times it.
+// Stages 0 … S-1, num_chunks per rank. with_communication() derives transfers from the order of computations;
+// executor.h runs any schedule, planner/pipeline_simulator.h checks it for deadlock and times it.
 //
 //   F  forward    B  backward, whole    I  gradient of the inputs    W  gradients of the weights (deferred by I)
 //
@@ -24,35 +22,34 @@ enum class ActionKind {
   kBackward,
   kInputBackward,
   kWeightBackward,
-  kSendForward,      // the outputs of a chunk's forward, to the rank of the next stage
-  kReceiveForward,   // a chunk's inputs, from the rank of the stage before
-  kSendBackward,     // the gradient of a chunk's inputs, to the rank of the stage before
-  kReceiveBackward,  // the gradient of a chunk's outputs, from the rank of the next stage
+  kSendForward,      // a chunk's outputs, to the next stage's rank
+  kReceiveForward,   // a chunk's inputs, from the previous stage's rank
+  kSendBackward,     // the inputs' gradient, to the previous stage's rank
+  kReceiveBackward,  // the outputs' gradient, from the next stage's rank
 };
 
 bool is_communication(ActionKind kind);
 
 struct Action {
   ActionKind kind = ActionKind::kForward;
-  int chunk = 0;       // which of the rank's chunks computes, sends or receives
-  int microbatch = 0;  // from 0
-  int peer = -1;       // rank in the pipeline, for communication
+  int chunk = 0;  // of the rank
+  int microbatch = 0;
+  int peer = -1;  // pipeline rank, for transfers
 
-  std::string text() const;  // "F0.3", "B1.2", "I…", "W…"; "F0.3>2" is sent to rank 2, "B1.2<0" received from rank 0
+  std::string text() const;  // "F0.3", "B1.2", "I…", "W…"; "F0.3>2" sends to rank 2, "B1.2<0" receives from rank 0
   bool operator==(const Action&) const = default;
 };
-// What text() wrote; nothing when it is no action's text.
+// Inverse of text(); nothing for other texts.
 std::optional<Action> parse_action(std::string_view text);
 
-// How stages lie on ranks.
 enum class StageOrder {
   kLoop,  // stage = chunk * ranks + rank
-  kVee,   // two chunks: stage = rank, and 2 * ranks - 1 - rank, so that rank 0 has the first and the last
+  kVee,   // two chunks: stages rank and 2 * ranks - 1 - rank, so rank 0 has the first and the last
 };
 
 struct PipelineShape {
   int num_ranks = 1;
-  int num_chunks = 1;  // of a rank
+  int num_chunks = 1;  // per rank
   int num_microbatches = 1;
   StageOrder order = StageOrder::kLoop;
 
@@ -65,54 +62,51 @@ struct PipelineShape {
 
 enum class PipelineAlgorithm {
   kGpipe,
-  k1f1b,         // with several chunks: interleaved
-  kZeroBubble,   // ZB-H1: backward split, memory of 1F1B
-  kZeroBubbleV,  // two chunks in a V: no bubble when F, I and W take equally long, memory of 1F1B
+  k1f1b,         // interleaved with several chunks
+  kZeroBubble,   // ZB-H1: split backward, memory of 1F1B
+  kZeroBubbleV,  // two chunks in a V: no bubble if F, I and W take equally long, memory of 1F1B
 };
-// Primus's words of pp_algorithm where it has one: "gpipe", "1f1b", "zero-bubble", "zbv".
+// Primus's pp_algorithm if it has one: "gpipe", "1f1b", "zero-bubble", "zbv".
 std::string_view name_of(PipelineAlgorithm algorithm);
 
 struct PipelineSchedule {
-  std::string name;  // for pictures and messages: "1f1b", "interleaved 1f1b", …
+  std::string name;  // for people: "1f1b", "interleaved 1f1b", …
   PipelineShape shape;
-  std::vector<std::vector<Action>> ranks;  // of each rank, in order
+  std::vector<std::vector<Action>> ranks;  // by rank, in order
 
   bool splits_backward() const;
 };
 
-// The computations of every rank; with_communication() adds the transfers.
+// Every rank's computations; with_communication() adds transfers.
 //
-// group: microbatches that a chunk takes before the next chunk's turn
-// (microbatch_group_size_per_virtual_pipeline_stage); 0: num_ranks. Read only by the interleaved form.
+// group: consecutive microbatches of a chunk (microbatch_group_size_per_virtual_pipeline_stage); 0: num_ranks. Only for
+// the interleaved form.
 //
-// Every number of microbatches from 1 is known, and any number of ranks, except:
+// Supports any numbers of microbatches and ranks from 1, except:
 //   1F1B    of several chunks: a loop; group >= num_ranks; num_microbatches % group is 0 or at least num_ranks, so
 //           num_microbatches >= num_ranks; a group larger than num_microbatches is cut to it
 //   ZB-H1   one chunk
 //   ZB-V    two chunks in a V
-// InternalError for other shapes; pipeline_options.h says so in the user's words.
+// InternalError for other shapes; pipeline_options.h checks them for the user.
 PipelineSchedule make_pipeline_schedule(PipelineAlgorithm algorithm, const PipelineShape& shape, int group = 0);
 
-// Every microbatch forward through all stages and nothing else: for evaluation. Computations, as above; any shape.
+// For evaluation: every microbatch forward through all stages. Computations only; any shape.
 PipelineSchedule make_forward_schedule(const PipelineShape& shape);
 
-// Inserts sends and receives into an order of computations, for every rank; transfers that are there already are made
-// anew. Neighbouring stages of one rank need none.
+// Inserts sends and receives into each rank's computations, replacing existing ones; none between stages on one rank.
 //
-// There is one total order of all transfers and computations that each rank's list agrees with, so the lists cannot
-// deadlock, even where a transfer holds back those behind it (NCCL). It is the order of their ends when F, I and W take
-// one unit each and a transfer none: a send stands behind what it sends, with no other computation between, its receive
-// before what the peer computes at that moment, so transfers lie under computation.
+// Lists agree with one total order of transfers and computations, so they cannot deadlock even if a transfer blocks
+// later ones (NCCL): the order of ends when F, I and W take one unit and transfers none. A send directly follows its
+// computation, a receive precedes the peer's concurrent computation, so transfers overlap computation.
 //
-// InternalError when the order itself cannot be computed (a cycle, something others read is missing, something twice),
-// naming the ranks' next actions.
+// InternalError, naming the ranks' next actions, for an impossible order (a cycle, a missing or repeated computation).
 PipelineSchedule with_communication(PipelineSchedule computations);
 
-// What a rank holds after each of its actions: microbatches of its chunks whose activations are alive, from the
-// beginning of F to the end of B or W; a microbatch without backward is let go at the end of F. One number an action.
+// Live activations, of (chunk, microbatch), after each of a rank's actions: from F to the end of B or W; without
+// backward, to the end of F.
 std::vector<int> live_activations(const std::vector<Action>& actions);
 
-// "rank 0: F0.3" for every rank, one a line, indented; next[rank] is an index into its list. For messages.
+// "rank 0: F0.3" per rank, one a line, indented; next[rank] indexes its list. For messages.
 std::string next_actions_text(const PipelineSchedule& schedule, const std::vector<size_t>& next);
 
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// The algorithm families behind make_pipeline_schedule(), one file each. All give the computations of one rank, in
-// order; schedule.h says what they are, and which shapes they know.
+// The algorithms of make_pipeline_schedule(): each returns one rank's computations in order, for the shapes listed in
+// schedule.h.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// From an order of computations to one with sends and receives; schedule.h states the contract.
+// Adds sends and receives to an order of computations; contract in schedule.h.
 #include <algorithm>
 #include <cstdint>
 #include <tuple>
@@ -9,15 +9,15 @@
 namespace megalith {
 namespace {
 
-// A bundle on its way from the rank that computed it to the rank that reads it.
+// A bundle's transfer from the rank that computed it to its reader.
 struct BundleTransfer {
-  int64_t time = 0;  // when it is sent, by a clock on which F, I and W take one unit each
+  int64_t time = 0;  // sent at, when F, I and W take one unit each
   int from = 0, to = 0;
   Action send, receive;
   auto key() const { return std::tuple(time, from, to, send.kind, send.chunk, send.microbatch); }
 };
 
-// When the computations end, by that clock, and the transfers that they ask for.
+// The computations' end times by that clock, and their transfers.
 class UnitClock {
  public:
   explicit UnitClock(const PipelineSchedule& schedule)
@@ -56,7 +56,7 @@ class UnitClock {
         fmt::format("the schedule {} {}; next on\n{}", schedule_.name, what, next_actions_text(schedule_, next_)));
   }
 
-  // Computes the rank's next action when what it reads is there.
+  // Computes the rank's next action if its inputs are ready.
   bool advance(int rank) {
     const std::vector<Action>& actions = schedule_.ranks[static_cast<size_t>(rank)];
     size_t& next = next_[static_cast<size_t>(rank)];
@@ -69,7 +69,7 @@ class UnitClock {
     const int stage = shape_.stage_of(rank, action.chunk), i = action.microbatch;
     const bool is_forward = action.kind == ActionKind::kForward;
     const bool is_weight = action.kind == ActionKind::kWeightBackward;
-    const int source = is_forward ? stage - 1 : stage + 1;  // the stage whose result it reads
+    const int source = is_forward ? stage - 1 : stage + 1;  // stage that it reads from
     int64_t start = now_[static_cast<size_t>(rank)];
     const auto wait_for = [&](int64_t end) {
       start = std::max(start, end);
@@ -114,7 +114,7 @@ class UnitClock {
   const PipelineShape& shape_;
   std::vector<size_t> next_;
   std::vector<int64_t> now_;
-  std::vector<std::vector<int64_t>> ends_;  // of each rank's actions
+  std::vector<std::vector<int64_t>> ends_;  // by rank and action
   std::vector<int64_t> done_[3];            // by Result: when each stage had it for each microbatch
   std::vector<BundleTransfer> transfers_;
 };
@@ -131,8 +131,8 @@ PipelineSchedule with_communication(PipelineSchedule computations) {
   std::vector<BundleTransfer>& transfers = clock.transfers();
   std::sort(transfers.begin(), transfers.end(),
             [](const BundleTransfer& a, const BundleTransfer& b) { return a.key() < b.key(); });
-  // On both sides a transfer goes behind the computations that have ended by its time, so all lists agree with one
-  // order: by time, computations before transfers. What reads it ends later, so it stands behind the receive.
+  // On both sides a transfer follows the computations that ended by its time, so all lists agree: by time, computations
+  // before transfers. Its reader ends later, so it follows the receive.
   PipelineSchedule result{computations.name, computations.shape,
                           std::vector<std::vector<Action>>(computations.ranks.size())};
   std::vector<size_t> taken(computations.ranks.size(), 0);

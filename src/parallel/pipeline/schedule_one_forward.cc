@@ -1,4 +1,4 @@
-// Schedules with a whole backward: GPipe, 1F1B and its interleaved form, as Megatron-LM orders them.
+// Schedules with whole backward, as in Megatron-LM: GPipe, 1F1B, interleaved 1F1B.
 #include <algorithm>
 
 #include "core/error.h"
@@ -6,8 +6,7 @@
 
 namespace megalith {
 
-// All forwards, then all backwards. arXiv:1811.06965. Stages of a chunk are done for every microbatch before the next
-// chunk's turn.
+// All forwards, then all backwards; each chunk takes every microbatch before the next chunk. arXiv:1811.06965.
 std::vector<Action> gpipe_actions(const PipelineShape& shape, int /*rank*/) {
   std::vector<Action> actions;
   for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
@@ -19,7 +18,7 @@ std::vector<Action> gpipe_actions(const PipelineShape& shape, int /*rank*/) {
   return actions;
 }
 
-// As few forwards ahead as keep every rank busy, then one forward and one backward in turn. arXiv:1806.03377.
+// Enough forwards to keep every rank busy, then alternating forward and backward. arXiv:1806.03377.
 std::vector<Action> one_forward_one_backward_actions(const PipelineShape& shape, int rank) {
   MEGALITH_CHECK(shape.num_chunks == 1, "1F1B with {} chunks", shape.num_chunks);
   const int m = shape.num_microbatches;
@@ -34,14 +33,13 @@ std::vector<Action> one_forward_one_backward_actions(const PipelineShape& shape,
   return actions;
 }
 
-// 1F1B over virtual steps: each chunk takes `group` microbatches, then it is the next chunk's turn; backward goes
-// through the chunks from the last. arXiv:2104.04473.
+// 1F1B over virtual steps: chunks take `group` microbatches in turn, in backward from the last chunk. arXiv:2104.04473.
 std::vector<Action> interleaved_actions(const PipelineShape& shape, int rank, int group) {
   const int p = shape.num_ranks, v = shape.num_chunks, m = shape.num_microbatches;
   if (group == 0) group = p;
   MEGALITH_CHECK(shape.order == StageOrder::kLoop, "interleaved 1F1B lies in a loop");
   MEGALITH_CHECK(group >= p, "a group of {} microbatches on {} ranks", group, p);
-  // In a shorter last group a chunk's turn would come before its first microbatch has gone round.
+  // A shorter last group would reach a chunk's turn before its first microbatch has gone round.
   MEGALITH_CHECK(m % group == 0 || m % group >= p, "{} microbatches in groups of {} leave {}, fewer than the {} ranks",
                  m, group, m % group, p);
   group = std::min(group, m);

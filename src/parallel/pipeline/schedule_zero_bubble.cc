@@ -1,5 +1,5 @@
-// Zero-bubble schedules: backward is split into the gradient of the inputs (I), which the rank before waits for, and
-// the gradients of the weights (W), which nobody waits for and which fills gaps. arXiv:2401.10241.
+// Zero-bubble schedules split backward into the inputs' gradient (I), which the previous rank needs, and the weights'
+// (W), which fills gaps. arXiv:2401.10241.
 #include <algorithm>
 
 #include "core/error.h"
@@ -8,12 +8,12 @@
 namespace megalith {
 namespace {
 
-// A rank's list under construction: each kind of computation takes the chunk's microbatches in order.
+// A rank's list under construction; each kind of computation takes a chunk's microbatches in order.
 class Order {
  public:
   explicit Order(int num_microbatches) : num_microbatches_(num_microbatches) {}
 
-  // Appends the next microbatch, unless all have been taken.
+  // Appends the next microbatch, if any is left.
   void take(ActionKind kind, int chunk) {
     int& next = next_[static_cast<size_t>(kind)][static_cast<size_t>(chunk)];
     if (next < num_microbatches_) actions_.push_back({kind, chunk, next++});
@@ -23,7 +23,7 @@ class Order {
 
  private:
   int num_microbatches_;
-  int next_[4][2] = {};  // by kind of computation and chunk
+  int next_[4][2] = {};  // by kind and chunk
   std::vector<Action> actions_;
 };
 
@@ -31,9 +31,8 @@ constexpr ActionKind kF = ActionKind::kForward, kI = ActionKind::kInputBackward,
 
 }  // namespace
 
-// ZB-H1: 1F1B whose W lag behind I by as many microbatches as the rank number. So every rank holds at most num_ranks
-// microbatches, as rank 0 of 1F1B does, and W fills what was the bubble at the end: (p - 1)(F + I - W) remains when W
-// takes no longer than F and than I.
+// ZB-H1: 1F1B with W lagging I by the rank's number of microbatches. Ranks hold at most num_ranks microbatches, like
+// 1F1B's rank 0; of the final bubble (p - 1)(F + I - W) remains if W is not longer than F or I.
 std::vector<Action> zero_bubble_actions(const PipelineShape& shape, int rank) {
   MEGALITH_CHECK(shape.num_chunks == 1, "ZB-H1 with {} chunks", shape.num_chunks);
   const int m = shape.num_microbatches;
@@ -48,13 +47,13 @@ std::vector<Action> zero_bubble_actions(const PipelineShape& shape, int rank) {
   return order.actions();
 }
 
-// ZB-V: stages go down the ranks and up again, so the last rank turns around without waiting, and rank 0 sees the first
-// backward as early as the last rank of a loop does. With F = I = W and m >= 2p - 1 a rank never waits between its
-// first and its last action, and the makespan 6 m + p - 1 (in F of a stage) cannot be beaten, for the last rank begins
-// after p - 1 forwards. At most 2p microbatches of a chunk are alive, as much as p of a rank's layers.
+// ZB-V: stages go down the ranks and up again, so the last rank turns around without waiting, and rank 0's first
+// backward is as early as a loop's last rank's. With F = I = W and m >= 2p - 1 ranks never wait after their first
+// action, and the makespan 6 m + p - 1 (in F of a stage) is optimal, since the last rank begins after p - 1 forwards.
+// At most 2p microbatches of a chunk are alive, equal to p of a rank's layers.
 //
-// The pattern needs 2p - 1 microbatches to unfold. With fewer, those that are not there are left out of it: an order
-// stays free of cycles when all of a microbatch's actions go.
+// With fewer than 2p - 1 microbatches, missing ones are skipped: removing all of a microbatch's actions creates no
+// cycle.
 std::vector<Action> zero_bubble_v_actions(const PipelineShape& shape, int rank) {
   MEGALITH_CHECK(shape.num_chunks == 2 && shape.order == StageOrder::kVee, "ZB-V needs two chunks in a V, not {}",
                  shape.num_chunks);
@@ -81,7 +80,7 @@ std::vector<Action> zero_bubble_v_actions(const PipelineShape& shape, int rank) 
       order.take(kW, chunk);
     }
   }
-  // At the end what others wait for comes first, and W fills up.
+  // Finally others' needs first, and W fills gaps.
   for (int i = 0; i < rank; ++i) {
     order.take(kI, 0);
     order.take(kI, 1);
