@@ -12,6 +12,7 @@
 #include "data/blend.h"
 #include "data/data_sets.h"
 #include "data/dataset_tools.h"
+#include "data/prepared_outputs.h"
 #include "hub/hub.h"
 #include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
@@ -175,7 +176,7 @@ int inspect_data(CommandContext& context) {
     return kExitSuccess;
   }
   const DataOptions listed = with_listed_paths(options.data);
-  bool is_empty = true;
+  std::vector<std::string> prefixes;
   for (const auto* paths :
        {&listed.data_path, &listed.train_data_path, &listed.valid_data_path, &listed.test_data_path}) {
     for (const std::string& name : parse_blend(*paths, "data_path").prefixes) {
@@ -183,10 +184,11 @@ int inspect_data(CommandContext& context) {
           resolve_hub_path("data_path", name, HubNeed::kTokenData, context.environment, options.hub, context.log)
               .string();
       print_contents(prefix, options.num_samples, tokenizer.get());
-      is_empty = false;
+      prefixes.push_back(prefix);
     }
   }
-  if (is_empty) throw UserError("no data set given", "name the prefix of its .bin and .idx files");
+  if (auto mixed = find_mixed_tokenizers(prefixes)) context.log.warn("{}", mixed->message());
+  if (prefixes.empty()) throw UserError("no data set given", "name the prefix of its .bin and .idx files");
   return kExitSuccess;
 }
 

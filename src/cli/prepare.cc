@@ -14,6 +14,7 @@
 #include "core/output_file.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
+#include "data/prepared_outputs.h"
 #include "hub/hub.h"
 #include "hub/texts.h"
 
@@ -23,7 +24,7 @@ namespace {
 struct MergeOptions {
   std::vector<std::string> data_path;
   std::string output_prefix;
-  bool overwrite = false;
+  bool overwrite = false, allow_other_tokenizer = false;
 
   void visit(OptionVisitor& v) {
     v.group("Merging");
@@ -31,6 +32,8 @@ struct MergeOptions {
         .alias("input_prefixes");
     v.field("output_prefix", output_prefix, "The data set to write.");
     v.field("overwrite", overwrite, "Replace a data set that is there.");
+    v.field("allow_other_tokenizer", allow_other_tokenizer,
+            "Join data sets that 'prepare' made with different tokenizers: their ids are taken as they are.");
   }
 };
 
@@ -51,6 +54,9 @@ int prepare_merge(CommandContext& context) {
     if (!taken) continue;
     errors.push_back(std::move(*taken));
     break;
+  }
+  if (auto mixed = find_mixed_tokenizers(options.data_path); mixed && !options.allow_other_tokenizer) {
+    errors.push_back(std::move(*mixed));
   }
   throw_if_any(errors);
   const MergeReport report = merge_data_sets(options.data_path, options.output_prefix, context.log);

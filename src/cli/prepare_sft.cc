@@ -90,9 +90,7 @@ int prepare_sft_files(CommandContext& context) {
   for (const std::string& line : reader.skipped()) context.log.note("{}", line);
   const std::string prefix = data_prefix(options.output_prefix);
   make_directories(std::filesystem::absolute(prefix).parent_path());
-  // Without its report a set is not there, so what is half replaced is never read.
-  std::filesystem::remove(prefix + ".json");
-  const SftReport report = prepare_sft(reader, encoder, options.sft, tokenizer->vocab_size(), prefix);
+  const SftReport report = prepare_sft(reader, encoder, options.sft, tokenizer->vocab_size(), prefix, context.log);
   print_out("{}{}.bin, {}_mask.bin: train with --sft_data_path {}\n", describe(report), prefix, prefix, prefix);
   return kExitSuccess;
 }

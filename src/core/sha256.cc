@@ -108,6 +108,26 @@ void Sha256::compress(const uint8_t* block) {
   for (size_t i = 0; i < 8; ++i) state_[i] += added[i];
 }
 
+std::string hmac_sha256(std::string_view key, std::string_view text) {
+  constexpr size_t kBlock = 64;
+  std::string inner(key);
+  if (key.size() > kBlock) {
+    Sha256 hash;
+    hash.update(key);
+    inner = hash.bytes();
+  }
+  inner.resize(kBlock, '\0');
+  std::string outer = inner;
+  for (char& byte : inner) byte = static_cast<char>(byte ^ 0x36);
+  for (char& byte : outer) byte = static_cast<char>(byte ^ 0x5c);
+  Sha256 first, second;
+  first.update(inner);
+  first.update(text);
+  second.update(outer);
+  second.update(first.bytes());
+  return second.hex();
+}
+
 std::string Sha1::hex() {
   pad();
   return words_as_hex(state_);

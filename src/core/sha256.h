@@ -40,6 +40,9 @@ class Sha256 final : public ShaBlocks {
                                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 };
 
+// HMAC-SHA256: 64 lower-case digits. Source: RFC 2104.
+std::string hmac_sha256(std::string_view key, std::string_view text);
+
 class Sha1 final : public ShaBlocks {
  public:
   // 40 lower-case digits; ends the stream.

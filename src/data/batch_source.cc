@@ -2,6 +2,7 @@
 #include "data/batch_source.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include "core/error.h"
 
@@ -19,7 +20,6 @@ Batch make_batch(int64_t batch_size, const BatchOptions& options) {
     documents.keeps_whole = true;
     batch.set(std::move(documents));
   }
-  batch.set(BatchField::of_rows(field::kSampleIndex, at::empty({batch_size}, at::kLong)));
   return batch;
 }
 
@@ -48,29 +48,44 @@ void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sa
   }
 }
 
-TokenBatchSource::TokenBatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options)
-    : samples_(std::move(samples)), sampler_(std::move(sampler)), options_(options) {
-  if ((options_.reset_position_ids || options_.reset_attention_mask || options_.eod_mask_loss) && !options_.eod) {
+void BatchSource::then(std::function<void(Batch&)> change) { changes_.push_back(std::move(change)); }
+
+Batch BatchSource::read(const DataPosition& position) const {
+  std::vector<int64_t> numbers, places;
+  for (const PlacedRow& row : order_.rows(position)) {
+    numbers.push_back(row.row);
+    places.push_back(row.place);
+  }
+  Batch batch = rows_->read(numbers);
+  batch.set(BatchField::of_rows(field::kSampleIndex, at::tensor(places, at::kLong)));
+  for (const auto& change : changes_) change(batch);
+  return batch;
+}
+
+Batch SampleRows::read(std::span<const int64_t> rows) const {
+  const at::Tensor numbers = at::empty({std::ssize(rows), size_}, at::kLong);
+  auto* out = numbers.mutable_data_ptr<int64_t>();
+  for (const int64_t row : rows) {
+    samples_->read(row, {out, static_cast<size_t>(size_)});
+    out += size_;
+  }
+  return to_batch_(numbers);
+}
+
+std::shared_ptr<RowReader> make_text_rows(std::unique_ptr<SampleSource> samples, const BatchOptions& options) {
+  if ((options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss) && !options.eod) {
     throw UserError("reset_position_ids, reset_attention_mask and eod_mask_loss need the end-of-document id",
                     "give --tokenizer_model, or a preset that names the id");
   }
-}
-
-Batch TokenBatchSource::read(const DataPosition& position) {
-  std::vector<SampleRow> rows;
-  {
-    const std::lock_guard lock(sampler_mutex_);
-    rows = sampler_.rows(position);
-  }
-  std::vector<int64_t> sample(static_cast<size_t>(options_.sequence_length + 1));
-  Batch batch = make_batch(static_cast<int64_t>(rows.size()), options_);
-  int64_t* order = batch.at(field::kSampleIndex).mutable_data_ptr<int64_t>();
-  for (size_t row = 0; row < rows.size(); ++row) {
-    samples_->read(rows[row].sample, sample);
-    fill_batch_row(batch, static_cast<int64_t>(row), sample, options_);
-    order[row] = rows[row].in_order;
-  }
-  return batch;
+  const int64_t size = options.sequence_length + 1;
+  return std::make_shared<SampleRows>(std::move(samples), size, [=](const at::Tensor& samples_bs) {
+    Batch batch = make_batch(samples_bs.size(0), options);
+    for (int64_t row = 0; row < samples_bs.size(0); ++row) {
+      const int64_t* sample = samples_bs.const_data_ptr<int64_t>() + row * size;
+      fill_batch_row(batch, row, {sample, static_cast<size_t>(size)}, options);
+    }
+    return batch;
+  });
 }
 
 }  // namespace megalith

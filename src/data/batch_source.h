@@ -1,15 +1,50 @@
-// Batches for one split of the data: from a place in the run to the tensors that a data-parallel rank feeds its model.
+// Batches for one split of the data: an order (order.h) says which rows come when, a reader what is in a row.
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "data/batch.h"
+#include "data/order.h"
 #include "data/sample_source.h"
-#include "data/sampler.h"
 
 namespace megalith {
+
+// Numbered rows of a data set as the fields of a batch.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+  virtual int64_t num_rows() const = 0;
+  virtual std::string name() const = 0;
+  // What one pass reads; nothing where that is not known.
+  virtual std::optional<DataSize> size() const { return std::nullopt; }
+  // These rows, on the CPU; all fields but sample_index. Safe from several threads.
+  virtual Batch read(std::span<const int64_t> rows) const = 0;
+};
+
+class BatchSource {
+ public:
+  BatchSource(std::shared_ptr<RowReader> rows, Order order) : rows_(std::move(rows)), order_(std::move(order)) {}
+
+  // What is done to every batch, once more than before: a task's draws. Called from several threads.
+  void then(std::function<void(Batch&)> change);
+
+  // This rank's rows of the microbatch at `position`, on the CPU. Depends only on the position: calls may come in any
+  // order, and from several threads.
+  Batch read(const DataPosition& position) const;
+  int64_t num_samples() const { return rows_->num_rows(); }
+  std::string name() const { return rows_->name(); }
+  std::optional<DataSize> data_size() const { return rows_->size(); }
+  RowReader& rows() const { return *rows_; }
+
+ private:
+  std::shared_ptr<RowReader> rows_;
+  Order order_;
+  std::vector<std::function<void(Batch&)>> changes_;
+};
 
 struct BatchOptions {
   int64_t sequence_length = 0;
@@ -26,34 +61,26 @@ void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sa
 // Tensors of the right shapes; contents undefined.
 Batch make_batch(int64_t batch_size, const BatchOptions& options);
 
-class BatchSource {
+// Samples that are runs of `size` numbers.
+class SampleRows final : public RowReader {
  public:
-  virtual ~BatchSource() = default;
-  // This rank's rows of the microbatch at `position`, on the CPU. Depends only on the position: calls may come in any
-  // order, and from several threads.
-  virtual Batch read(const DataPosition& position) = 0;
-  virtual int64_t num_samples() const = 0;
-  virtual std::string name() const = 0;
-  // What one pass reads; nothing where that is not known.
-  virtual std::optional<DataSize> data_size() const { return std::nullopt; }
-};
+  // to_batch  of numbers (b, size) int64
+  using ToBatch = std::function<Batch(const at::Tensor& numbers)>;
+  SampleRows(std::unique_ptr<SampleSource> samples, int64_t size, ToBatch to_batch)
+      : samples_(std::move(samples)), size_(size), to_batch_(std::move(to_batch)) {}
 
-// Rows of tokens, whose labels are the next tokens.
-class TokenBatchSource : public BatchSource {
- public:
-  // UserError for options that need an end of document where there is none.
-  TokenBatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options);
-
-  Batch read(const DataPosition& position) override;
-  int64_t num_samples() const override { return samples_->num_samples(); }
+  int64_t num_rows() const override { return samples_->num_samples(); }
   std::string name() const override { return samples_->name(); }
-  std::optional<DataSize> data_size() const override { return samples_->size(); }
+  std::optional<DataSize> size() const override { return samples_->size(); }
+  Batch read(std::span<const int64_t> rows) const override;
 
  private:
   std::unique_ptr<SampleSource> samples_;
-  std::mutex sampler_mutex_;  // a cyclic sampler keeps the permutation of its epoch
-  Sampler sampler_;
-  BatchOptions options_;
+  int64_t size_;
+  ToBatch to_batch_;
 };
+
+// Texts, whose labels are the next tokens. UserError for options that need an end of document where there is none.
+std::shared_ptr<RowReader> make_text_rows(std::unique_ptr<SampleSource> samples, const BatchOptions& options);
 
 }  // namespace megalith

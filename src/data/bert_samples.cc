@@ -11,26 +11,13 @@
 namespace megalith {
 namespace {
 
-constexpr const char* kBertClass = "BERTMaskedWordPieceDataset";
 constexpr int64_t kBertFrame = 3;  // [CLS] and two [SEP]
-
-OrderedJson bert_identity(const MaskedSampleOptions& options, const WordMasking& masking) {
-  OrderedJson fields = masking_identity(masking, options.short_seq_prob);
-  fields["classification_head"] = options.has_sentence_head;
-  return fields;
-}
 
 // Two segments of a text, or one.
 struct Segments {
   std::vector<int64_t> first, second;
   bool is_exchanged = false, is_truncated = false;
 };
-
-std::vector<int64_t> joined(const std::vector<std::vector<int64_t>>& sentences, size_t begin, size_t end) {
-  std::vector<int64_t> tokens;
-  for (size_t i = begin; i < end; ++i) tokens.insert(tokens.end(), sentences[i].begin(), sentences[i].end());
-  return tokens;
-}
 
 // Tokens are taken from the longer one, the second when they are equal, at one end or the other.
 void shorten(Segments& segments, int64_t target, NumpyRandomState& random) {
@@ -44,33 +31,55 @@ void shorten(Segments& segments, int64_t target, NumpyRandomState& random) {
       {first.begin(), first.end()}, {second.begin(), second.end()}, segments.is_exchanged, segments.is_truncated};
 }
 
-class BertSamples final : public SentenceSamples {
- public:
-  BertSamples(SentenceIndex index, const MaskedSampleOptions& options,
-              std::shared_ptr<const SentenceVocabulary> vocabulary, const WordMasking& masking, uint32_t seed)
-      : SentenceSamples(std::move(index)),
-        options_(options),
-        vocabulary_(std::move(vocabulary)),
-        masking_(masking),
-        seed_(seed) {}
+SentenceRules bert_rules(const MaskedSampleOptions& options, const WordMasking& masking) {
+  using Form = RecordField::Form;
+  const int64_t s = options.sequence_length;
+  const bool has_pairs = options.has_sentence_head;
+  OrderedJson identity = masking_identity(masking, options.short_seq_prob);
+  identity["classification_head"] = has_pairs;
+  const std::string remedy = "cut the texts into sentences with 'megalith prepare --split_sentences'";
+  return {.class_name = "BERTMaskedWordPieceDataset",
+          .fields = {{field::kTokens, Form::kTokens, s},
+                     {field::kTokenTypes, Form::kTokens, s},
+                     {field::kLabels, Form::kTokens, s},
+                     {.name = field::kLossWeights, .form = Form::kTokens, .size = s, .is_weight = true},
+                     {field::kKeyLengths, Form::kNumber, 1},
+                     {field::kSentenceLabels, Form::kNumber, 1},
+                     {field::kTruncated, Form::kNumber, 1}},
+          .max_length = s - kBertFrame,
+          .min_sentences = has_pairs ? 2 : 1,
+          .short_seq_prob = options.short_seq_prob,
+          .remedy = has_pairs ? remedy + ", or train without the sentence head: --bert_no_binary_head" : remedy,
+          .megatron_fields = dump_json(identity)};
+}
 
-  void read(int64_t index, std::span<int64_t> out) const override {
-    const std::vector<std::vector<int64_t>> sentences = index_.sentences(index);
-    const int64_t s = options_.sequence_length, target = index_.at(index, 2, 2, s - kBertFrame);
-    NumpyRandomState random(static_cast<uint32_t>(seed_ + static_cast<uint64_t>(index)));
-    Segments segments = divided(sentences, random);
+class BertSamples final : public SentenceSampleMaker {
+ public:
+  BertSamples(const MaskedSampleOptions& options, const WordMasking& masking, SentenceVocabulary vocabulary)
+      : SentenceSampleMaker(bert_rules(options, masking), std::move(vocabulary)), options_(options), masking_(masking) {
+    if (options.sequence_length < kBertFrame + 2) {
+      throw UserError(
+          fmt::format("task bert with seq_length {}: [CLS], two [SEP] and a text do not fit", options.sequence_length),
+          "raise seq_length");
+    }
+  }
+
+  void write(const SentenceSamples& samples, int64_t index, NumpyRandomState& random,
+             RecordWriter& record) const override {
+    const int64_t s = options_.sequence_length, target = samples.at(index, 2, 2, s - kBertFrame);
+    Segments segments = divided(samples.sentences(index), random);
     shorten(segments, target, random);
 
-    std::vector<int64_t> tokens = {vocabulary_->cls}, types;
+    std::vector<int64_t> tokens = {vocabulary().cls}, types;
     std::ranges::copy(segments.first, std::back_inserter(tokens));
-    tokens.push_back(vocabulary_->sep);
+    tokens.push_back(vocabulary().sep);
     types.resize(tokens.size(), 0);
     if (!segments.second.empty()) {
       std::ranges::copy(segments.second, std::back_inserter(tokens));
-      tokens.push_back(vocabulary_->sep);
+      tokens.push_back(vocabulary().sep);
       types.resize(tokens.size(), 1);
     }
-    const MaskedText masked = mask_words(tokens, target, masking_, *vocabulary_, random);
+    const MaskedText masked = mask_words(tokens, target, masking_, vocabulary(), random);
     std::vector<int64_t> labels(tokens.size()), weights(tokens.size());
     for (const MaskedSpan& span : masked.spans) {
       for (size_t i = 0; i < span.positions.size(); ++i) {
@@ -79,8 +88,8 @@ class BertSamples final : public SentenceSamples {
         weights[position] = 1;
       }
     }
-    RecordWriter record(out);  // in the order of bert_fields()
-    record.tokens(masked.tokens, s, vocabulary_->pad);
+    // In the order of the rules' fields.
+    record.tokens(masked.tokens, s, vocabulary().pad);
     record.tokens(types, s, 0);
     record.tokens(labels, s, 0);
     record.tokens(weights, s, 0);
@@ -90,78 +99,28 @@ class BertSamples final : public SentenceSamples {
   }
 
  private:
-  Segments divided(const std::vector<std::vector<int64_t>>& sentences, NumpyRandomState& random) const {
+  Segments divided(std::span<const std::vector<int64_t>> sentences, NumpyRandomState& random) const {
+    if (!options_.has_sentence_head) return {.first = joined_sentences(sentences), .second = {}};
     const size_t count = sentences.size();
-    if (!options_.has_sentence_head) return {.first = joined(sentences, 0, count), .second = {}};
     size_t pivot = 1;
     if (count >= 3) pivot = static_cast<size_t>(random.integer(1, static_cast<int64_t>(count)));
-    Segments segments{.first = joined(sentences, 0, pivot), .second = joined(sentences, pivot, count)};
+    Segments segments{.first = joined_sentences(sentences.first(pivot)),
+                      .second = joined_sentences(sentences.subspan(pivot))};
     segments.is_exchanged = random.random() < 0.5;
     if (segments.is_exchanged) std::swap(segments.first, segments.second);
     return segments;
   }
 
   MaskedSampleOptions options_;
-  std::shared_ptr<const SentenceVocabulary> vocabulary_;
-  WordMasking masking_;
-  uint64_t seed_;
-};
-
-class BertSampleMaker final : public SentenceSampleMaker {
- public:
-  BertSampleMaker(const MaskedSampleOptions& options, SentenceVocabulary vocabulary)
-      : SentenceSampleMaker(std::move(vocabulary), bert_fields(options.sequence_length)),
-        options_(options),
-        masking_{.mask_prob = options.mask_prob} {
-    if (options.sequence_length < kBertFrame + 2) {
-      throw UserError(
-          fmt::format("task bert with seq_length {}: [CLS], two [SEP] and a text do not fit", options.sequence_length),
-          "raise seq_length");
-    }
-  }
-
-  std::string_view class_name() const override { return kBertClass; }
-  std::unique_ptr<SampleSource> make(std::shared_ptr<const TokenSource> source, ElementRange range,
-                                     const SampleRequest& request, Logger& log) const override {
-    const SentenceRules rules{
-        .class_name = kBertClass,
-        .min_sentences = options_.has_sentence_head ? 2 : 1,
-        .remedy = options_.has_sentence_head
-                      ? "cut the texts into sentences with 'megalith prepare --split_sentences', or train without the "
-                        "sentence head: --bert_no_binary_head"
-                      : "cut the texts into sentences with 'megalith prepare --split_sentences'",
-        .megatron_fields = dump_json(bert_identity(options_, masking_)),
-        .build =
-            [&](const DocumentSentences& documents, int64_t, MappingOptions mapping) {
-              mapping.max_length = options_.sequence_length - kBertFrame;
-              return build_sentence_mapping(documents, options_.short_seq_prob, mapping);
-            },
-    };
-    return std::make_unique<BertSamples>(
-        SentenceIndex(std::move(source), range, request, rules, vocabulary_->size, log), options_, vocabulary_,
-        masking_, request.seed);
-  }
-
- private:
-  MaskedSampleOptions options_;
   WordMasking masking_;
 };
 
 }  // namespace
 
-std::vector<RecordField> bert_fields(int64_t s) {
-  using Form = RecordField::Form;
-  return {{field::kTokens, Form::kTokens, s},
-          {field::kTokenTypes, Form::kTokens, s},
-          {field::kLabels, Form::kTokens, s},
-          {.name = field::kLossWeights, .form = Form::kTokens, .size = s, .is_weight = true},
-          {field::kKeyLengths, Form::kNumber, 1},
-          {field::kSentenceLabels, Form::kNumber, 1},
-          {field::kTruncated, Form::kNumber, 1}};
-}
-
-std::unique_ptr<SampleMaker> make_bert_samples(const MaskedSampleOptions& options, SentenceVocabulary vocabulary) {
-  return std::make_unique<BertSampleMaker>(options, std::move(vocabulary));
+std::shared_ptr<const SampleMaker> make_bert_samples(const MaskedSampleOptions& options,
+                                                     SentenceVocabulary vocabulary) {
+  const WordMasking masking{.mask_prob = options.mask_prob};
+  return std::make_shared<BertSamples>(options, masking, std::move(vocabulary));
 }
 
 }  // namespace megalith

@@ -42,8 +42,26 @@ double numpy_sum(const double* values, size_t count) {
   return sum;
 }
 
-std::pair<IndexArray, IndexArray> as_arrays(std::vector<int16_t> dataset_index,
-                                            std::vector<int64_t> dataset_sample_index) {
+// The greedy choice among data sets of these sizes; one that is used up is passed over.
+std::pair<IndexArray, IndexArray> blend_indices(const std::vector<double>& weights, const std::vector<int64_t>& sizes,
+                                                int64_t count) {
+  MEGALITH_CHECK(weights.size() < INT16_MAX, "{} data sets in one blend", weights.size());
+  std::vector<int16_t> dataset_index(static_cast<size_t>(count));
+  std::vector<int64_t> dataset_sample_index(static_cast<size_t>(count)), counts(weights.size(), 0);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto position = static_cast<double>(std::max<int64_t>(i, 1));
+    size_t best = 0;
+    double best_error = -INFINITY;
+    for (size_t k = 0; k < weights.size(); ++k) {
+      const double error = weights[k] * position - static_cast<double>(counts[k]);
+      if (counts[k] < sizes[k] && error > best_error) {
+        best_error = error;
+        best = k;
+      }
+    }
+    dataset_index[static_cast<size_t>(i)] = static_cast<int16_t>(best);
+    dataset_sample_index[static_cast<size_t>(i)] = counts[best]++;
+  }
   return {IndexArray::of(std::move(dataset_index)), IndexArray::of(std::move(dataset_sample_index))};
 }
 
@@ -79,50 +97,14 @@ std::vector<double> normalize_weights(const std::vector<double>& weights) {
 }
 
 std::pair<IndexArray, IndexArray> build_blend_indices(const std::vector<double>& weights, int64_t size) {
-  MEGALITH_CHECK(weights.size() < INT16_MAX, "{} data sets in one blend", weights.size());
-  std::vector<int16_t> dataset_index(static_cast<size_t>(size));
-  std::vector<int64_t> dataset_sample_index(static_cast<size_t>(size));
-  std::vector<int64_t> counts(weights.size(), 0);
-  for (int64_t i = 0; i < size; ++i) {
-    const auto position = static_cast<double>(std::max<int64_t>(i, 1));
-    size_t best = 0;
-    double best_error = weights[0] * position - static_cast<double>(counts[0]);
-    for (size_t k = 1; k < weights.size(); ++k) {
-      const double error = weights[k] * position - static_cast<double>(counts[k]);
-      if (error > best_error) {
-        best_error = error;
-        best = k;
-      }
-    }
-    dataset_index[static_cast<size_t>(i)] = static_cast<int16_t>(best);
-    dataset_sample_index[static_cast<size_t>(i)] = counts[best]++;
-  }
-  return as_arrays(std::move(dataset_index), std::move(dataset_sample_index));
+  return blend_indices(weights, std::vector<int64_t>(weights.size(), INT64_MAX), size);
 }
 
 std::pair<IndexArray, IndexArray> build_exhaustive_blend_indices(const std::vector<int64_t>& sizes) {
-  MEGALITH_CHECK(sizes.size() < INT16_MAX, "{} data sets in one blend", sizes.size());
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   std::vector<double> weights;
   for (const int64_t size : sizes) weights.push_back(static_cast<double>(size) / static_cast<double>(total));
-  std::vector<int16_t> dataset_index(static_cast<size_t>(total));
-  std::vector<int64_t> dataset_sample_index(static_cast<size_t>(total));
-  std::vector<int64_t> counts(sizes.size(), 0);
-  for (int64_t i = 0; i < total; ++i) {
-    const auto position = static_cast<double>(std::max<int64_t>(i, 1));
-    size_t best = 0;
-    double best_error = -INFINITY;
-    for (size_t k = 0; k < sizes.size(); ++k) {
-      const double error = weights[k] * position - static_cast<double>(counts[k]);
-      if (counts[k] < sizes[k] && error > best_error) {
-        best_error = error;
-        best = k;
-      }
-    }
-    dataset_index[static_cast<size_t>(i)] = static_cast<int16_t>(best);
-    dataset_sample_index[static_cast<size_t>(i)] = counts[best]++;
-  }
-  return as_arrays(std::move(dataset_index), std::move(dataset_sample_index));
+  return blend_indices(weights, sizes, total);
 }
 
 BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets, const std::vector<double>& weights,

@@ -8,7 +8,7 @@
 #include "config/option.h"
 #include "core/error.h"
 #include "data/flux_data_options.h"
-#include "data/sampler.h"
+#include "data/order.h"
 #include "data/sft_options.h"
 
 namespace megalith {

@@ -1,12 +1,13 @@
 // From options to batches; see data_sets.h. Source: megatron/core/datasets/blended_megatron_dataset_builder.py.
 #include "data/data_sets.h"
 
-#include <atomic>
 #include <cmath>
 #include <map>
 #include <thread>
 
+#include "config/resolve.h"
 #include "core/error.h"
+#include "core/on_threads.h"
 #include "data/blend.h"
 #include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
@@ -15,7 +16,6 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kDefaultSplit = "969, 30, 1";
 constexpr const char* kMockSplit = "1,1,1";
 
 class Builder {
@@ -105,26 +105,8 @@ class Builder {
     std::vector<std::shared_ptr<const TokenSource>> sources;
     for (const std::string& prefix : blend.prefixes) sources.push_back(open(prefix));
     std::vector<std::unique_ptr<SampleSource>> parts(sources.size());
-    std::vector<std::exception_ptr> failures(sources.size());
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-      for (size_t i = next++; i < parts.size(); i = next++) {
-        try {
-          parts[i] = build_one(sources[i], split, split_text, held[i]);
-        } catch (...) {
-          failures[i] = std::current_exception();
-        }
-      }
-    };
-    {
-      std::vector<std::jthread> threads;
-      const size_t count = std::min<size_t>(parts.size(), std::max(1u, std::thread::hardware_concurrency()));
-      for (size_t i = 1; i < count; ++i) threads.emplace_back(work);
-      work();
-    }
-    for (const std::exception_ptr& failure : failures) {
-      if (failure) std::rethrow_exception(failure);
-    }
+    for_each_on_threads(parts.size(), std::max(1u, std::thread::hardware_concurrency()),
+                        [&](size_t i) { parts[i] = build_one(sources[i], split, split_text, held[i]); });
     return parts;
   }
 
@@ -179,27 +161,16 @@ class TextSamples final : public SampleMaker {
   }
   std::unique_ptr<SampleSource> make(std::shared_ptr<const TokenSource> source, ElementRange range,
                                      const SampleRequest& request, Logger& log) const override {
-    GptDatasetOptions gpt;
-    gpt.sequence_length = request.sequence_length;
-    gpt.num_samples = request.num_samples;
-    gpt.seed = request.seed;
-    gpt.split = request.split;
-    gpt.split_text = request.split_text;
-    gpt.vocab_size = setup_.vocab_size;
-    gpt.pad_id = setup_.pad_id;
-    gpt.is_mock = request.is_mock;
-    gpt.cache_folder = request.cache_folder;
+    const GptDatasetOptions gpt{request, setup_.vocab_size};
     return std::make_unique<GptDataset>(std::move(source), range, gpt, log);
   }
-  std::unique_ptr<BatchSource> batches_of(std::unique_ptr<SampleSource> samples, Sampler sampler) const override {
-    BatchOptions batch;
-    batch.sequence_length = setup_.sequence_length;
-    batch.eod = setup_.eod;
-    batch.pad_id = setup_.pad_id;
-    batch.reset_position_ids = options_.reset_position_ids;
-    batch.reset_attention_mask = options_.reset_attention_mask;
-    batch.eod_mask_loss = options_.eod_mask_loss;
-    return std::make_unique<TokenBatchSource>(std::move(samples), std::move(sampler), batch);
+  std::shared_ptr<RowReader> rows_of(std::unique_ptr<SampleSource> samples) const override {
+    return make_text_rows(std::move(samples), {.sequence_length = setup_.sequence_length,
+                                               .eod = setup_.eod,
+                                               .pad_id = setup_.pad_id,
+                                               .reset_position_ids = options_.reset_position_ids,
+                                               .reset_attention_mask = options_.reset_attention_mask,
+                                               .eod_mask_loss = options_.eod_mask_loss});
   }
 
  private:
@@ -209,15 +180,22 @@ class TextSamples final : public SampleMaker {
 
 }  // namespace
 
+DataSets make_splits(const DataSetup& setup,
+                     const std::function<std::unique_ptr<BatchSource>(Split, std::optional<int64_t>)>& make) {
+  DataSets sets;
+  for (const Split split : kSplits) {
+    const std::optional<int64_t> num_samples = setup.num_samples[static_cast<size_t>(split)];
+    if (num_samples != 0) sets.set(split, make(split, num_samples));
+  }
+  return sets;
+}
+
 DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
   return make_data_sets(options, setup, TextSamples(options, setup), log);
 }
 
 DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const SampleMaker& maker, Logger& log) {
-  if (auto errors = check_data_options(given); !errors.empty()) {
-    if (errors.size() == 1) throw errors[0];
-    throw UserErrors(std::move(errors));
-  }
+  throw_if_any(check_data_options(given));
   const DataOptions options = with_listed_paths(given);
   MEGALITH_CHECK(setup.sequence_length > 0, "sequence length {}", setup.sequence_length);
   if (!options.data_path.empty() && !options.split) {
@@ -229,26 +207,24 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const 
   if (!options.mock_data && !options.has_paths()) throw no_data_error();
   if (options.mock_data) mock = maker.make_mock();
 
-  DataSets sets;
-  for (const Split split : kSplits) {
-    const auto i = static_cast<size_t>(split);
-    if (setup.num_samples[i] == 0) continue;
+  const RowOrder order = options.dataloader_type == DataloaderType::kSingle ? RowOrder::kOnce
+                         : options.no_data_sharding                         ? RowOrder::kShuffled
+                                                                            : RowOrder::kSharded;
+  return make_splits(setup, [&](Split split, std::optional<int64_t> num_samples) -> std::unique_ptr<BatchSource> {
     std::unique_ptr<SampleSource> samples;
     if (mock) {
-      samples = builder.build_one(mock, split, kMockSplit, setup.num_samples[i]);
+      samples = builder.build_one(mock, split, kMockSplit, num_samples);
     } else if (!options.data_path.empty()) {
       samples =
           builder.build(parse_blend(options.data_path, "data_path"), split, options.split.value_or(kDefaultSplit));
     } else if (const auto& paths = paths_of(options, split); !paths.empty()) {
       samples = builder.build(parse_blend(paths, fmt::format("{}_data_path", split_name(split))), split, "");
     }
-    if (!samples) continue;
+    if (!samples) return nullptr;
     const std::string name = fmt::format("the {} split of {}", split_name(split), samples->name());
-    Sampler sampler(options.dataloader_type, samples->num_samples(), !options.no_data_sharding, name);
-    std::unique_ptr<BatchSource> source = maker.batches_of(std::move(samples), std::move(sampler));
-    (split == Split::kTrain ? sets.train : split == Split::kValid ? sets.valid : sets.test) = std::move(source);
-  }
-  return sets;
+    const int64_t num_rows = samples->num_samples();
+    return std::make_unique<BatchSource>(maker.rows_of(std::move(samples)), Order(order, num_rows, name));
+  });
 }
 
 }  // namespace megalith

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 
 #include "core/log.h"
@@ -26,10 +27,19 @@ struct DataSetup {
 
 struct DataSets {
   std::unique_ptr<BatchSource> train, valid, test;  // null when the run does not read the split or it does not exist
-  BatchSource* of(Split split) const {
-    return split == Split::kTrain ? train.get() : split == Split::kValid ? valid.get() : test.get();
+  BatchSource* of(Split split) const { return (this->*kMembers[static_cast<size_t>(split)]).get(); }
+  void set(Split split, std::unique_ptr<BatchSource> source) {
+    this->*kMembers[static_cast<size_t>(split)] = std::move(source);
   }
+
+ private:
+  static constexpr std::array kMembers = {&DataSets::train, &DataSets::valid, &DataSets::test};
 };
+
+// The splits that the run reads, each from what `make` gives for it and its samples; null where it does not exist.
+DataSets make_splits(
+    const DataSetup& setup,
+    const std::function<std::unique_ptr<BatchSource>(Split split, std::optional<int64_t> num_samples)>& make);
 
 // Samples of the maker's kind. UserError for missing or damaged files, empty splits and options that contradict each
 // other.

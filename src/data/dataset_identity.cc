@@ -5,22 +5,22 @@
 
 namespace megalith {
 
-OrderedJson DatasetIdentity::describe() const {
+OrderedJson megatron_description(std::string_view class_name, const TokenSource& source, const SampleRequest& request) {
   OrderedJson d;
   d["class"] = class_name;
-  d["dataset_path"] = path ? OrderedJson(*path) : OrderedJson(nullptr);
-  d["num_samples"] = num_samples ? OrderedJson(*num_samples) : OrderedJson(nullptr);
-  d["index_split"] = split_name(split);
-  d["random_seed"] = seed;
-  d["sequence_length"] = sequence_length;
-  if (split_text.empty()) {
+  d["dataset_path"] = request.is_mock ? OrderedJson(nullptr) : OrderedJson(source.name());
+  d["num_samples"] = request.num_samples ? OrderedJson(*request.num_samples) : OrderedJson(nullptr);
+  d["index_split"] = split_name(request.split);
+  d["random_seed"] = request.seed;
+  d["sequence_length"] = request.sequence_length;
+  if (request.split_text.empty()) {
     d["split"] = d["split_matrix"] = nullptr;
     return d;
   }
-  d["split"] = split_text;
+  d["split"] = request.split_text;
   OrderedJson matrix = OrderedJson::array();
   double before = 0;
-  for (const double share : parse_split(split_text)) {
+  for (const double share : parse_split(request.split_text)) {
     const double after = before + share;
     matrix.push_back(share > 0 ? OrderedJson::array({before, after}) : OrderedJson(nullptr));
     before = after;

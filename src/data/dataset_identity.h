@@ -2,27 +2,15 @@
 // megatron-core built.
 #pragma once
 
-#include <cstdint>
-#include <nlohmann/json_fwd.hpp>
-#include <optional>
-#include <string>
+#include <string_view>
 
 #include "core/json.h"
-#include "data/split.h"
+#include "data/sample_source.h"
+#include "data/token_source.h"
 
 namespace megalith {
 
-struct DatasetIdentity {
-  std::string class_name;           // "GPTDataset"
-  std::optional<std::string> path;  // nothing: mock data, which have none
-  std::optional<int64_t> num_samples;
-  Split split = Split::kTrain;
-  uint32_t seed = 1234;
-  int64_t sequence_length = 0;
-  std::string split_text;  // as the user wrote it; empty: the data set is used whole
-
-  // The fields that all data sets have, in megatron-core's order and without the tokenizer.
-  OrderedJson describe() const;
-};
+// The fields that all data sets have, in megatron-core's order and without the tokenizer.
+OrderedJson megatron_description(std::string_view class_name, const TokenSource& source, const SampleRequest& request);
 
 }  // namespace megalith

@@ -5,9 +5,9 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
-#include <algorithm>
-#include <mutex>
+#include <functional>
 
+#include "config/resolve.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/flux_folder.h"
@@ -15,37 +15,24 @@
 namespace megalith {
 namespace {
 
-constexpr const char* kDefaultFluxSplit = "969, 30, 1";
 constexpr int64_t kPixelsPerLatent = 8;
 
-// Samples by their number. Reading is safe from several threads.
-class FluxSamples {
- public:
-  virtual ~FluxSamples() = default;
-  virtual int64_t num_samples() const = 0;
-  virtual FluxSample read(int64_t number) const = 0;
-  virtual std::pair<at::Tensor, at::Tensor> empty() const = 0;
-  virtual std::array<double, 2> latent_scale() const = 0;  // and shift
-  virtual std::string name() const = 0;
+// Samples by their number.
+struct FluxSamples {
+  std::string name;
+  int64_t num_samples = 0;
+  std::function<FluxSample(int64_t number)> read;  // safe from several threads
+  std::pair<at::Tensor, at::Tensor> empty;
+  std::array<double, 2> latent_scale = {1, 0};  // and shift
 };
 
-class PreparedFlux final : public FluxSamples {
- public:
-  explicit PreparedFlux(const std::filesystem::path& folder) : folder_(folder), empty_(folder_.empty()) {}
-
-  int64_t num_samples() const override { return folder_.num_samples(); }
-  FluxSample read(int64_t number) const override { return folder_.read(number); }
-  std::pair<at::Tensor, at::Tensor> empty() const override { return empty_; }
-  std::array<double, 2> latent_scale() const override {
-    return {folder_.index().latent_scale, folder_.index().latent_shift};
-  }
-  std::string name() const override { return folder_.folder().string(); }
-  const FluxIndex& index() const { return folder_.index(); }
-
- private:
-  FluxFolder folder_;
-  std::pair<at::Tensor, at::Tensor> empty_;
-};
+FluxSamples prepared_samples(const std::shared_ptr<const FluxFolder>& folder) {
+  return {.name = folder->folder().string(),
+          .num_samples = folder->num_samples(),
+          .read = [folder](int64_t number) { return folder->read(number); },
+          .empty = folder->empty(),
+          .latent_scale = {folder->index().latent_scale, folder->index().latent_shift}};
+}
 
 // Standard normal numbers: what scaled latents are about.
 at::Tensor drawn(std::string_view what, at::IntArrayRef shape, uint32_t seed, uint64_t stream) {
@@ -68,90 +55,53 @@ FluxSample mock_sample(const FluxSampleShape& shape, bool is_resampled, uint32_t
   return sample;
 }
 
-class MockFlux final : public FluxSamples {
+FluxSamples mock_samples(const FluxSampleShape& shape, bool is_resampled, uint32_t seed) {
+  const FluxSample empty = mock_sample(shape, is_resampled, seed, -1);
+  return {.name = "mock data",
+          .num_samples = 10'000,
+          .read = [=](int64_t number) { return mock_sample(shape, is_resampled, seed, number); },
+          .empty = {empty.text_states, empty.pooled_text}};
+}
+
+void set_pictures(Batch& batch, const std::vector<FluxSample>& samples) {
+  const auto set = [&](std::string_view name, at::Tensor FluxSample::*member) {
+    std::vector<at::Tensor> tensors;
+    for (const FluxSample& sample : samples) tensors.push_back(sample.*member);
+    if (tensors.front().defined()) batch.set(BatchField::of_rows(name, at::stack(tensors)));
+  };
+  set(field::kLatents, &FluxSample::latents);
+  set(field::kTextStates, &FluxSample::text_states);
+  set(field::kPooledText, &FluxSample::pooled_text);
+  set(field::kLatentLogVars, &FluxSample::latent_log_vars);
+}
+
+class FluxRows final : public RowReader {
  public:
-  MockFlux(const FluxSampleShape& shape, bool is_resampled, uint32_t seed)
-      : shape_(shape), is_resampled_(is_resampled), seed_(seed) {}
+  FluxRows(FluxSamples samples, ElementRange range, std::string name)
+      : samples_(std::move(samples)), range_(range), name_(std::move(name)) {}
 
-  int64_t num_samples() const override { return 10'000; }
-  FluxSample read(int64_t number) const override { return mock_sample(shape_, is_resampled_, seed_, number); }
-  std::pair<at::Tensor, at::Tensor> empty() const override {
-    const FluxSample sample = read(-1);
-    return {sample.text_states, sample.pooled_text};
-  }
-  std::array<double, 2> latent_scale() const override { return {1, 0}; }
-  std::string name() const override { return "mock data"; }
-
- private:
-  FluxSampleShape shape_;
-  bool is_resampled_;
-  uint32_t seed_;
-};
-
-// Training goes through a permutation of a pass after the other, drawn by the number of the pass; the others in order,
-// and from the beginning again.
-class FluxBatchSource final : public BatchSource {
- public:
-  FluxBatchSource(std::shared_ptr<const FluxSamples> samples, ElementRange range, Split split)
-      : samples_(std::move(samples)),
-        range_(range),
-        is_shuffled_(split == Split::kTrain),
-        name_(fmt::format("the {} split of {}", split_name(split), samples_->name())),
-        sampler_(DataloaderType::kCyclic, range.size(), /*data_sharding=*/false, name_) {}
-
-  Batch read(const DataPosition& position) override {
-    const std::vector<SampleRow> rows = rows_at(position);
-    std::vector<at::Tensor> latents, log_vars, states, pooled;
-    const at::Tensor places = at::empty({std::ssize(rows)}, at::kLong);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const FluxSample sample = samples_->read(range_.begin + rows[i].sample);
-      latents.push_back(sample.latents);
-      if (sample.latent_log_vars.defined()) log_vars.push_back(sample.latent_log_vars);
-      states.push_back(sample.text_states);
-      pooled.push_back(sample.pooled_text);
-      places.mutable_data_ptr<int64_t>()[i] = rows[i].in_order;
-    }
+  int64_t num_rows() const override { return range_.size(); }
+  std::string name() const override { return name_; }
+  Batch read(std::span<const int64_t> rows) const override {
+    std::vector<FluxSample> samples;
+    for (const int64_t row : rows) samples.push_back(samples_.read(range_.begin + row));
     Batch batch;
-    batch.set(BatchField::of_rows(field::kLatents, at::stack(latents)));
-    batch.set(BatchField::of_rows(field::kTextStates, at::stack(states)));
-    batch.set(BatchField::of_rows(field::kPooledText, at::stack(pooled)));
-    const auto [empty_states, empty_pooled] = samples_->empty();
-    const std::array<double, 2> scale_and_shift = samples_->latent_scale();
+    set_pictures(batch, samples);
     const auto of_all = [&](std::string_view name, const at::Tensor& tensor) {
       batch.set({.name = std::string(name), .tensor = tensor, .row_dim = {}, .sequence_dim = {}});
     };
-    of_all(field::kEmptyTextStates, empty_states);
-    of_all(field::kEmptyPooledText, empty_pooled);
-    if (!log_vars.empty()) {
-      batch.set(BatchField::of_rows(field::kLatentLogVars, at::stack(log_vars)));
-      of_all(field::kLatentScale, at::tensor({scale_and_shift[0], scale_and_shift[1]}, at::kDouble));
+    of_all(field::kEmptyTextStates, samples_.empty.first);
+    of_all(field::kEmptyPooledText, samples_.empty.second);
+    if (batch.has(field::kLatentLogVars)) {
+      of_all(field::kLatentScale, at::tensor({samples_.latent_scale[0], samples_.latent_scale[1]}, at::kDouble));
     }
-    batch.set(BatchField::of_rows(field::kSampleIndex, places));
     return batch;
   }
-  int64_t num_samples() const override { return range_.size(); }
-  std::string name() const override { return name_; }
 
  private:
-  std::vector<SampleRow> rows_at(const DataPosition& position) {
-    if (is_shuffled_) {
-      const std::lock_guard lock(sampler_mutex_);
-      return sampler_.rows(position);
-    }
-    std::vector<SampleRow> rows;
-    for (int64_t row = 0; row < position.micro_batch_size; ++row) {
-      const int64_t place = position.consumed_samples + position.dp_rank * position.micro_batch_size + row;
-      rows.push_back({place % range_.size(), place});
-    }
-    return rows;
-  }
-
-  std::shared_ptr<const FluxSamples> samples_;
+  FluxSamples samples_;
   ElementRange range_;
-  bool is_shuffled_;
   std::string name_;
-  std::mutex sampler_mutex_;  // it keeps the permutation of its pass
-  Sampler sampler_;
 };
 
 void check_index(const FluxIndex& index, const std::string& folder, const FluxDataOptions& options,
@@ -201,13 +151,8 @@ std::optional<std::string> only_folder(const std::vector<std::string>& paths, st
   return paths.empty() ? std::nullopt : std::optional(paths[0]);
 }
 
-void throw_flux_errors(std::vector<UserError> errors) {
-  if (errors.size() == 1) throw errors[0];
-  if (!errors.empty()) throw UserErrors(std::move(errors));
-}
-
 // By the options data_path, train_data_path, valid_data_path and test_data_path; null where one is not given.
-using FluxSources = std::array<std::shared_ptr<const FluxSamples>, 4>;
+using FluxSources = std::array<std::optional<FluxSamples>, 4>;
 
 FluxSources open_folders(const DataOptions& options, const FluxSampleShape& shape, std::vector<UserError>& errors) {
   const std::array<std::optional<std::string>, 4> folders = {
@@ -217,19 +162,19 @@ FluxSources open_folders(const DataOptions& options, const FluxSampleShape& shap
       only_folder(options.test_data_path, "test_data_path", errors)};
   FluxSources samples;
   if (!errors.empty()) return samples;
-  const PreparedFlux* first = nullptr;
+  std::shared_ptr<const FluxFolder> first;
   for (size_t i = 0; i < folders.size(); ++i) {
     if (!folders[i]) continue;
     try {
-      const auto prepared = std::make_shared<const PreparedFlux>(*folders[i]);
+      const auto prepared = std::make_shared<const FluxFolder>(*folders[i]);
       check_index(prepared->index(), *folders[i], options.flux, shape, errors);
       if (first != nullptr && first->index().encoders != prepared->index().encoders) {
-        errors.emplace_back(fmt::format("{} was prepared with {}, and {} with {}", first->name(),
-                                        first->index().encoders, prepared->name(), prepared->index().encoders),
+        errors.emplace_back(fmt::format("{} was prepared with {}, and {} with {}", first->folder().string(),
+                                        first->index().encoders, *folders[i], prepared->index().encoders),
                             "prepare both with the same encoders");
       }
-      if (first == nullptr) first = prepared.get();
-      samples[i] = prepared;
+      if (first == nullptr) first = prepared;
+      samples[i] = prepared_samples(prepared);
     } catch (const UserErrors& several) {
       errors.insert(errors.end(), several.errors().begin(), several.errors().end());
     } catch (const UserError& error) {
@@ -254,53 +199,48 @@ std::vector<UserError> check_flux_data(const DataOptions& given, const FluxSampl
 }
 
 DataSets open_flux_data(const DataOptions& given, const FluxSampleShape& shape, const DataSetup& setup, Logger& log) {
-  throw_flux_errors(check_data_options(given));
+  throw_if_any(check_data_options(given));
   const DataOptions options = with_listed_paths(given);
-  if (!options.has_paths()) throw_flux_errors(check_flux_data(given, shape));
+  if (!options.has_paths()) throw_if_any(check_flux_data(given, shape));
   std::vector<UserError> errors;
   FluxSources samples = open_folders(options, shape, errors);
-  throw_flux_errors(std::move(errors));
-  const bool is_split = options.mock_data || samples[0] != nullptr;
+  throw_if_any(std::move(errors));
+  const bool is_split = options.mock_data || samples[0];
   if (options.mock_data) {
-    samples[0] = std::make_shared<const MockFlux>(
-        shape, options.flux.vae_latent_mode == VaeLatentModeAsked::kResample, setup.seed);
+    samples[0] = mock_samples(shape, options.flux.vae_latent_mode == VaeLatentModeAsked::kResample, setup.seed);
   }
-  const std::string split_text = options.split.value_or(kDefaultFluxSplit);
-  DataSets sets;
-  for (const Split split : kSplits) {
+  const std::string split_text = options.split.value_or(kDefaultSplit);
+  return make_splits(setup, [&](Split split, std::optional<int64_t> /*num_samples*/) -> std::unique_ptr<BatchSource> {
     const auto i = static_cast<size_t>(split);
-    const auto& source = is_split ? samples[0] : samples[i + 1];
-    if (setup.num_samples[i] == 0 || source == nullptr) continue;
-    const int64_t n = source->num_samples();
+    const std::optional<FluxSamples>& source = is_split ? samples[0] : samples[i + 1];
+    if (!source) return nullptr;
+    const int64_t n = source->num_samples;
     const ElementRange range =
         is_split ? split_ranges(parse_split(split_text), n)[i].value_or(ElementRange{}) : ElementRange{0, n};
-    if (range.size() == 0 && split == Split::kTrain) {
+    const bool is_training = split == Split::kTrain;
+    if (range.size() == 0 && is_training) {
       throw UserError(
-          fmt::format("the split {} of {} leaves no picture for training, of {}", split_text, source->name(), n),
+          fmt::format("the split {} of {} leaves no picture for training, of {}", split_text, source->name, n),
           "give another --split, or prepare more pictures");
     }
     if (range.size() == 0) {
       log.note("the pictures are too few for a {} split of {}: there is none", split_name(split), split_text);
-      continue;
+      return nullptr;
     }
-    auto batches = std::make_unique<FluxBatchSource>(source, range, split);
-    (split == Split::kTrain ? sets.train : split == Split::kValid ? sets.valid : sets.test) = std::move(batches);
-  }
-  return sets;
+    const std::string name = fmt::format("the {} split of {}", split_name(split), source->name);
+    return std::make_unique<BatchSource>(
+        std::make_shared<FluxRows>(*source, range, name),
+        Order(is_training ? RowOrder::kShuffled : RowOrder::kRepeated, range.size(), name));
+  });
 }
 
 void add_mock_pictures(Batch& rows, const FluxSampleShape& shape) {
   const at::Tensor numbers = rows.at(field::kSampleIndex).contiguous();
-  std::vector<at::Tensor> latents, states, pooled;
+  std::vector<FluxSample> samples;
   for (int64_t row = 0; row < numbers.size(0); ++row) {
-    const FluxSample sample = mock_sample(shape, /*is_resampled=*/false, 0, numbers.const_data_ptr<int64_t>()[row]);
-    latents.push_back(sample.latents);
-    states.push_back(sample.text_states);
-    pooled.push_back(sample.pooled_text);
+    samples.push_back(mock_sample(shape, /*is_resampled=*/false, 0, numbers.const_data_ptr<int64_t>()[row]));
   }
-  rows.set(BatchField::of_rows(field::kLatents, at::stack(latents)));
-  rows.set(BatchField::of_rows(field::kTextStates, at::stack(states)));
-  rows.set(BatchField::of_rows(field::kPooledText, at::stack(pooled)));
+  set_pictures(rows, samples);
 }
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "config/resolve.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -228,8 +229,7 @@ FluxFolder::FluxFolder(const fs::path& folder) : folder_(folder) {
       errors.push_back(error);
     }
   }
-  if (errors.size() == 1) throw errors[0];
-  if (!errors.empty()) throw UserErrors(std::move(errors));
+  throw_if_any(errors);
 }
 
 FluxFolder::Place FluxFolder::place_of(int64_t number) const {
@@ -269,8 +269,7 @@ std::pair<at::Tensor, at::Tensor> FluxFolder::empty() const {
   std::vector<UserError> errors;
   check_tensor(file, "text_states", {index_.text_length, index_.context_dim}, true, errors);
   check_tensor(file, "pooled_text", {index_.vec_in_dim}, true, errors);
-  if (errors.size() == 1) throw errors[0];
-  if (!errors.empty()) throw UserErrors(std::move(errors));
+  throw_if_any(errors);
   return {file.view(*file.find("text_states")), file.view(*file.find("pooled_text"))};
 }
 

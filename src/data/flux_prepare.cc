@@ -6,8 +6,10 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -16,12 +18,15 @@
 #include "core/philox.h"
 #include "core/strings.h"
 #include "data/builder_lock.h"
+#include "data/ordered_map.h"
+#include "data/prepare_state.h"
 #include "image/pixels.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr size_t kBytesAhead = size_t{256} << 20;  // of pictures that wait
 
 // What the folder's bytes depend on.
 OrderedJson flux_job(const FluxPrepareOptions& options, const PictureSource& source, const FluxSampleEncoder& encoder) {
@@ -37,6 +42,21 @@ OrderedJson flux_job(const FluxPrepareOptions& options, const PictureSource& sou
           {"max_samples", options.max_samples.value_or(-1)},
           {"seed", options.seed},
           {"encoders", encoder.identity()}};
+}
+
+struct FluxRow {
+  CaptionedPicture given;
+  std::optional<Picture> picture;
+  std::string fault;  // of a picture that cannot be decoded
+};
+
+void decode(FluxRow& row) {
+  if (!row.given.fault.empty()) return;
+  try {
+    row.picture = decode_picture(row.given.bytes, row.given.where);
+  } catch (const UserError& error) {
+    row.fault = error.message();
+  }
 }
 
 class FluxPreparation {
@@ -67,13 +87,20 @@ class FluxPreparation {
     write_empty();
     Progress progress(log_, "prepare flux", source_.total().value_or(0), "pictures");
     progress.set(report_.rows);
+    const int64_t num_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
+    OrderedMap<FluxRow> map(num_threads, kBytesAhead, decode, [&](const FluxRow& row) {
+      if (is_full()) return;
+      ++report_.rows;
+      add(row);
+      progress.advance();
+    });
     while (!is_full()) {
       std::optional<CaptionedPicture> next = source_.next();
       if (!next) break;
-      ++report_.rows;
-      add(*next);
-      progress.advance();
+      const size_t num_bytes = next->bytes.size();
+      map.give({.given = std::move(*next)}, num_bytes);
     }
+    map.finish();
     encode();
     write_shard();
     progress.finish();
@@ -98,24 +125,30 @@ class FluxPreparation {
   // Goes on where a stopped run of this very job was.
   void take_up() {
     const fs::path path = folder_ / kFluxStateFile;
-    if (!fs::exists(path)) return clear();
+    const std::optional<Json> state = load_work_state(path, job_, log_);
+    if (!state) return clear();
     const std::string where = path.string();
-    const Json state = load_json(path);
-    if (json_get<std::string>(state, "job", where) != job_) {
-      log_.note("{} holds an unfinished run with other pictures or options: it begins anew", folder_.string());
-      return clear();
-    }
-    report_.rows = json_get<int64_t>(state, "rows", where);
-    report_.samples = json_get<int64_t>(state, "samples", where);
-    report_.too_small = json_get<int64_t>(state, "too_small", where);
-    report_.no_caption = json_get<int64_t>(state, "no_caption", where);
-    report_.not_readable = json_get<int64_t>(state, "not_readable", where);
-    for (const auto& [key, value] : get_member(state, "examples", where).items()) {
+    for (const auto& [key, count] : counts()) *count = json_get<int64_t>(*state, key, where);
+    for (const auto& [key, value] : get_member(*state, "examples", where).items()) {
       report_.examples[key] = json_as<std::string>(value, where);
     }
-    index_ = FluxIndex::from_json(get_member(state, "index", where), where);
+    index_ = FluxIndex::from_json(get_member(*state, "index", where), where);
     log_.info("going on with {}: {} pictures are done", folder_.string(), report_.samples);
     source_.skip(report_.rows);
+  }
+
+  void store() {
+    OrderedJson state = {{"examples", report_.examples}, {"index", index_.to_json()}};
+    for (const auto& [key, count] : counts()) state[key] = *count;
+    store_work_state(folder_ / kFluxStateFile, job_, state);
+  }
+
+  std::array<std::pair<const char*, int64_t*>, 5> counts() {
+    return {{{"rows", &report_.rows},
+             {"samples", &report_.samples},
+             {"too_small", &report_.too_small},
+             {"no_caption", &report_.no_caption},
+             {"not_readable", &report_.not_readable}}};
   }
 
   void write_empty() {
@@ -127,18 +160,15 @@ class FluxPreparation {
     write_flux_empty(folder_ / kFluxEmptyFile, on_host(texts.states[0]), on_host(texts.pooled[0]));
   }
 
-  void add(const CaptionedPicture& given) {
+  void add(const FluxRow& row) {
+    const CaptionedPicture& given = row.given;
     if (!given.fault.empty()) {
       const std::string example = fmt::format("{}: {}", given.where, given.fault);
       if (given.lacks_caption) return leave_out(report_.no_caption, "no caption", example);
       return leave_out(report_.not_readable, "not readable", example);
     }
-    Picture picture;
-    try {
-      picture = decode_picture(given.bytes, given.where);
-    } catch (const UserError& error) {
-      return leave_out(report_.not_readable, "not readable", error.message());
-    }
+    if (!row.picture) return leave_out(report_.not_readable, "not readable", row.fault);
+    const Picture& picture = *row.picture;
     const std::optional<Picture> fitted = fitted_picture(picture, options_, num_taken());
     if (!fitted) {
       return leave_out(report_.too_small, "too small",
@@ -166,15 +196,13 @@ class FluxPreparation {
     if (pixels_.empty()) return;
     const auto encoded = encoder_.encode_pictures(at::stack(pixels_));
     const auto texts = encoder_.encode_texts(waiting_);
-    at::Tensor latents = on_host(encoded.mean).to(at::kFloat), log_vars = on_host(encoded.log_var).to(at::kFloat);
+    FluxSample samples{on_host(encoded.mean).to(at::kFloat), on_host(encoded.log_var).to(at::kFloat),
+                       on_host(texts.states), on_host(texts.pooled)};
     if (options_.vae_latent_mode == VaeLatentMode::kPresampled) {
-      latents = presampled(latents, log_vars, report_.samples + std::ssize(captions_));
-      log_vars = at::Tensor();
+      samples.latents = presampled(samples.latents, samples.latent_log_vars, report_.samples + std::ssize(captions_));
+      samples.latent_log_vars = at::Tensor();
     }
-    latents_.push_back(latents);
-    if (log_vars.defined()) log_vars_.push_back(log_vars);
-    states_.push_back(on_host(texts.states));
-    pooled_.push_back(on_host(texts.pooled));
+    encoded_.push_back(std::move(samples));
     captions_.insert(captions_.end(), waiting_.begin(), waiting_.end());
     pixels_.clear();
     waiting_.clear();
@@ -194,27 +222,21 @@ class FluxPreparation {
 
   void write_shard() {
     if (captions_.empty()) return;
-    FluxSample samples{at::cat(latents_), {}, at::cat(states_), at::cat(pooled_)};
-    if (!log_vars_.empty()) samples.latent_log_vars = at::cat(log_vars_);
+    const auto all = [&](at::Tensor FluxSample::*member) {
+      std::vector<at::Tensor> parts;
+      for (const FluxSample& sample : encoded_) parts.push_back(sample.*member);
+      return parts.front().defined() ? at::cat(parts) : at::Tensor();
+    };
+    const FluxSample samples{all(&FluxSample::latents), all(&FluxSample::latent_log_vars),
+                             all(&FluxSample::text_states), all(&FluxSample::pooled_text)};
     for (size_t i = 0; i < 3; ++i) index_.latent_shape[i] = samples.latents.size(static_cast<int64_t>(i) + 1);
     const std::string name = flux_shard_name(std::ssize(index_.shards));
     write_flux_shard(folder_ / name, samples, captions_);
     index_.shards.push_back({name, std::ssize(captions_), file_bytes(folder_ / name)});
     report_.samples += std::ssize(captions_);
     captions_.clear();
-    latents_.clear();
-    log_vars_.clear();
-    states_.clear();
-    pooled_.clear();
-    const OrderedJson state = {{"job", job_},
-                               {"rows", report_.rows},
-                               {"samples", report_.samples},
-                               {"too_small", report_.too_small},
-                               {"no_caption", report_.no_caption},
-                               {"not_readable", report_.not_readable},
-                               {"examples", report_.examples},
-                               {"index", index_.to_json()}};
-    write_file_atomic(folder_ / kFluxStateFile, dump_json_pretty(state));
+    encoded_.clear();
+    store();
   }
 
   void finish() {
@@ -242,7 +264,7 @@ class FluxPreparation {
   std::vector<at::Tensor> pixels_;  // of pictures that are not encoded yet, with their captions
   std::vector<std::string> waiting_;
   std::vector<std::string> captions_;  // of the shard, with what was made
-  std::vector<at::Tensor> latents_, log_vars_, states_, pooled_;
+  std::vector<FluxSample> encoded_;
 };
 
 }  // namespace

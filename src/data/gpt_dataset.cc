@@ -27,20 +27,6 @@ std::string class_name_of(const GptDatasetOptions& options) {
   return options.is_mock ? "MockGPTDataset" : "GPTDataset";
 }
 
-// The fields by which megatron-core describes the data set, in its order and without the tokenizer.
-OrderedJson megatron_identity(const TokenSource& source, const GptDatasetOptions& options) {
-  const DatasetIdentity identity{
-      .class_name = class_name_of(options),
-      .path = options.is_mock ? std::nullopt : std::optional(source.name()),
-      .num_samples = options.num_samples,
-      .split = options.split,
-      .seed = options.seed,
-      .sequence_length = options.sequence_length,
-      .split_text = options.split_text,
-  };
-  return identity.describe();
-}
-
 std::vector<int32_t> lengths_of(const TokenSource& source, ElementRange range) {
   std::vector<int32_t> lengths(static_cast<size_t>(range.size()));
   source.read_lengths(range.begin, range.end, lengths.data());
@@ -62,8 +48,7 @@ EpochPlan checked_plan(const TokenSource& source, ElementRange range, const std:
                                 source.num_sequences(), INT32_MAX),
                     "divide it into several data sets and blend them with --data_path");
   }
-  const EpochPlan plan = plan_epochs(tokens_per_epoch, options.sequence_length, options.num_samples,
-                                     options.keep_partial && options.split == Split::kValid);
+  const EpochPlan plan = plan_epochs(tokens_per_epoch, options.sequence_length, options.num_samples);
   if (plan.num_samples == 0) {
     throw UserError(fmt::format("the {} split of {} has {} tokens, too few for one sample of seq_length {} + 1",
                                 split_name(options.split), source.name(), tokens_per_epoch, options.sequence_length),
@@ -113,7 +98,7 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     size_ = {range.size(), tokens, static_cast<double>(tokens) / static_cast<double>(options_.sequence_length)};
   }
-  OrderedJson description = megatron_identity(*source_, options_);
+  OrderedJson description = megatron_description(class_name_of(options_), *source_, options_);
   IndexCacheKey key{class_name_of(options_),
                     std::string(split_name(options_.split)),
                     {},
@@ -121,12 +106,11 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
                     {},
                     {}};
   identity_ = dump_json(description);
-  // megatron-core knows no partial samples but through an option of its own.
-  if (!options_.keep_partial) key.megatron_description = identity_;
+  key.megatron_description = identity_;
   // The same path may hold new data tomorrow.
   description["data"] = {{"sequences", {range.begin, range.end}},
                          {"lengths", checksum128(std::as_bytes(std::span(lengths))).hex()},
-                         {"keep_partial", options_.keep_partial}};
+                         {"keep_partial", false}};  // a part of the hash since there was such an option
   key.description = description.dump(4);
   key.fits = [&](const std::vector<IndexArray>& arrays) {
     return arrays[0].columns() == 1 && arrays[0].rows() == range.size() * plan.num_epochs && arrays[1].columns() == 2 &&
@@ -192,7 +176,7 @@ void GptDataset::read(int64_t index, std::span<int64_t> out) const {
     }
     filled += part.size();
   }
-  std::fill(out.begin() + static_cast<std::ptrdiff_t>(filled), out.end(), options_.pad_id);
+  check_index(filled == out.size());
 }
 
 }  // namespace megalith

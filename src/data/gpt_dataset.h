@@ -6,29 +6,18 @@
 // Source: megatron/core/datasets/gpt_dataset.py and helpers.cpp.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "core/log.h"
 #include "data/gpt_indices.h"
 #include "data/sample_source.h"
-#include "data/split.h"
 #include "data/token_source.h"
 
 namespace megalith {
 
-struct GptDatasetOptions {
-  int64_t sequence_length = 0;
-  std::optional<int64_t> num_samples;  // nothing: one epoch
-  uint32_t seed = 1234;
-  Split split = Split::kTrain;
-  std::string split_text;          // as the user wrote it; empty: the data set is used whole
-  bool keep_partial = false;       // keep a last sample that is shorter, padded
+struct GptDatasetOptions : SampleRequest {
   int64_t vocab_size = INT64_MAX;  // ids at or above it are errors; padded sizes are fine
-  int64_t pad_id = -1;
-  bool is_mock = false;  // for the cache: megatron-core gives mock data another class, and no path
-  std::optional<std::filesystem::path> cache_folder;
 };
 
 // Builds the three arrays for sequences [range.begin, range.end). UserError when the range holds no token.

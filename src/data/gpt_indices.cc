@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <mutex>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include "core/error.h"
+#include "core/on_threads.h"
 #include "data/numpy_random.h"
 
 namespace megalith {
@@ -22,14 +21,6 @@ namespace {
 constexpr int64_t kExtraToken = 1;  // a sample of s tokens needs s + 1: the last label
 constexpr size_t kSmallIndex = size_t{1} << 16;
 constexpr size_t kAhead = 24;  // documents whose lengths are on their way from memory
-
-// Runs body(0 … count - 1), each in a thread of its own; the first here.
-template <typename Body>
-void in_threads(int count, const Body& body) {
-  std::vector<std::jthread> threads;
-  for (int i = 1; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
-  body(0);
-}
 
 std::vector<int32_t> make_document_index(ElementRange range, const EpochPlan& plan, NumpyRandomState& rng) {
   std::vector<int32_t> index(static_cast<size_t>(range.size() * plan.num_epochs));
@@ -70,9 +61,18 @@ class RowRun {
   std::vector<T> values_;
 };
 
+// What the sample index is made from.
+struct SampleCuts {
+  std::span<const int32_t> lengths;
+  int64_t first_sequence = 0;  // that has the first of the lengths
+  const std::vector<int32_t>& documents;
+  int64_t num_samples = 0, sequence_length = 0;
+  int num_threads = 1;
+};
+
 template <typename T>
-void make_sample_index(std::span<const int32_t> lengths, int64_t first_sequence, const std::vector<int32_t>& documents,
-                       int64_t num_samples, int64_t sequence_length, int num_threads, const PutRows<T>& put) {
+void make_sample_index(const SampleCuts& cuts, const PutRows<T>& put) {
+  const auto& [lengths, first_sequence, documents, num_samples, sequence_length, num_threads] = cuts;
   const auto length_at = [&](size_t position) -> int64_t {
     return lengths[static_cast<size_t>(documents[position] - first_sequence)];
   };
@@ -83,17 +83,15 @@ void make_sample_index(std::span<const int32_t> lengths, int64_t first_sequence,
   std::vector<int64_t> first_token(num_parts, 0);
   if (num_parts > 1) {
     std::vector<int64_t> sums(num_parts, 0);
-    in_threads(static_cast<int>(num_parts), [&](int part) {
+    for_each_on_threads(num_parts, num_parts, [&](size_t part) {
       int64_t sum = 0;
-      for (size_t p = begin_of(static_cast<size_t>(part)); p < end_of(static_cast<size_t>(part)); ++p)
-        sum += length_at(p);
-      sums[static_cast<size_t>(part)] = sum;
+      for (size_t p = begin_of(part); p < end_of(part); ++p) sum += length_at(p);
+      sums[part] = sum;
     });
     for (size_t part = 1; part < num_parts; ++part) first_token[part] = first_token[part - 1] + sums[part - 1];
   }
   std::vector<int64_t> ends(num_parts, 0);  // the first row that a part did not reach
-  in_threads(static_cast<int>(num_parts), [&](int which) {
-    const auto part = static_cast<size_t>(which);
+  for_each_on_threads(num_parts, num_parts, [&](size_t part) {
     int64_t token = first_token[part];
     // Row 0 stays (0, 0), even before an empty document.
     int64_t row = std::max<int64_t>(1, div_up(token, sequence_length));
@@ -112,44 +110,23 @@ void make_sample_index(std::span<const int32_t> lengths, int64_t first_sequence,
     rows.flush();
     ends[part] = row;
   });
-  if (ends.back() <= num_samples) {
-    // Only a last, partial sample ends beyond the tokens: at the last one.
-    MEGALITH_CHECK(ends.back() == num_samples, "{} of {} samples have a place", ends.back(), num_samples);
-    RowRun<T> last(num_samples, put);
-    last.add(std::ssize(documents) - 1, length_at(documents.size() - 1) - kExtraToken);
-    last.flush();
-  }
+  MEGALITH_CHECK(ends.back() > num_samples, "{} of {} samples have a place", ends.back(), num_samples);
 }
 
 template <typename T>
-IndexArray held_sample_index(std::span<const int32_t> lengths, int64_t first_sequence,
-                             const std::vector<int32_t>& documents, int64_t num_samples, int64_t sequence_length,
-                             int num_threads) {
-  std::vector<T> index(static_cast<size_t>(2 * (num_samples + 1)));
-  make_sample_index<T>(lengths, first_sequence, documents, num_samples, sequence_length, num_threads,
-                       [&](int64_t first_row, std::span<const T> values) {
-                         std::copy(values.begin(), values.end(), index.begin() + 2 * first_row);
-                       });
+IndexArray held_sample_index(const SampleCuts& cuts) {
+  std::vector<T> index(static_cast<size_t>(2 * (cuts.num_samples + 1)));
+  make_sample_index<T>(cuts, [&](int64_t first_row, std::span<const T> values) {
+    std::copy(values.begin(), values.end(), index.begin() + 2 * first_row);
+  });
   return IndexArray::of(std::move(index), 2);
 }
 
 template <typename T>
-void write_sample_index(std::span<const int32_t> lengths, int64_t first_sequence, const std::vector<int32_t>& documents,
-                        int64_t num_samples, int64_t sequence_length, int num_threads,
-                        const std::filesystem::path& path) {
-  NpyWriter file(path, IndexArray::type_of<T>(), num_samples + 1, 2);
-  std::exception_ptr failure;
-  std::mutex mutex;
-  make_sample_index<T>(lengths, first_sequence, documents, num_samples, sequence_length, num_threads,
-                       [&](int64_t first_row, std::span<const T> values) {
-                         try {
-                           file.write(first_row, std::as_bytes(values));
-                         } catch (...) {  // in a thread
-                           const std::lock_guard lock(mutex);
-                           failure = std::current_exception();
-                         }
-                       });
-  if (failure) std::rethrow_exception(failure);
+void write_sample_index(const SampleCuts& cuts, const std::filesystem::path& path) {
+  NpyWriter file(path, IndexArray::type_of<T>(), cuts.num_samples + 1, 2);
+  make_sample_index<T>(
+      cuts, [&](int64_t first_row, std::span<const T> values) { file.write(first_row, std::as_bytes(values)); });
   file.commit();
 }
 
@@ -170,8 +147,7 @@ IndexArray shuffle_index_of(const EpochPlan& plan, NumpyRandomState& rng) {
 
 }  // namespace
 
-EpochPlan plan_epochs(int64_t tokens_per_epoch, int64_t sequence_length, std::optional<int64_t> wanted,
-                      bool keep_partial) {
+EpochPlan plan_epochs(int64_t tokens_per_epoch, int64_t sequence_length, std::optional<int64_t> wanted) {
   const int64_t s = sequence_length;
   MEGALITH_CHECK(tokens_per_epoch > 0 && s > 0, "{} tokens, sequence length {}", tokens_per_epoch, s);
   EpochPlan plan;
@@ -180,7 +156,7 @@ EpochPlan plan_epochs(int64_t tokens_per_epoch, int64_t sequence_length, std::op
     plan.num_epochs = std::max<int64_t>(1, div_up(*wanted * s + kExtraToken, tokens_per_epoch));
   }
   const int64_t num_tokens = plan.num_epochs * tokens_per_epoch;
-  plan.num_samples = keep_partial ? div_up(num_tokens - kExtraToken, s) : (num_tokens - kExtraToken) / s;
+  plan.num_samples = (num_tokens - kExtraToken) / s;
   if (plan.num_epochs > 1) {
     plan.num_samples_before_last = ((plan.num_epochs - 1) * tokens_per_epoch - kExtraToken) / s;
     const int64_t from_last = *wanted - plan.num_samples_before_last;
@@ -199,26 +175,16 @@ GptIndices build_gpt_indices(std::span<const int32_t> lengths, ElementRange rang
   NumpyRandomState rng(seed);  // one stream for both shuffles, in this order
   std::vector<int32_t> documents = make_document_index(range, plan, rng);
   GptIndices indices;
-  // The sample index needs no random numbers, so it is built while the second shuffle runs.
-  const auto shuffle = [&] { indices.shuffle_index = shuffle_index_of(plan, rng); };
-  std::exception_ptr failure;
-  std::jthread shuffler;
-  if (num_threads > 1) {
-    shuffler = std::jthread([&] {
-      try {
-        shuffle();
-      } catch (...) {
-        failure = std::current_exception();
-      }
-    });
-  } else {
-    shuffle();
-  }
   // Offsets are below 2^31, since sequence lengths are.
   const auto make = documents.size() <= INT32_MAX ? held_sample_index<int32_t> : held_sample_index<int64_t>;
-  indices.sample_index = make(lengths, range.begin, documents, plan.num_samples, sequence_length, num_threads);
-  if (shuffler.joinable()) shuffler.join();
-  if (failure) std::rethrow_exception(failure);
+  // The sample index needs no random numbers, so it is built while the second shuffle runs.
+  for_each_on_threads(2, static_cast<size_t>(num_threads), [&](size_t i) {
+    if (i == 1) {
+      indices.shuffle_index = shuffle_index_of(plan, rng);
+      return;
+    }
+    indices.sample_index = make({lengths, range.begin, documents, plan.num_samples, sequence_length, num_threads});
+  });
   indices.document_index = IndexArray::of(std::move(documents));
   return indices;
 }
@@ -229,7 +195,7 @@ void write_gpt_indices(std::span<const int32_t> lengths, ElementRange range, con
   {
     std::vector<int32_t> documents = make_document_index(range, plan, rng);
     const auto write = documents.size() <= INT32_MAX ? write_sample_index<int32_t> : write_sample_index<int64_t>;
-    write(lengths, range.begin, documents, plan.num_samples, sequence_length, num_threads, files.sample_index);
+    write({lengths, range.begin, documents, plan.num_samples, sequence_length, num_threads}, files.sample_index);
     IndexArray::of(std::move(documents)).save_npy(files.document_index);
   }
   shuffle_index_of(plan, rng).save_npy(files.shuffle_index);

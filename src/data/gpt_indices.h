@@ -24,9 +24,7 @@ struct EpochPlan {
 
 // tokens_per_epoch   above 0
 // wanted             samples that are asked for; nothing: one epoch
-// keep_partial       count a last sample that is shorter
-EpochPlan plan_epochs(int64_t tokens_per_epoch, int64_t sequence_length, std::optional<int64_t> wanted,
-                      bool keep_partial);
+EpochPlan plan_epochs(int64_t tokens_per_epoch, int64_t sequence_length, std::optional<int64_t> wanted);
 
 struct GptIndices {
   IndexArray document_index;  // (epochs · sequences)

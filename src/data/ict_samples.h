@@ -16,7 +16,6 @@
 #include <string_view>
 #include <vector>
 
-#include "data/record_source.h"
 #include "data/sample_maker.h"
 #include "data/sentence_vocabulary.h"
 
@@ -40,10 +39,8 @@ struct IctSampleOptions {
   std::string titles;                   // prefix of token files, a document for each of the data set's; empty: none
 };
 
-std::vector<RecordField> ict_fields(int64_t sequence_length);
-
 // UserError for sequences that have no room for a text, and for titles that cannot be opened. Making a data set gives a
 // UserError when it has not as many documents as there are titles.
-std::unique_ptr<SampleMaker> make_ict_samples(const IctSampleOptions& options, SentenceVocabulary vocabulary);
+std::shared_ptr<const SampleMaker> make_ict_samples(const IctSampleOptions& options, SentenceVocabulary vocabulary);
 
 }  // namespace megalith

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/on_threads.h"
 #include "core/system_call.h"
 #include "data/builder_lock.h"
 
@@ -50,24 +50,9 @@ std::optional<std::vector<IndexArray>> load_arrays(const CacheFiles& files, cons
   return arrays;
 }
 
-// At the same time, since most of it is waiting for the disk. Throws what the first that failed threw.
+// At the same time, since most of it is waiting for the disk.
 void save_arrays(const std::vector<IndexArray>& arrays, const CacheFiles& files) {
-  std::vector<std::exception_ptr> failures(arrays.size());
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 0; i < arrays.size(); ++i) {
-      threads.emplace_back([&, i] {
-        try {
-          arrays[i].save_npy(files.arrays[i]);
-        } catch (...) {
-          failures[i] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  for_each_on_threads(arrays.size(), arrays.size(), [&](size_t i) { arrays[i].save_npy(files.arrays[i]); });
 }
 
 // Nothing when the cache does not hold all files, or holds damaged ones.

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "data/record_source.h"
 #include "data/sample_maker.h"
 #include "data/sentence_vocabulary.h"
 
@@ -40,11 +39,8 @@ struct MaskedSampleOptions {
 };
 
 // Labels are 0 where loss_weights are, where Megatron has -1.
-std::vector<RecordField> bert_fields(int64_t sequence_length);
-std::vector<RecordField> t5_fields(int64_t encoder_length, int64_t decoder_length);
-
 // UserError for sequences that have no room for a text.
-std::unique_ptr<SampleMaker> make_bert_samples(const MaskedSampleOptions& options, SentenceVocabulary vocabulary);
-std::unique_ptr<SampleMaker> make_t5_samples(const MaskedSampleOptions& options, SentenceVocabulary vocabulary);
+std::shared_ptr<const SampleMaker> make_bert_samples(const MaskedSampleOptions& options, SentenceVocabulary vocabulary);
+std::shared_ptr<const SampleMaker> make_t5_samples(const MaskedSampleOptions& options, SentenceVocabulary vocabulary);
 
 }  // namespace megalith

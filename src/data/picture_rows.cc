@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "core/base64.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/strings.h"
@@ -38,35 +39,6 @@ const Json* member_of(const Json& row, const std::optional<std::string>& asked,
 }
 
 }  // namespace
-
-std::optional<std::string> decode_base64(std::string_view text) {
-  while (text.ends_with('=')) text.remove_suffix(1);
-  if (text.size() % 4 == 1) return std::nullopt;
-  std::string bytes;
-  bytes.reserve(text.size() / 4 * 3 + 2);
-  uint32_t bits = 0;
-  int held = 0;
-  for (const char c : text) {
-    uint32_t value;
-    if (c >= 'A' && c <= 'Z') {
-      value = static_cast<uint32_t>(c - 'A');
-    } else if (c >= 'a' && c <= 'z') {
-      value = static_cast<uint32_t>(c - 'a' + 26);
-    } else if (c >= '0' && c <= '9') {
-      value = static_cast<uint32_t>(c - '0' + 52);
-    } else if (c == '+' || c == '/') {
-      value = c == '+' ? 62 : 63;
-    } else {
-      return std::nullopt;
-    }
-    bits = bits << 6 | value;
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    bytes.push_back(static_cast<char>(bits >> held & 0xff));
-  }
-  return bytes;
-}
 
 void take_file(const std::filesystem::path& path, CaptionedPicture& picture) {
   try {

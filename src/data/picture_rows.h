@@ -23,7 +23,4 @@ void take_caption(std::string_view text, CaptionedPicture& picture);
 // Reads the file into the picture, or says why not.
 void take_file(const std::filesystem::path& path, CaptionedPicture& picture);
 
-// The bytes that base64 (RFC 4648) stands for; nothing for what is not base64.
-std::optional<std::string> decode_base64(std::string_view text);
-
 }  // namespace megalith

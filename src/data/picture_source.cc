@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "config/resolve.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -12,6 +13,7 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "data/arrow_source.h"
+#include "data/json_rows.h"
 #include "data/picture_rows.h"
 #include "data/tar_reader.h"
 #include "image/picture.h"
@@ -184,43 +186,6 @@ class FolderPictures final : public SourceOfFiles {
   static constexpr size_t kMaxCaptionBytes = size_t{1} << 20;
 };
 
-// The lines of a text, one after another.
-class LineReader {
- public:
-  LineReader(std::unique_ptr<TextSource> text, std::string name) : text_(std::move(text)), name_(std::move(name)) {}
-
-  std::optional<std::string> next() {
-    size_t searched = 0;
-    while (true) {
-      const size_t end = pending_.find('\n', begin_ + searched);
-      if (end != std::string::npos || is_at_end_) {
-        if (end == std::string::npos && begin_ == pending_.size()) return std::nullopt;
-        const size_t stop = std::min(end, pending_.size());
-        std::string line = pending_.substr(begin_, stop - begin_);
-        begin_ = std::min(stop + 1, pending_.size());
-        return line;
-      }
-      pending_.erase(0, std::exchange(begin_, 0));
-      searched = pending_.size();
-      if (searched > kMaxLineBytes) {
-        throw UserError(fmt::format("{} has a line of more than {}", name_, format_bytes(kMaxLineBytes)),
-                        "each line is one picture's row: see that the file is JSON lines");
-      }
-      pending_.resize(searched + kBlock);
-      const size_t count = text_->read(std::span(pending_).subspan(searched));
-      pending_.resize(searched + count);
-      is_at_end_ = count == 0;
-    }
-  }
-
- private:
-  static constexpr size_t kBlock = size_t{1} << 18, kMaxLineBytes = size_t{1} << 29;
-  std::unique_ptr<TextSource> text_;
-  std::string name_, pending_;
-  size_t begin_ = 0;
-  bool is_at_end_ = false;
-};
-
 // Lines of JSON, from files or made of the rows of tables.
 class RowPictures final : public SourceOfFiles {
  public:
@@ -228,8 +193,8 @@ class RowPictures final : public SourceOfFiles {
     if (form_ != PictureForm::kLines) return;
     int64_t count = 0;
     for (const fs::path& file : files_) {
-      LineReader lines(open_text(file.string()), file.string());
-      while (const auto line = lines.next()) count += trim(*line).empty() ? 0 : 1;
+      JsonRows rows(open_text(file.string()), file.string(), kLongestPictureRow);
+      while (rows.next()) ++count;
     }
     total_ = count;
   }
@@ -239,7 +204,7 @@ class RowPictures final : public SourceOfFiles {
     if (!line) return std::nullopt;
     const fs::path& file = files_[next_file_ - 1];
     const std::string where =
-        fmt::format("{}{}{}", file.string(), form_ == PictureForm::kLines ? ":" : " row ", number_);
+        fmt::format("{}{}{}", file.string(), form_ == PictureForm::kLines ? ":" : " row ", rows_->number());
     Json row;
     try {
       row = parse_json(*line, where);
@@ -257,27 +222,21 @@ class RowPictures final : public SourceOfFiles {
   std::optional<int64_t> total() const override { return total_; }
 
  private:
-  // The next line that is not empty, of any file.
+  // The next row of any file.
   std::optional<std::string> next_line() {
     while (true) {
-      while (lines_) {
-        std::optional<std::string> line = lines_->next();
-        if (!line) {
-          lines_.reset();
-          break;
-        }
-        ++number_;
-        if (!trim(*line).empty()) return line;
+      if (rows_) {
+        if (std::optional<std::string> row = rows_->next()) return row;
       }
       if (next_file_ == files_.size()) return std::nullopt;
       const std::string path = files_[next_file_++].string();
-      number_ = 0;
-      lines_.emplace(form_ == PictureForm::kLines ? open_text(path) : open_rows(path, {}, RowBytes::kBase64), path);
+      rows_.emplace(form_ == PictureForm::kLines ? open_text(path) : open_rows(path, {}, RowBytes::kBase64), path,
+                    kLongestPictureRow);
     }
   }
 
-  std::optional<LineReader> lines_;
-  int64_t number_ = 0;
+  static constexpr int64_t kLongestPictureRow = int64_t{1} << 29;
+  std::optional<JsonRows> rows_;
   std::optional<int64_t> total_;
 };
 
@@ -381,8 +340,7 @@ std::unique_ptr<PictureSource> open_picture_source(const PictureSourceOptions& o
       errors.push_back(error);
     }
   }
-  if (errors.size() == 1) throw errors[0];
-  if (!errors.empty()) throw UserErrors(std::move(errors));
+  throw_if_any(errors);
   switch (all->form) {
     case PictureForm::kTextFiles:
     case PictureForm::kFileNames:

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "core/error.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "data/indexed_writer.h"
+#include "data/ordered_map.h"
 #include "data/prepare_encoder.h"
 #include "data/prepare_input.h"
 #include "data/prepare_state.h"
@@ -24,16 +26,6 @@ namespace megalith {
 namespace {
 
 constexpr size_t kMaxProblems = 100;  // of each kind are listed
-
-EncoderOptions encoder_options(const PrepareOptions& options) {
-  return {.json_keys = options.json_keys,
-          .append_eod = options.append_eod,
-          .add_special_tokens = options.add_special_tokens,
-          .split_sentences = options.split_sentences,
-          .keep_newlines = options.keep_newlines,
-          .spill_prefix = (prepare_folder_of(options.output_prefix) / "long").string(),
-          .max_line_memory = options.max_line_memory};
-}
 
 // Checks the options before anything is made on disk.
 void check_options(const PrepareOptions& options, const std::vector<PrepareInput>& inputs) {
@@ -62,72 +54,60 @@ std::vector<std::string> output_prefixes(const PrepareOptions& options) {
   return prefixes;
 }
 
+std::vector<ResumableOutputs::Output> outputs_of(const PrepareOptions& options, TokenType type) {
+  std::vector<ResumableOutputs::Output> outputs;
+  for (std::string& prefix : output_prefixes(options)) outputs.push_back({std::move(prefix), type});
+  return outputs;
+}
+
 class Preparation {
  public:
-  Preparation(const PrepareOptions& options, std::vector<PrepareInput> inputs, std::string job,
+  Preparation(const PrepareOptions& options, std::vector<PrepareInput> inputs, const std::string& job,
               const Tokenizer& tokenizer, Logger& log)
       : inputs_(std::move(inputs)),
         options_(options),
         log_(log),
         type_(token_type_for(tokenizer.vocab_size())),
-        encoder_(encoder_options(options), tokenizer, type_),
-        job_(std::move(job)),
-        folder_(options.output_prefix) {
-    for (std::string& prefix : output_prefixes(options)) outputs_.push_back({.prefix = std::move(prefix)});
-    take_up();
+        encoder_(options, (prepare_folder_of(options.output_prefix) / "long").string(), tokenizer, type_),
+        job_(job),
+        outputs_(options.output_prefix, outputs_of(options, type_), job) {
+    const bool goes_on = outputs_.take_up(
+        [&](const Json& json, const std::string& where) { state_ = prepare_state_of(json, where); }, log_);
+    if (!goes_on) {
+      state_ = {};
+      return;
+    }
+    state_.report.resumed_at = state_.report.documents;
+    log_.info("going on behind document {}, where the last run stopped", state_.report.documents);
   }
 
   PrepareReport run() {
     const auto num_workers = options_.workers.value_or(std::max(1u, std::thread::hardware_concurrency()));
-    int64_t total_bytes = 0;
-    bool is_size_known = true;
-    for (const PrepareInput& input : inputs_) {
-      total_bytes += input.bytes;
-      is_size_known = is_size_known && input.path != "-";
-    }
     ProgressSettings settings;
     settings.line_every_s = 1e9;  // without a terminal the lines come every log_interval documents
-    Progress progress(log_, "prepare", is_size_known ? std::max<int64_t>(total_bytes - state_.input_bytes, 1) : 0,
-                      "bytes", settings);
+    const int64_t total = total_bytes(inputs_);
+    Progress progress(log_, "prepare", total == 0 ? 0 : std::max<int64_t>(total - state_.input_bytes, 1), "bytes",
+                      settings);
     ChunkReader reader(inputs_, options_.json_keys, options_.max_line_memory / kLineMemory, state_.position);
-    {
-      EncoderPool pool(num_workers, encoder_);
-      const size_t max_pending = static_cast<size_t>(num_workers) * 4;
-      // A longer line is done with before the next one is read.
-      const size_t max_bytes = std::max<size_t>(static_cast<size_t>(num_workers) * (16 << 20), 64 << 20);
-      while (std::unique_ptr<InputChunk> chunk = reader.next()) {
-        while (pool.num_pending() >= max_pending) write(pool.take(), progress);
-        pool.give(std::move(chunk));
-        while (pool.pending_bytes() > max_bytes) write(pool.take(), progress);
-      }
-      while (pool.num_pending() > 0) write(pool.take(), progress);
+    OrderedMap<EncodedChunk> map(
+        num_workers, std::max<size_t>(static_cast<size_t>(num_workers) * (16 << 20), 64 << 20),
+        [&](EncodedChunk& chunk) { encode(chunk); }, [&](const EncodedChunk& chunk) { write(chunk, progress); });
+    while (std::unique_ptr<InputChunk> chunk = reader.next()) {
+      const size_t num_bytes = chunk->text.size();
+      map.give({.chunk = std::move(chunk)}, num_bytes);
     }
+    map.finish();
     progress.finish();
     finish();
     return std::move(state_.report);
   }
 
  private:
-  // Goes on from an unfinished run of the same job, when there is one.
-  void take_up() {
-    const size_t num_writers = outputs_.size();
-    if (auto found = folder_.load(job_, num_writers, log_)) {
-      try {
-        for (size_t i = 0; i < num_writers; ++i) {
-          writers_.emplace_back(outputs_[i].prefix, type_, folder_.part(i), found->writers[i]);
-        }
-        state_ = std::move(*found);
-        state_.report.resumed_at = state_.report.documents;
-        log_.info("going on behind document {}, where the last run stopped", state_.report.documents);
-        return;
-      } catch (const std::exception& error) {
-        log_.warn("{}: beginning anew", error.what());
-        writers_.clear();
-        folder_.clear();
-      }
-    }
-    for (size_t i = 0; i < num_writers; ++i) {
-      writers_.emplace_back(outputs_[i].prefix, type_, folder_.part(i), IndexedDatasetWriter::Position{});
+  void encode(EncodedChunk& chunk) const {
+    try {
+      encoder_.encode(chunk);
+    } catch (const SpillFailed& failure) {
+      throw UserError(failure.error);
     }
   }
 
@@ -151,9 +131,10 @@ class Preparation {
         log_.info("{} documents; {}", report.documents, progress.line());
       }
     }
-    for (size_t key = 0; key < writers_.size(); ++key) {
+    for (size_t key = 0; key < encoded.outputs.size(); ++key) {
       const EncodedChunk::Output& output = encoded.outputs[key];
-      writers_[key].add_documents(output.tokens.file(), output.tokens.behind_file(), output.lengths, output.sequences);
+      outputs_.writers()[key].add_documents(output.tokens.file(), output.tokens.behind_file(), output.lengths,
+                                            output.sequences);
     }
     progress.advance(encoded.chunk->input_bytes);
     state_.position = encoded.chunk->end;
@@ -162,18 +143,16 @@ class Preparation {
   }
 
   void store() {
-    state_.writers.clear();
-    for (IndexedDatasetWriter& writer : writers_) state_.writers.push_back(writer.checkpoint());
     PrepareState stored = state_;
     stored.report.elapsed_s += watch_.elapsed_s();
-    folder_.store(job_, stored);
+    outputs_.store(to_json(stored));
     since_stored_ = Stopwatch();
   }
 
   void finish() {
     PrepareReport& report = state_.report;
     if (report.documents == 0) {
-      folder_.remove();
+      outputs_.remove();
       const std::string reason = report.broken_lines.empty()
                                      ? "the input is empty"
                                      : fmt::format("line {} of {}: {}", report.broken_lines[0].line,
@@ -184,17 +163,18 @@ class Preparation {
     }
     // With its state on disk a run that is killed between the files below is taken up, whatever they are by then.
     store();
-    for (size_t i = 0; i < writers_.size(); ++i) {
-      outputs_[i].documents = writers_[i].num_documents();
-      outputs_[i].sequences = writers_[i].num_sequences();
-      outputs_[i].tokens = writers_[i].num_tokens();
-      outputs_[i].bytes = writers_[i].num_tokens() * token_bytes_of(type_);
-      forget_prepared(outputs_[i].prefix);
-      writers_[i].finish();
-      record_prepared(outputs_[i], job_);
+    for (const std::string& prefix : output_prefixes(options_)) {
+      IndexedDatasetWriter& writer = outputs_.writers()[report.outputs.size()];
+      report.outputs.push_back({.prefix = prefix,
+                                .documents = writer.num_documents(),
+                                .tokens = writer.num_tokens(),
+                                .sequences = writer.num_sequences(),
+                                .bytes = writer.num_tokens() * token_bytes_of(type_)});
+      forget_prepared(prefix);
+      writer.finish();
+      record_prepared(report.outputs.back(), job_);
     }
-    folder_.remove();
-    report.outputs = std::move(outputs_);
+    outputs_.remove();
     report.input_bytes = state_.input_bytes;
     report.elapsed_s += watch_.elapsed_s();
   }
@@ -205,10 +185,8 @@ class Preparation {
   Logger& log_;
   TokenType type_;
   ChunkEncoder encoder_;
-  std::string job_;
-  PrepareFolder folder_;
-  std::vector<PrepareReport::Output> outputs_;
-  std::vector<IndexedDatasetWriter> writers_;
+  const std::string job_;
+  ResumableOutputs outputs_;
   PrepareState state_;
   Stopwatch since_stored_;
 };
@@ -259,7 +237,7 @@ PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& token
   std::vector<PrepareInput> inputs = find_inputs(options.input, options.plain_text, &skipped);
   for (const std::string& line : skipped) log.note("{}", line);
   check_options(options, inputs);
-  std::string job = job_of(options, inputs, tokenizer);
+  const std::string job = job_of(options, inputs, tokenizer);
   if (!options.overwrite && !holds_unfinished(options.output_prefix, job)) {
     const bool is_repeatable =
         std::none_of(inputs.begin(), inputs.end(), [](const PrepareInput& input) { return input.path == "-"; });
@@ -271,7 +249,7 @@ PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& token
       return report;
     }
   }
-  return Preparation(options, std::move(inputs), std::move(job), tokenizer, log).run();
+  return Preparation(options, std::move(inputs), job, tokenizer, log).run();
 }
 
 std::string describe(const PrepareReport& report) {

@@ -16,8 +16,9 @@
 
 namespace megalith {
 
-ChunkEncoder::ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer, TokenType type)
-    : options_(std::move(options)), tokenizer_(tokenizer), type_(type) {
+ChunkEncoder::ChunkEncoder(const PrepareOptions& options, std::string spill_prefix, const Tokenizer& tokenizer,
+                           TokenType type)
+    : options_(options), spill_prefix_(std::move(spill_prefix)), tokenizer_(tokenizer), type_(type) {
   MEGALITH_CHECK(type_ == TokenType::kUint16 || type_ == TokenType::kInt32, "token type {}", static_cast<int>(type_));
   if (options_.append_eod) eod_ = require_eod(tokenizer);
 }
@@ -77,7 +78,7 @@ void ChunkEncoder::add_texts(const std::function<void(const OnText&)>& for_each_
     int64_t count = 0;
     tokenizer_.encode_in_runs(text, options_.add_special_tokens, [&](std::span<const int32_t> ids) {
       count += std::ssize(ids);
-      output.tokens.append(ids, type_, options_.spill_prefix);
+      output.tokens.append(ids, type_, spill_prefix_);
     });
     if (count == 0) return;
     if (count >= INT32_MAX) throw UserError("a text has more tokens than a sequence can hold (2^31 - 2)");
@@ -91,7 +92,7 @@ void ChunkEncoder::add_texts(const std::function<void(const OnText&)>& for_each_
   });
   // An empty document stays empty, as in Megatron.
   if (eod_ && output.lengths.size() > before) {
-    output.tokens.append({&*eod_, 1}, type_, options_.spill_prefix);
+    output.tokens.append({&*eod_, 1}, type_, spill_prefix_);
     ++output.lengths.back();
   }
   output.sequences.push_back(narrow<int32_t>(output.lengths.size() - before));
@@ -140,6 +141,12 @@ void ChunkEncoder::encode_line(std::string_view line, int64_t number, JsonTexts&
     if (is_valid_utf8(line)) {
       add_members(line, texts, result);
     } else {
+      // Both are in memory for a moment.
+      if (std::ssize(line) + static_cast<int64_t>(size_with_replacements(line)) > options_.max_line_memory) {
+        throw UserError(
+            fmt::format("the line of {} has so many invalid bytes that it would take more than {} of memory",
+                        format_bytes(std::ssize(line)), format_bytes(options_.max_line_memory)));
+      }
       const std::string repaired = replace_invalid_utf8(line);
       if (result.chunk->is_one_line) std::string().swap(result.chunk->text);
       add_members(repaired, texts, result);
@@ -156,63 +163,6 @@ void ChunkEncoder::encode_line(std::string_view line, int64_t number, JsonTexts&
     const std::string place = fmt::format("{}:1: ", result.chunk->input->name());
     if (reason.starts_with(place)) reason.erase(0, place.size());
     result.broken_lines.emplace_back(number, std::move(reason));
-  }
-}
-
-EncoderPool::EncoderPool(int64_t num_threads, const ChunkEncoder& encoder) : encoder_(encoder) {
-  for (int64_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run(); });
-}
-
-EncoderPool::~EncoderPool() {
-  {
-    std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-  }
-  work_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-}
-
-void EncoderPool::give(std::unique_ptr<InputChunk> chunk) {
-  auto job = std::make_unique<Job>();
-  job->num_bytes = chunk->text.size();
-  pending_bytes_ += job->num_bytes;
-  job->result.chunk = std::move(chunk);
-  {
-    std::lock_guard lock(mutex_);
-    waiting_.push_back(job.get());
-    in_order_.push_back(std::move(job));
-  }
-  work_.notify_one();
-}
-
-EncodedChunk EncoderPool::take() {
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return in_order_.front()->is_done; });
-  const std::unique_ptr<Job> job = std::move(in_order_.front());
-  in_order_.pop_front();
-  pending_bytes_ -= job->num_bytes;
-  if (job->error) std::rethrow_exception(job->error);
-  return std::move(job->result);
-}
-
-void EncoderPool::run() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    work_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
-    if (is_stopping_) return;
-    Job& job = *waiting_.front();
-    waiting_.pop_front();
-    lock.unlock();
-    try {
-      encoder_.encode(job.result);
-    } catch (const SpillFailed& failure) {
-      job.error = std::make_exception_ptr(failure.error);
-    } catch (...) {
-      job.error = std::current_exception();
-    }
-    lock.lock();
-    job.is_done = true;
-    done_.notify_one();
   }
 }
 

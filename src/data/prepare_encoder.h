@@ -1,36 +1,24 @@
-// The tokenising part of `prepare`: chunks of lines to ids, by several threads that keep the chunks' order.
+// The tokenising part of `prepare`: chunks of lines to ids.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "data/indexed_dataset.h"
 #include "data/json_texts.h"
+#include "data/prepare.h"
 #include "data/prepare_input.h"
 #include "data/spool_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {
-
-struct EncoderOptions {
-  std::vector<std::string> json_keys;
-  bool append_eod = false, add_special_tokens = false;
-  bool split_sentences = false, keep_newlines = false;
-  std::string spill_prefix;     // what the names of files begin with that hold the tokens of long texts
-  int64_t max_line_memory = 0;  // bytes that a line may take
-};
 
 // How much memory a line takes at most, in multiples of its length: as prepare reads it, and where only the general
 // parser of JSON does (its document has 24 bytes for "1,").
@@ -39,7 +27,7 @@ inline constexpr int64_t kLineMemory = 3, kGeneralLineMemory = 24;
 // Tokens in the bytes of the output: in memory while they are few, the first of many in a file without a name.
 class TokenBytes {
  public:
-  // Throws SpillFailed, which no one takes for a fault of the line.
+  // Throws SpillFailed, which is no fault of the line.
   void append(std::span<const int32_t> ids, TokenType type, const std::string& spill_prefix);
   void truncate(int64_t size);
   int64_t size() const { return std::ssize(bytes_) + (file_ ? file_->size() : 0); }
@@ -74,9 +62,10 @@ struct EncodedChunk {
 // from several threads.
 class ChunkEncoder {
  public:
-  // type  of the outputs: kUint16 or kInt32
-  // UserError when append_eod is set and the tokenizer has no such token.
-  ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer, TokenType type);
+  // type          of the outputs: kUint16 or kInt32
+  // spill_prefix  what the names of files begin with that hold the tokens of long texts
+  // The options outlive the encoder. UserError when append_eod is set and the tokenizer has no such token.
+  ChunkEncoder(const PrepareOptions& options, std::string spill_prefix, const Tokenizer& tokenizer, TokenType type);
   void encode(EncodedChunk& result) const;
 
  private:
@@ -86,43 +75,11 @@ class ChunkEncoder {
   void add_members(std::string_view line, JsonTexts& texts, EncodedChunk& result) const;
   void add_general_members(std::string_view line, EncodedChunk& result) const;
 
-  EncoderOptions options_;
+  const PrepareOptions& options_;
+  std::string spill_prefix_;
   const Tokenizer& tokenizer_;
   TokenType type_;
   std::optional<int32_t> eod_;
-};
-
-// Threads that encode chunks; the caller takes them back in the order in which it gave them.
-class EncoderPool {
- public:
-  EncoderPool(int64_t num_threads, const ChunkEncoder& encoder);
-  ~EncoderPool();
-  EncoderPool(const EncoderPool&) = delete;
-  EncoderPool& operator=(const EncoderPool&) = delete;
-
-  void give(std::unique_ptr<InputChunk> chunk);
-  size_t num_pending() const { return in_order_.size(); }  // changed only by the caller's thread
-  size_t pending_bytes() const { return pending_bytes_; }  // of texts
-  // Waits for the oldest chunk; rethrows what its encoding threw.
-  EncodedChunk take();
-
- private:
-  struct Job {
-    EncodedChunk result;
-    size_t num_bytes = 0;  // of its text, when it was given
-    std::exception_ptr error;
-    bool is_done = false;
-  };
-  void run();
-
-  const ChunkEncoder& encoder_;
-  std::mutex mutex_;
-  std::condition_variable work_, done_;
-  std::deque<Job*> waiting_;
-  std::deque<std::unique_ptr<Job>> in_order_;
-  size_t pending_bytes_ = 0;
-  std::vector<std::thread> threads_;
-  bool is_stopping_ = false;
 };
 
 }  // namespace megalith

@@ -122,6 +122,15 @@ std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, 
   return inputs;
 }
 
+int64_t total_bytes(const std::vector<PrepareInput>& inputs) {
+  int64_t total = 0;
+  for (const PrepareInput& input : inputs) {
+    if (input.path == "-") return 0;
+    total += input.bytes;
+  }
+  return total;
+}
+
 ChunkReader::ChunkReader(const std::vector<PrepareInput>& inputs, std::vector<std::string> columns,
                          int64_t max_line_bytes, const InputPosition& position)
     : inputs_(inputs), columns_(std::move(columns)), max_line_bytes_(max_line_bytes), position_(position) {

@@ -27,6 +27,9 @@ struct PrepareInput {
 std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain,
                                       std::vector<std::string>* skipped = nullptr);
 
+// The inputs' sum; 0 when one is standard input.
+int64_t total_bytes(const std::vector<PrepareInput>& inputs);
+
 // Where reading is: bytes are those of the text, after decompression.
 struct InputPosition {
   size_t input = 0;  // which of the inputs

@@ -57,7 +57,9 @@ std::vector<InputProblem> problems_from_json(const Json& d, const char* key, con
   return problems;
 }
 
-OrderedJson state_to_json(const PrepareState& state) {
+}  // namespace
+
+OrderedJson to_json(const PrepareState& state) {
   OrderedJson d;
   d["input"] = state.position.input;
   d["offset"] = state.position.offset;
@@ -74,12 +76,10 @@ OrderedJson state_to_json(const PrepareState& state) {
   d["empty_documents"] = problems_to_json(r.empty_documents);
   d["broken_lines"] = problems_to_json(r.broken_lines);
   d["elapsed_s"] = r.elapsed_s;
-  for (const IndexedDatasetWriter::Position& w : state.writers)
-    d["writers"].push_back({w.num_sequences, w.num_documents, w.num_tokens});
   return d;
 }
 
-PrepareState state_from_json(const Json& d, const std::string& where) {
+PrepareState prepare_state_of(const Json& d, const std::string& where) {
   const auto count = [&](const char* key) { return json_get_whole(d, key, 0, kMostCounted, where); };
   PrepareState state;
   state.position = {.input = static_cast<size_t>(count("input")),
@@ -97,15 +97,8 @@ PrepareState state_from_json(const Json& d, const std::string& where) {
   r.empty_documents = problems_from_json(d, "empty_documents", where);
   r.broken_lines = problems_from_json(d, "broken_lines", where);
   r.elapsed_s = json_get<double>(d, "elapsed_s", where);
-  for (const Json& row : get_rows(d, "writers", 3, where)) {
-    const std::string what = where + ": writers";
-    state.writers.push_back(
-        {json_as<int64_t>(row[0], what), json_as<int64_t>(row[1], what), json_as<int64_t>(row[2], what)});
-  }
   return state;
 }
-
-}  // namespace
 
 fs::path prepare_folder_of(const std::string& output_prefix) { return output_prefix + ".prepare"; }
 
@@ -118,7 +111,24 @@ bool is_same_job(Json made, Json asked) {
   return made == asked;
 }
 
-PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(prepare_folder_of(output_prefix)) {
+std::optional<Json> load_work_state(const fs::path& file, const std::string& job, Logger& log) {
+  if (!fs::exists(file)) return std::nullopt;
+  try {
+    const Json stored = load_json(file);
+    if (is_of_job(stored, job, file.string())) return get_member(stored, "state", file.string());
+    log.note("{} holds an unfinished run with other inputs or options: beginning anew", file.parent_path().string());
+  } catch (const std::exception& error) {
+    log.warn("the unfinished run cannot be taken up ({}): beginning anew", error.what());
+  }
+  return std::nullopt;
+}
+
+void store_work_state(const fs::path& file, const std::string& job, const OrderedJson& state) {
+  write_file_atomic(file, dump_json_pretty(OrderedJson{{"job", OrderedJson::parse(job)}, {"state", state}}));
+}
+
+ResumableOutputs::ResumableOutputs(const std::string& output_prefix, std::vector<Output> outputs, std::string job)
+    : folder_(prepare_folder_of(output_prefix)), outputs_(std::move(outputs)), job_(std::move(job)) {
   make_directories(folder_);
   for (const fs::directory_entry& entry : list_folder(folder_)) {
     const std::string name = entry.path().filename().string();
@@ -137,56 +147,64 @@ PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(prepare
   }
 }
 
-PrepareFolder::~PrepareFolder() {
+ResumableOutputs::~ResumableOutputs() {
+  writers_.clear();
   if (!has_state_) try_remove_tree(folder_);
   if (lock_ >= 0) close_descriptor(lock_);
 }
 
-std::optional<PrepareState> PrepareFolder::load(const std::string& job, size_t num_writers, Logger& log) {
-  const fs::path path = folder_ / kStateFile;
-  if (!fs::exists(path)) {
-    clear();
-    return std::nullopt;
-  }
-  try {
-    const Json stored = load_json(path);
-    if (!is_of_job(stored, job, path.string())) {
-      log.note("{} holds an unfinished run with other inputs or options: beginning anew", folder_.string());
-      clear();
-      return std::nullopt;
+bool ResumableOutputs::take_up(const std::function<void(const Json&, const std::string&)>& read, Logger& log) {
+  const fs::path file = folder_ / kStateFile;
+  if (const std::optional<Json> state = load_work_state(file, job_, log)) {
+    try {
+      const std::string where = file.string() + ": state", what = where + ": writers";
+      read(*state, where);
+      std::vector<IndexedDatasetWriter::Position> positions;
+      for (const Json& row : get_rows(*state, "writers", 3, where)) {
+        positions.push_back(
+            {json_as<int64_t>(row[0], what), json_as<int64_t>(row[1], what), json_as<int64_t>(row[2], what)});
+      }
+      if (positions.size() != outputs_.size()) throw UserError(fmt::format("{} is about other outputs", file.string()));
+      begin(positions);
+      has_state_ = true;
+      return true;
+    } catch (const std::exception& error) {
+      log.warn("the unfinished run cannot be taken up ({}): beginning anew", error.what());
     }
-    PrepareState state = state_from_json(get_member(stored, "state", path.string()), path.string() + ": state");
-    if (state.writers.size() != num_writers) throw UserError(fmt::format("{} is about other outputs", path.string()));
-    has_state_ = true;
-    return state;
-  } catch (const std::exception& error) {
-    log.warn("the unfinished run cannot be taken up ({}): beginning anew", error.what());
-    clear();
-    return std::nullopt;
+  }
+  clear();
+  begin(std::vector<IndexedDatasetWriter::Position>(outputs_.size()));
+  return false;
+}
+
+void ResumableOutputs::begin(const std::vector<IndexedDatasetWriter::Position>& positions) {
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const std::string part = (folder_ / fmt::format("part{}", i)).string();
+    writers_.emplace_back(outputs_[i].prefix, outputs_[i].type, part, positions[i]);
   }
 }
 
-void PrepareFolder::store(const std::string& job, const PrepareState& state) {
-  OrderedJson d;
-  d["job"] = OrderedJson::parse(job);
-  d["state"] = state_to_json(state);
-  write_file_atomic(folder_ / kStateFile, dump_json_pretty(d));
+void ResumableOutputs::store(OrderedJson state) {
+  for (IndexedDatasetWriter& writer : writers_) {
+    const IndexedDatasetWriter::Position p = writer.checkpoint();
+    state["writers"].push_back({p.num_sequences, p.num_documents, p.num_tokens});
+  }
+  store_work_state(folder_ / kStateFile, job_, state);
   has_state_ = true;
 }
 
-void PrepareFolder::clear() {
+void ResumableOutputs::clear() {
+  writers_.clear();
   has_state_ = false;
   // The state first: without it the parts mean nothing.
   remove_tree(folder_ / kStateFile);
   for (const fs::directory_entry& entry : list_folder(folder_)) remove_tree(entry.path());
 }
 
-void PrepareFolder::remove() {
+void ResumableOutputs::remove() {
   clear();
   remove_tree(folder_);
 }
-
-std::string PrepareFolder::part(size_t writer) const { return (folder_ / fmt::format("part{}", writer)).string(); }
 
 bool holds_unfinished(const std::string& output_prefix, const std::string& job) {
   const fs::path path = prepare_folder_of(output_prefix) / kStateFile;
@@ -198,12 +216,18 @@ bool holds_unfinished(const std::string& output_prefix, const std::string& job) 
   }
 }
 
+OrderedJson inputs_to_json(const std::vector<PrepareInput>& inputs) {
+  OrderedJson list;
+  for (const PrepareInput& input : inputs) {
+    list.push_back({input.path, input.bytes, input.modified_ns, input.is_plain_text});
+  }
+  return list;
+}
+
 std::string job_of(const PrepareOptions& options, const std::vector<PrepareInput>& inputs, const Tokenizer& tokenizer) {
   OrderedJson d;
   d["version"] = kJobVersion;
-  for (const PrepareInput& input : inputs) {
-    d["inputs"].push_back({input.path, input.bytes, input.modified_ns, input.is_plain_text});
-  }
+  d["inputs"] = inputs_to_json(inputs);
   d["json_keys"] = options.json_keys;
   d["append_eod"] = options.append_eod;
   d["add_special_tokens"] = options.add_special_tokens;

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/output_file.h"
 #include "data/prepare_state.h"
 
 namespace megalith {
@@ -42,6 +43,16 @@ std::optional<Json> load_record(const std::string& prefix) {
   }
 }
 
+// Whether the record is about the .bin that is there.
+bool is_recorded_bin(const std::string& prefix) {
+  try {
+    const std::string path = record_of(prefix).string();
+    return fs::exists(path) && json_get<int64_t>(load_json(path), "bin_bytes", path) == file_bytes(prefix + ".bin");
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 // "made from other inputs (a.jsonl and 2 more)".
 std::string how_made(const Json& made, const Json& asked, bool is_repeatable) {
   const Json* theirs = find_member(made, "inputs", "job");
@@ -56,6 +67,28 @@ std::string how_made(const Json& made, const Json& asked, bool is_repeatable) {
   return fmt::format("made from other inputs, or from these before they changed ({}{})", *name, more);
 }
 
+// The tokenizer that a record names.
+struct MadeBy {
+  std::string name, digest;  // no digest: a record of an earlier version
+  int64_t num_ids = 0;
+  std::string describe() const { return fmt::format("{} of {} ids", name, num_ids); }
+};
+
+std::optional<MadeBy> made_by(const std::string& prefix) {
+  const std::optional<Json> record = load_record(prefix);
+  if (!record) return std::nullopt;
+  const Json& made = get_member(*record, "job", record_of(prefix).string());
+  const auto text = [&](const char* key, const char* otherwise) {
+    const Json* member = find_member(made, key, "job");
+    const std::string* value = member == nullptr ? nullptr : try_text(*member);
+    return value == nullptr ? std::string(otherwise) : *value;
+  };
+  const Json* size = find_member(made, "vocab_size", "job");
+  const int64_t num_ids = size == nullptr ? -1 : try_whole_number(*size).value_or(-1);
+  if (num_ids < 0) return std::nullopt;
+  return MadeBy{text("tokenizer", "one"), text("tokenizer_digest", ""), num_ids};
+}
+
 }  // namespace
 
 std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vector<std::string>& prefixes,
@@ -64,8 +97,12 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
   std::vector<PrepareReport::Output> found;
   std::vector<UserError> errors;
   for (const std::string& prefix : prefixes) {
-    // .idx comes last: without it a .bin is what a killed run left.
-    if (!fs::exists(prefix + ".idx")) continue;
+    if (!fs::exists(prefix + ".idx")) {
+      // .idx comes last: without it a .bin may be what a killed run left, and then the record fits it.
+      auto taken = is_recorded_bin(prefix) ? std::nullopt : check_replaceable("output", prefix + ".bin", {}, false);
+      if (taken) errors.push_back(std::move(*taken));
+      continue;
+    }
     const std::optional<Json> record = load_record(prefix);
     const std::string where = record_of(prefix).string();
     const Json* made = record ? &get_member(*record, "job", where) : nullptr;
@@ -82,7 +119,6 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
                      .sequences = count("sequences"),
                      .bytes = count("bin_bytes")});
   }
-  if (errors.size() == 1) throw errors.front();
   throw_if_any(errors);
   if (found.size() < prefixes.size()) return std::nullopt;
   return found;
@@ -90,25 +126,41 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
 
 std::optional<UserError> find_other_tokenizer(const std::string& prefix, const Tokenizer& tokenizer,
                                               std::map<int64_t, std::string>& digests) {
-  const std::optional<Json> record = load_record(prefix);
-  if (!record) return std::nullopt;
-  const Json& made = get_member(*record, "job", record_of(prefix).string());
-  const Json *size = find_member(made, "vocab_size", "job"), *name = find_member(made, "tokenizer", "job");
-  const Json* made_digest = find_member(made, "tokenizer_digest", "job");
-  const int64_t num_ids = size == nullptr ? -1 : try_whole_number(*size).value_or(-1);
-  const std::string *theirs = made_digest == nullptr ? nullptr : try_text(*made_digest),
-                    *where = name == nullptr ? nullptr : try_text(*name);
-  if (theirs == nullptr || num_ids < 0) {  // a record of an earlier version knows no more than the size
-    if (num_ids < 0 || num_ids == tokenizer.vocab_size()) return std::nullopt;
-  } else if (num_ids <= tokenizer.vocab_size()) {
-    std::string& digest = digests[num_ids];
-    if (digest.empty()) digest = tokenizer_digest(tokenizer, num_ids);  // a tenth of a second for a large vocabulary
-    if (*theirs == digest) return std::nullopt;
+  const std::optional<MadeBy> made = made_by(prefix);
+  if (!made) return std::nullopt;
+  if (made->digest.empty()) {  // a record of an earlier version knows no more than the size
+    if (made->num_ids == tokenizer.vocab_size()) return std::nullopt;
+  } else if (made->num_ids <= tokenizer.vocab_size()) {
+    std::string& digest = digests[made->num_ids];
+    // A tenth of a second for a large vocabulary.
+    if (digest.empty()) digest = tokenizer_digest(tokenizer, made->num_ids);
+    if (made->digest == digest) return std::nullopt;
   }
   return UserError(
-      fmt::format("{} was prepared with another tokenizer ({} of {} ids) than this run has ({} of {} ids)", prefix,
-                  where == nullptr ? "one" : *where, num_ids, tokenizer.name(), tokenizer.vocab_size()),
+      fmt::format("{} was prepared with another tokenizer ({}) than this run has ({} of {} ids)", prefix,
+                  made->describe(), tokenizer.name(), tokenizer.vocab_size()),
       "name that tokenizer, or prepare the texts again; --allow_other_tokenizer takes the ids as they are");
+}
+
+std::optional<UserError> find_mixed_tokenizers(const std::vector<std::string>& prefixes) {
+  std::optional<MadeBy> first;
+  std::string first_prefix;
+  for (const std::string& path : prefixes) {
+    const std::string prefix = data_prefix(path);
+    std::optional<MadeBy> made = made_by(prefix);
+    if (!made) continue;
+    if (!first) {
+      first = std::move(made);
+      first_prefix = prefix;
+      continue;
+    }
+    const bool has_digests = !made->digest.empty() && !first->digest.empty();
+    if (made->num_ids == first->num_ids && (!has_digests || made->digest == first->digest)) continue;
+    return UserError(fmt::format("{} and {} were prepared with different tokenizers ({}, and {})", first_prefix, prefix,
+                                 first->describe(), made->describe()),
+                     "prepare the texts again with one tokenizer; --allow_other_tokenizer takes the ids as they are");
+  }
+  return std::nullopt;
 }
 
 void forget_prepared(const std::string& prefix) { remove_tree(record_of(prefix)); }

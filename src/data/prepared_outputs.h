@@ -26,6 +26,9 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
 std::optional<UserError> find_other_tokenizer(const std::string& prefix, const Tokenizer& tokenizer,
                                               std::map<int64_t, std::string>& digests);
 
+// An error when the records beside these data sets name different tokenizers; those without a record are passed over.
+std::optional<UserError> find_mixed_tokenizers(const std::vector<std::string>& prefixes);
+
 // Before an output is replaced, and once it is there.
 void forget_prepared(const std::string& prefix);
 void record_prepared(const PrepareReport::Output& output, const std::string& job);

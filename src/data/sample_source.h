@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
+
+#include "data/split.h"
 
 namespace megalith {
 
@@ -13,6 +16,17 @@ namespace megalith {
 struct DataSize {
   int64_t documents = 0, tokens = 0;
   std::optional<double> samples = std::nullopt;  // that one pass gives; nothing where they differ in what they take
+};
+
+// The samples of one split of one source that are asked for.
+struct SampleRequest {
+  Split split = Split::kTrain;
+  std::string split_text;              // as the user wrote it; empty: the source is used whole
+  std::optional<int64_t> num_samples;  // nothing: one epoch
+  uint32_t seed = 1234;
+  int64_t sequence_length = 0;
+  bool is_mock = false;
+  std::optional<std::filesystem::path> cache_folder;
 };
 
 class SampleSource {

@@ -8,14 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/permutation.h"
+#include "core/philox.h"
 #include "data/index_cache.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr const char* kDefaultSftSplit = "969, 30, 1";
 
 // Texts fill sequences to the last token.
 bool goes_on_in_next(const SftSet& set, const DataOptions& options) {
@@ -105,8 +103,15 @@ std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPi
   return pieces;
 }
 
-void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, bool restarts_positions,
-                  int64_t* tokens, int64_t* labels, float* weights, int64_t* positions, int32_t* documents) {
+void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, const Batch& batch, int64_t row) {
+  const auto row_of = [&](std::string_view name) { return batch.at(name)[row]; };
+  const int64_t s = batch.length(field::kTokens);
+  auto* tokens = row_of(field::kTokens).mutable_data_ptr<int64_t>();
+  auto* labels = row_of(field::kLabels).mutable_data_ptr<int64_t>();
+  auto* weights = row_of(field::kLossWeights).mutable_data_ptr<float>();
+  auto* positions = row_of(field::kPositionIds).mutable_data_ptr<int64_t>();
+  const bool is_apart = batch.has(field::kDocumentIds);
+  auto* documents = is_apart ? row_of(field::kDocumentIds).mutable_data_ptr<int32_t>() : nullptr;
   int64_t at = 0;
   int32_t document = 0;
   std::vector<int64_t> ids;
@@ -121,7 +126,7 @@ void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, 
       tokens[at] = ids[static_cast<size_t>(i)];
       labels[at] = has_next ? ids[static_cast<size_t>(i + 1)] : 0;
       weights[at] = has_next && counts[static_cast<size_t>(i + 1)] != 0 ? 1.0f : 0.0f;
-      positions[at] = restarts_positions ? i : at;
+      positions[at] = is_apart ? i : at;
       if (documents != nullptr) documents[at] = document;
     }
     ++document;
@@ -130,53 +135,39 @@ void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, 
   for (int64_t i = 0; at < s; ++i, ++at) {
     tokens[at] = labels[at] = 0;
     weights[at] = 0;
-    positions[at] = restarts_positions ? i : at;
+    positions[at] = is_apart ? i : at;
     if (documents != nullptr) documents[at] = document;
   }
 }
 
-SftBatchSource::SftBatchSource(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options,
-                               const DataSetup& setup, bool shuffles)
+SftRows::SftRows(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options, const DataSetup& setup)
     : set_(std::move(set)),
       packs_(std::move(packs)),
       keeps_apart_(set_->has_pairs() || (options.enable_packed_sequences && options.use_packed_attention)),
-      shuffles_(shuffles),
       sequence_length_(setup.sequence_length),
-      vocab_size_(setup.vocab_size),
-      order_key_(make_philox_key(setup.seed, "sft order")) {}
+      vocab_size_(setup.vocab_size) {}
 
-std::vector<SftPiece> SftBatchSource::sequences_at(int64_t place) const {
-  const int64_t n = packs_.num_packs(), pass = place / n, at = place % n;
-  const std::vector<SftPiece> pack =
-      packs_.pack(shuffles_ ? permuted(order_key_, static_cast<uint64_t>(pass), at, n) : at);
+std::vector<SftPiece> SftRows::sequences(int64_t row) const {
+  const std::vector<SftPiece> pack = packs_.pack(row);
   int64_t tokens = 0;
   for (const SftPiece& piece : pack) {
     const bool is_there = piece.sample >= 0 && piece.sample < set_->num_samples() && piece.offset >= 0 &&
                           piece.length > 0 && piece.length <= sequence_length_ - tokens &&
                           piece.offset <= set_->length(piece.sample) - piece.length;
-    if (!is_there) throw damaged_packs_error(at);
+    if (!is_there) throw damaged_packs_error(row);
     tokens += piece.length;
   }
   return sequences_of_pack(*set_, pack);
 }
 
-Batch SftBatchSource::read(const DataPosition& position) {
-  const int64_t s = sequence_length_, b = position.micro_batch_size;
+Batch SftRows::read(std::span<const int64_t> numbers) const {
+  const int64_t s = sequence_length_, b = std::ssize(numbers);
   Batch batch = make_batch(b, {.sequence_length = s, .reset_attention_mask = keeps_apart_});
-  const auto row_of = [&]<typename T>(std::string_view name, int64_t row, T* /*type*/) {
-    return batch.at(name).mutable_data_ptr<T>() + row * s;
-  };
   std::vector<std::vector<SftPiece>> rows;
-  int64_t* order = batch.at(field::kSampleIndex).mutable_data_ptr<int64_t>();
   for (int64_t row = 0; row < b; ++row) {
-    order[row] = position.consumed_samples + position.dp_rank * b + row;
-    rows.push_back(sequences_at(order[row]));
-    int64_t* tokens = row_of(field::kTokens, row, static_cast<int64_t*>(nullptr));
-    fill_sft_row(*set_, rows.back(), s, keeps_apart_, tokens,
-                 row_of(field::kLabels, row, static_cast<int64_t*>(nullptr)),
-                 row_of(field::kLossWeights, row, static_cast<float*>(nullptr)),
-                 row_of(field::kPositionIds, row, static_cast<int64_t*>(nullptr)),
-                 keeps_apart_ ? row_of(field::kDocumentIds, row, static_cast<int32_t*>(nullptr)) : nullptr);
+    rows.push_back(sequences(numbers[static_cast<size_t>(row)]));
+    fill_sft_row(*set_, rows.back(), batch, row);
+    const int64_t* tokens = batch.at(field::kTokens).const_data_ptr<int64_t>() + row * s;
     for (int64_t i = 0; i < s; ++i) {
       if (tokens[i] >= 0 && tokens[i] < vocab_size_) continue;
       throw UserError(
@@ -188,7 +179,7 @@ Batch SftBatchSource::read(const DataPosition& position) {
   return batch;
 }
 
-void SftBatchSource::add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& rows) const {
+void SftRows::add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& rows) const {
   const int64_t s = sequence_length_, b = std::ssize(rows);
   const at::Tensor pairs = at::empty({b}, at::kLong);
   for (int64_t row = 0; row < b; ++row) {
@@ -209,10 +200,10 @@ void SftBatchSource::add_pairs(Batch& batch, const std::vector<std::vector<SftPi
   batch.set(BatchField::of_tokens(field::kReferenceLogProbs, log_probs));
 }
 
-std::unique_ptr<SftBatchSource> make_whole_sft_source(std::shared_ptr<const SftSet> set, const DataOptions& options,
-                                                      const DataSetup& setup) {
+std::shared_ptr<SftRows> make_whole_sft_rows(std::shared_ptr<const SftSet> set, const DataOptions& options,
+                                             const DataSetup& setup) {
   SftPacks packs = pack_range(*set, {0, set->num_samples()}, options, setup.sequence_length);
-  return std::make_unique<SftBatchSource>(std::move(set), std::move(packs), options.sft, setup, /*shuffles=*/false);
+  return std::make_shared<SftRows>(std::move(set), std::move(packs), options.sft, setup);
 }
 
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
@@ -220,39 +211,39 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
   const auto train = open_set(sft.sft_data_path, sft);
   std::shared_ptr<const SftSet> valid;
   if (!sft.sft_valid_data_path.empty()) valid = open_set(sft.sft_valid_data_path, sft);
-  const std::string split = options.split.value_or(kDefaultSftSplit);
+  const std::string split = options.split.value_or(kDefaultSplit);
   if (!valid && !options.split) {
     log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
   }
   const auto ranges = split_ranges(parse_split(split), train->num_samples());
-  DataSets sets;
-  for (const Split part : kSplits) {
-    const auto i = static_cast<size_t>(part);
-    if (setup.num_samples[i] == 0) continue;
+  return make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) -> std::unique_ptr<BatchSource> {
+    if (valid && part == Split::kTest) return nullptr;
+    const bool is_training = part == Split::kTrain;
     const auto& set = valid && part == Split::kValid ? valid : train;
-    if (valid && part == Split::kTest) continue;
-    const ElementRange range = valid ? ElementRange{0, set->num_samples()} : ranges[i].value_or(ElementRange{});
-    if (range.size() == 0 && part == Split::kTrain) throw empty_training_error(*set);
+    const ElementRange range =
+        valid ? ElementRange{0, set->num_samples()} : ranges[static_cast<size_t>(part)].value_or(ElementRange{});
+    if (range.size() == 0 && is_training) throw empty_training_error(*set);
     if (range.size() == 0) {
       log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
-      continue;
+      return nullptr;
     }
     SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
-    auto source = std::make_unique<SftBatchSource>(set, std::move(packs), sft, setup, part == Split::kTrain);
-    if (part == Split::kTrain) {
-      log.info("{} sequences a pass of {} samples ({} tokens)", source->num_samples(), source->data_size()->documents,
-               source->data_size()->tokens);
+    const auto rows = std::make_shared<SftRows>(set, std::move(packs), sft, setup);
+    if (is_training) {
+      log.info("{} sequences a pass of {} samples ({} tokens)", rows->num_rows(), rows->size()->documents,
+               rows->size()->tokens);
     }
-    (part == Split::kTrain ? sets.train : part == Split::kValid ? sets.valid : sets.test) = std::move(source);
-  }
-  return sets;
+    return std::make_unique<BatchSource>(
+        rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
+                    make_philox_key(setup.seed, "sft order")));
+  });
 }
 
 int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length) {
   const auto set = open_set(options.sft.sft_data_path, options.sft);
   ElementRange range{0, set->num_samples()};
   if (options.sft.sft_valid_data_path.empty()) {
-    const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSftSplit)), set->num_samples());
+    const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSplit)), set->num_samples());
     range = ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{});
   }
   if (range.size() == 0) throw empty_training_error(*set);

@@ -1,4 +1,5 @@
-// Batches of instruction data: packed or padded sequences, pass after pass, each pass in a new order.
+// Batches of instruction data. Training goes through the packs pass after pass, each pass in an order of its own that
+// follows from the seed; validation keeps the order of the rows.
 #pragma once
 
 #include <memory>
@@ -15,32 +16,28 @@ namespace megalith {
 // gives two, and of those that are too long together both are cut.
 std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPiece> pack);
 
-// A sequence as the model takes it, s tokens each. Pieces are of sequences. A piece's last token predicts what follows
-// it in its sequence, with that token's weight, and nothing where that ends.
-//   documents  number of the piece within the row; padding has one of its own. Null: they are not wanted
-void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, bool restarts_positions,
-                  int64_t* tokens, int64_t* labels, float* weights, int64_t* positions, int32_t* documents);
+// Fills a row of a batch (make_batch()). Pieces are of sequences. A piece's last token predicts what follows it in its
+// sequence, with that token's weight, and nothing where that ends. With document_ids each piece is a document, and so
+// is padding, and positions begin anew in each.
+void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, const Batch& batch, int64_t row);
 
-// Sequence g of the run is sequence g % n of pass g / n, whose order follows from the seed and the number of the pass
-// only (core/permutation.h): it knows of no layout, and resuming replays nothing. Validation keeps the order of the
-// rows.
-class SftBatchSource final : public BatchSource {
+// The packs of a set: packed or padded sequences.
+class SftRows final : public RowReader {
  public:
-  SftBatchSource(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options, const DataSetup& setup,
-                 bool shuffles);
+  SftRows(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options, const DataSetup& setup);
 
-  Batch read(const DataPosition& position) override;
-  int64_t num_samples() const override { return packs_.num_packs(); }
+  int64_t num_rows() const override { return packs_.num_packs(); }
   std::string name() const override { return set_->prefix(); }
-  std::optional<DataSize> data_size() const override {
+  std::optional<DataSize> size() const override {
     return DataSize{packs_.num_samples(), packs_.num_tokens(), static_cast<double>(packs_.num_packs())};
   }
+  Batch read(std::span<const int64_t> rows) const override;
 
   // What rows of pairs get in reference_log_probs; without it they have none.
   void set_reference(std::shared_ptr<const SftReference> reference) { reference_ = std::move(reference); }
   const std::shared_ptr<const SftSet>& set() const { return set_; }
-  // The sequences of the row at this place in the order of the run.
-  std::vector<SftPiece> sequences_at(int64_t place) const;
+  // The sequences of a row.
+  std::vector<SftPiece> sequences(int64_t row) const;
 
  private:
   void add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& rows) const;
@@ -48,14 +45,13 @@ class SftBatchSource final : public BatchSource {
   std::shared_ptr<const SftSet> set_;
   std::shared_ptr<const SftReference> reference_;
   SftPacks packs_;
-  bool keeps_apart_, shuffles_;
+  bool keeps_apart_;
   int64_t sequence_length_, vocab_size_;
-  uint64_t order_key_;
 };
 
-// All samples of a set in the order of the rows, as these options pack them.
-std::unique_ptr<SftBatchSource> make_whole_sft_source(std::shared_ptr<const SftSet> set, const DataOptions& options,
-                                                      const DataSetup& setup);
+// All samples of a set, as these options pack them.
+std::shared_ptr<SftRows> make_whole_sft_rows(std::shared_ptr<const SftSet> set, const DataOptions& options,
+                                             const DataSetup& setup);
 
 // The sets of prepared instruction data (train/instruction_data.h) that the options name by their prefixes. Their packs
 // are kept as the indices of texts are (index_cache.h), in data_cache_path or in {prefix}/cache. UserError for samples

@@ -11,7 +11,6 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "data/arrow_source.h"
-#include "data/text_source.h"
 #include "hub/text_files.h"
 #include "tokenizer/chat_template.h"
 
@@ -19,7 +18,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kLongestRow = size_t{1} << 28;
+constexpr int64_t kLongestRow = int64_t{1} << 28;
 
 std::vector<PrepareInput> inputs_of(const std::vector<std::string>& paths, const std::optional<std::string>& split,
                                     std::vector<std::string>& skipped) {
@@ -227,130 +226,21 @@ OrderedJson sft_pair_of(const OrderedJson& row, const std::string& where) {
   return {{"chosen", std::move(chosen)}, {"rejected", std::move(rejected)}, {"num_common", num_common}};
 }
 
-// One file, row by row.
-class SftReader::File {
- public:
-  File(const PrepareInput& input, const std::optional<std::string>& column)
-      : name_(input.name()),
-        source_(input.is_rows ? open_rows(input.path, column ? std::vector{*column} : std::vector<std::string>{})
-                              : open_text(input.path)) {}
-
-  std::optional<SftLine> next() {
-    if (!is_begun_) begin();
-    if (is_list_) return next_item();
-    while (!is_done_ || !pending_.empty()) {
-      const size_t end = pending_.find('\n', searched_);
-      if (end == std::string::npos && !is_done_) {
-        searched_ = pending_.size();
-        fill();
-        continue;
-      }
-      std::string line = pending_.substr(0, end);
-      pending_.erase(0, end == std::string::npos ? pending_.size() : end + 1);
-      searched_ = 0;
-      ++number_;
-      if (!trim(line).empty()) return SftLine{name_, number_, std::move(line)};
-    }
-    return std::nullopt;
-  }
-
- private:
-  // Whether the file is a list: its first character that is no blank is a bracket.
-  void begin() {
-    is_begun_ = true;
-    is_list_ = find_mark() == '[';
-    if (is_list_) pending_.erase(0, searched_ + 1);
-    searched_ = 0;
-  }
-
-  // The first character at or behind searched_ that is no blank, which is then there; 0 at the end.
-  char find_mark() {
-    for (;; ++searched_) {
-      if (searched_ == pending_.size() && !fill()) return 0;
-      if (!trim(std::string_view(pending_).substr(searched_, 1)).empty()) return pending_[searched_];
-    }
-  }
-
-  bool fill() {
-    std::array<char, 1 << 16> block{};
-    const size_t count = source_->read(block);
-    is_done_ = count == 0;
-    pending_.append(block.data(), count);
-    if (pending_.size() > kLongestRow && (is_list_ || pending_.find('\n', searched_) == std::string::npos)) {
-      throw UserError(fmt::format("{}:{}: the row is longer than {}", name_, number_ + 1,
-                                  format_bytes(static_cast<int64_t>(kLongestRow))),
-                      "a row is one JSON object, on a line of its own or in a list: divide it");
-    }
-    return count > 0;
-  }
-
-  // One item at a time, so that no list is in memory whole. What an item holds is for its own reader to judge.
-  std::optional<SftLine> next_item() {
-    const char first = find_mark();
-    if (first == ']' && !is_owed_) {
-      ++searched_;
-      if (find_mark() != 0) fail_list("goes on behind its end");
-      return std::nullopt;
-    }
-    if (first == 0 || first == ',' || first == ']') fail_list(first == 0 ? "does not end" : "lacks an item");
-    const size_t begin = searched_;
-    const char end = find_item_end();
-    SftLine line{name_, ++number_, std::string(trim(std::string_view(pending_).substr(begin, searched_ - begin)))};
-    is_owed_ = end == ',';
-    pending_.erase(0, searched_ + (is_owed_ ? 1 : 0));
-    searched_ = 0;
-    return line;
-  }
-
-  // Moves to the comma or bracket behind the item that begins at searched_.
-  char find_item_end() {
-    bool is_text = false;
-    int64_t depth = 0;
-    for (;; ++searched_) {
-      if (searched_ == pending_.size() && !fill()) fail_list("does not end");
-      const char c = pending_[searched_];
-      if (is_text) {
-        if (c == '\\' && ++searched_ == pending_.size() && !fill()) fail_list("does not end");
-        is_text = c != '"';
-      } else if (c == '"') {
-        is_text = true;
-      } else if (depth == 0 && (c == ',' || c == ']')) {
-        return c;
-      } else if (c == '[' || c == '{') {
-        ++depth;
-      } else if (c == ']' || c == '}') {
-        --depth;
-      }
-    }
-  }
-
-  [[noreturn]] void fail_list(std::string_view what) const {
-    throw UserError(fmt::format("{}: the JSON list {}, behind item {}", name_, what, number_),
-                    "see that the file is whole, or give the rows as JSON lines");
-  }
-
-  std::string name_, pending_;
-  std::unique_ptr<TextSource> source_;
-  size_t searched_ = 0;
-  int64_t number_ = 0;
-  bool is_begun_ = false, is_done_ = false, is_list_ = false;
-  bool is_owed_ = false;  // a comma was read, and no item yet
-};
-
 SftReader::SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
                      std::optional<std::string> column)
     : inputs_(inputs_of(paths, split, skipped_)), column_(std::move(column)) {}
 
-SftReader::~SftReader() = default;
-
 std::optional<SftLine> SftReader::next() {
   for (;;) {
-    if (!file_) {
+    if (!rows_) {
       if (next_input_ == inputs_.size()) return std::nullopt;
-      file_ = std::make_unique<File>(inputs_[next_input_++], column_);
+      const PrepareInput& input = inputs_[next_input_++];
+      const auto columns = column_ ? std::vector{*column_} : std::vector<std::string>{};
+      rows_.emplace(input.is_rows ? open_rows(input.path, columns) : open_text(input.path), input.name(), kLongestRow);
     }
-    if (std::optional<SftLine> line = file_->next()) return line;
-    file_.reset();
+    if (std::optional<std::string> row = rows_->next()) return SftLine{rows_->name(), rows_->number(), std::move(*row)};
+    bytes_before_ += inputs_[next_input_ - 1].bytes;
+    rows_.reset();
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "data/json_rows.h"
 #include "data/prepare_input.h"
 #include "data/sft_options.h"
 
@@ -62,21 +62,22 @@ class SftReader {
   // UserError for paths that do not exist and for folders without such files.
   SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
             std::optional<std::string> column);
-  ~SftReader();
 
   // The next row that is not empty; nothing at the end. UserError for files that cannot be read.
   std::optional<SftLine> next();
   const std::vector<PrepareInput>& inputs() const { return inputs_; }
+  // Bytes of the inputs, as they are stored, that were taken so far.
+  int64_t input_bytes() const { return bytes_before_ + (rows_ ? rows_->input_bytes() : 0); }
   // A line for each folder with files that are no rows by their names (find_inputs).
   const std::vector<std::string>& skipped() const { return skipped_; }
 
  private:
-  class File;
   std::vector<std::string> skipped_;
   std::vector<PrepareInput> inputs_;
   std::optional<std::string> column_;
   size_t next_input_ = 0;
-  std::unique_ptr<File> file_;
+  int64_t bytes_before_ = 0;      // of the inputs that are at their ends
+  std::optional<JsonRows> rows_;  // of the input before next_input_
 };
 
 }  // namespace megalith

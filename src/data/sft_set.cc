@@ -4,54 +4,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "config/resolve.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/number_of.h"
 #include "core/strings.h"
-#include "data/indexed_writer.h"
+#include "core/time.h"
+#include "data/ordered_map.h"
+#include "data/prepare_state.h"
 
 namespace megalith {
 namespace {
 
-constexpr size_t kRowsAtOnce = 1024, kBytesAtOnce = size_t{64} << 20;
+constexpr size_t kBytesAtOnce = size_t{64} << 20;
 constexpr size_t kMostErrors = 20;
+constexpr int64_t kMostRows = int64_t{1} << 53;
 
 struct EncodedRow {
   SftLine line;
   SftSample sample;
   std::optional<UserError> error;
 };
-
-void encode_all(std::vector<EncodedRow>& rows, const SftEncoder& encoder) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex failure_mutex;
-  const auto work = [&] {
-    for (size_t i = next++; i < rows.size(); i = next++) {
-      try {
-        rows[i].sample = encoder.encode(rows[i].line);
-      } catch (const UserError& error) {
-        rows[i].error = error;
-      } catch (...) {
-        const std::lock_guard lock(failure_mutex);
-        failure = std::current_exception();
-      }
-    }
-  };
-  {
-    const size_t count = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 16);
-    std::vector<std::jthread> threads;
-    for (size_t i = 1; i < std::min(count, rows.size()); ++i) threads.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
-}
 
 OrderedJson to_json(const SftReport& report) {
   return {{"form", static_cast<int>(report.form)},
@@ -65,8 +44,7 @@ OrderedJson to_json(const SftReport& report) {
           {"tokenizer", report.tokenizer}};
 }
 
-SftReport report_of(const std::string& path) {
-  const Json json = load_json(path);
+SftReport report_of(const Json& json, const std::string& path) {
   SftReport report;
   report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kPairs), path));
   report.samples = json_get<int64_t>(json, "samples", path);
@@ -78,6 +56,11 @@ SftReport report_of(const std::string& path) {
   report.encoder = json_get<std::string>(json, "encoder", path);
   report.tokenizer = json_get<std::string>(json, "tokenizer", path);
   return report;
+}
+
+SftReport load_report(const std::string& prefix) {
+  const std::string path = prefix + ".json";
+  return report_of(load_json(path), path);
 }
 
 }  // namespace
@@ -126,34 +109,67 @@ void SftTally::check() const {
 void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
                      const std::function<void(const SftSample&, const SftLine&)>& on_sample) {
   std::vector<UserError> errors;
-  for (bool has_more = true; has_more && errors.size() < kMostErrors;) {
-    std::vector<EncodedRow> rows;
-    for (size_t num_bytes = 0; rows.size() < kRowsAtOnce && num_bytes < kBytesAtOnce;) {
-      std::optional<SftLine> line = reader.next();
-      has_more = line.has_value();
-      if (!has_more) break;
-      num_bytes += line->json.size();
-      rows.push_back({std::move(*line), {}, {}});
+  const auto encode = [&](EncodedRow& row) {
+    try {
+      row.sample = encoder.encode(row.line);
+    } catch (const UserError& error) {
+      row.error = error;
     }
-    encode_all(rows, encoder);
-    for (EncodedRow& row : rows) {
-      try {
-        if (row.error) throw UserError(*row.error);
-        if (errors.empty()) on_sample(row.sample, row.line);
-      } catch (const UserError& error) {
-        if (errors.size() < kMostErrors) errors.push_back(error);
-      }
+  };
+  const auto take = [&](const EncodedRow& row) {
+    if (errors.size() >= kMostErrors) return;
+    try {
+      if (row.error) throw UserError(*row.error);
+      if (errors.empty()) on_sample(row.sample, row.line);
+    } catch (const UserError& error) {
+      errors.push_back(error);
     }
+  };
+  const int64_t num_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  OrderedMap<EncodedRow> map(num_threads, kBytesAtOnce, encode, take);
+  while (errors.size() < kMostErrors) {
+    std::optional<SftLine> line = reader.next();
+    if (!line) break;
+    const size_t num_bytes = line->json.size();
+    map.give({std::move(*line), {}, {}}, num_bytes);
   }
-  if (errors.size() == 1) throw errors[0];
-  if (!errors.empty()) throw UserErrors(std::move(errors));
+  map.finish();
+  throw_if_any(errors);
 }
 
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
-                      const std::string& prefix) {
-  IndexedDatasetWriter tokens(prefix, token_type_for(vocab_size)), mask(prefix + "_mask", TokenType::kUint8);
+                      const std::string& prefix, Logger& log, double store_every_s) {
+  const OrderedJson job = {
+      {"inputs", inputs_to_json(reader.inputs())}, {"encoder", encoder.identity()}, {"vocab_size", vocab_size}};
+  ResumableOutputs outputs(prefix, {{prefix, token_type_for(vocab_size)}, {prefix + "_mask", TokenType::kUint8}},
+                           dump_json(job));
   SftTally tally(options.train_on_input);
+  int64_t num_rows = 0;
+  const bool goes_on = outputs.take_up(
+      [&](const Json& state, const std::string& where) {
+        const auto count = [&](const char* key) { return json_get_whole(state, key, 0, kMostRows, where); };
+        num_rows = count("rows");
+        tally =
+            SftTally(options.train_on_input, report_of(get_member(state, "report", where), where), count("outside"));
+      },
+      log);
+  if (goes_on) {
+    log.info("going on behind row {}, where the last run stopped", num_rows);
+    for (int64_t i = 0; i < num_rows; ++i) reader.next();
+  } else {
+    num_rows = 0;
+    tally = SftTally(options.train_on_input);
+  }
+  Stopwatch since_stored;
+  const auto store = [&] {
+    outputs.store({{"rows", num_rows}, {"report", to_json(tally.report())}, {"outside", tally.num_outside()}});
+    since_stored = Stopwatch();
+  };
+  Progress progress(log, "prepare", total_bytes(reader.inputs()), "bytes");
+  IndexedDatasetWriter &tokens = outputs.writers()[0], &mask = outputs.writers()[1];
   encode_sft_rows(reader, encoder, [&](const SftSample& sample, const SftLine& line) {
+    ++num_rows;
+    progress.set(reader.input_bytes());
     if (!tally.add(sample, line)) return;
     const std::span all(sample.tokens);
     const std::span weights(sample.weights);
@@ -165,14 +181,20 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
     }
     tokens.end_document();
     mask.end_document();
+    if (since_stored.elapsed_s() >= store_every_s) store();
   });
+  progress.finish();
   tally.check();
-  tokens.finish();
-  mask.finish();
+  store();
   SftReport report = tally.report();
   report.encoder = encoder.identity();
   report.tokenizer = encoder.tokenizer().name();
+  // Without its report a set is not there, so what is half replaced is never read.
+  remove_tree(prefix + ".json");
+  tokens.finish();
+  mask.finish();
   write_file_atomic(prefix + ".json", dump_json_pretty(to_json(report)));
+  outputs.remove();
   return report;
 }
 
@@ -182,7 +204,7 @@ bool is_prepared_sft(const std::string& path) {
 }
 
 void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder) {
-  const SftReport report = report_of(prefix + ".json");
+  const SftReport report = load_report(prefix);
   if (report.encoder == encoder.identity()) return;
   throw UserError(
       fmt::format("{} was prepared otherwise than this run reads rows: with the tokenizer {}, another chat template, "
@@ -193,7 +215,7 @@ void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder) {
 }
 
 SftSet::SftSet(const std::string& prefix)
-    : prefix_(prefix), tokens_(prefix), mask_(prefix + "_mask"), report_(report_of(prefix + ".json")) {
+    : prefix_(prefix), tokens_(prefix), mask_(prefix + "_mask"), report_(load_report(prefix)) {
   bool fits = tokens_.num_sequences() == mask_.num_sequences() && tokens_.num_tokens() == mask_.num_tokens() &&
               mask_.token_type() == TokenType::kUint8;
   fits = fits && std::ranges::equal(tokens_.length_bytes(), mask_.length_bytes());
@@ -223,8 +245,7 @@ void SftSet::read(int64_t sequence, int64_t offset, int64_t count, int64_t* toke
 std::string describe(const SftReport& report) {
   std::string text = fmt::format(
       "{} of {}: {} tokens, {} of them in the loss ({:.1f} %), {} a sample on average, {} the longest ({})\n",
-      report.samples == 1 ? "1 sample" : fmt::format("{} samples", report.samples), sft_form_name(report.form),
-      report.tokens, report.counted,
+      number_of(report.samples, "sample", "samples"), sft_form_name(report.form), report.tokens, report.counted,
       100.0 * static_cast<double>(report.counted) / static_cast<double>(std::max<int64_t>(report.tokens, 1)),
       report.tokens / std::max<int64_t>(report.samples, 1), report.longest, report.longest_place);
   if (report.num_without_loss > 0) {

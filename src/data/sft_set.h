@@ -6,7 +6,9 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
+#include "core/log.h"
 #include "data/indexed_dataset.h"
 #include "data/sft_encoder.h"
 
@@ -25,17 +27,20 @@ struct SftReport {
 // Takes samples one by one and says what is wrong with the set as a whole.
 class SftTally {
  public:
-  explicit SftTally(bool trains_on_input) : trains_on_input_(trains_on_input) {}
+  // Goes on from the report and the tokens outside the loss of another one.
+  explicit SftTally(bool trains_on_input, SftReport report = {}, int64_t num_outside = 0)
+      : trains_on_input_(trains_on_input), num_outside_(num_outside), report_(std::move(report)) {}
 
   // Whether there is something to learn in it. UserError for a row of another form than the rows before.
   bool add(const SftSample& sample, const SftLine& line);
   const SftReport& report() const { return report_; }
+  int64_t num_outside() const { return num_outside_; }  // tokens that do not count
   // UserError when there are no rows, when nothing counts, or when everything does although the rows have questions.
   void check() const;
 
  private:
   bool trains_on_input_;
-  int64_t num_outside_ = 0;  // tokens that do not count
+  int64_t num_outside_;
   SftReport report_;
 };
 
@@ -44,9 +49,10 @@ class SftTally {
 void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
                      const std::function<void(const SftSample&, const SftLine&)>& on_sample);
 
-// Writes the files. UserError for rows and sets that cannot be learned from; no file is left then.
+// Writes the files, which appear when all rows were read; a run that was stopped goes on where it was
+// (prepare_state.h). UserError for rows and sets that cannot be learned from; old files are left then, and no new one.
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
-                      const std::string& prefix);
+                      const std::string& prefix, Logger& log, double store_every_s = 5);
 
 // Whether a path names such files: what "x", "x.bin" or "x.idx" stands for has a report and a mask.
 bool is_prepared_sft(const std::string& path);

@@ -11,6 +11,7 @@ namespace megalith {
 enum class Split { kTrain, kValid, kTest };
 inline constexpr std::array<Split, 3> kSplits = {Split::kTrain, Split::kValid, Split::kTest};
 std::string_view split_name(Split split);  // "train", "valid", "test"
+inline constexpr const char* kDefaultSplit = "969, 30, 1";
 
 // Elements [begin, end) of a data set.
 struct ElementRange {

@@ -35,12 +35,12 @@
 #include "config/environment.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/sha256.h"
 #include "launch/c10d_shared.h"
 #include "launch/network.h"
 #include "launch/patience.h"
 #include "launch/port.h"
 #include "launch/rank_process.h"
-#include "launch/store_secret.h"
 
 namespace megalith {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/sha256.h"
 #include "launch/c10d_shared.h"
-#include "launch/store_secret.h"
 
 namespace megalith {
 namespace {

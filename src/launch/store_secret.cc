@@ -11,20 +11,12 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
-#include "core/sha256.h"
 #include "core/strings.h"
 
 namespace megalith {
 namespace {
 
-constexpr size_t kBlock = 64, kShortest = 16, kLongest = 4096;
-
-std::string sha256_bytes(std::string_view first, std::string_view second) {
-  Sha256 hash;
-  hash.update(first);
-  hash.update(second);
-  return hash.bytes();
-}
+constexpr size_t kShortest = 16, kLongest = 4096;
 
 std::string hex_text(std::string_view bytes) {
   std::string text;
@@ -33,15 +25,6 @@ std::string hex_text(std::string_view bytes) {
 }
 
 }  // namespace
-
-std::string hmac_sha256(std::string_view key, std::string_view text) {
-  std::string inner = key.size() > kBlock ? sha256_bytes(key, "") : std::string(key);
-  inner.resize(kBlock, '\0');
-  std::string outer = inner;
-  for (char& byte : inner) byte = static_cast<char>(byte ^ 0x36);
-  for (char& byte : outer) byte = static_cast<char>(byte ^ 0x5c);
-  return hex_text(sha256_bytes(outer, sha256_bytes(inner, text)));
-}
 
 std::string read_store_secret(const std::filesystem::path& path) {
   const InputFile file(path);

@@ -5,17 +5,13 @@
 // cannot register as a rank, forge an address, or change a value unnoticed. It can still read values, disrupt the
 // meeting by deleting keys or raising counters, and reach the tensors' connections: c10d encrypts nothing.
 //
-// Source: RFC 2104 (HMAC), FIPS 180-4 (SHA-256).
+// Source: RFC 2104 (HMAC).
 #pragma once
 
 #include <filesystem>
 #include <string>
-#include <string_view>
 
 namespace megalith {
-
-// HMAC-SHA256: 64 lower-case digits.
-std::string hmac_sha256(std::string_view key, std::string_view text);
 
 // A secret file's text, trimmed. UserError: missing, accessible to others than its owner, or shorter than 16
 // characters.

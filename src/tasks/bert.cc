@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "core/philox.h"
 #include "data/masked_samples.h"
 #include "device/transfer.h"
@@ -98,25 +96,16 @@ HeadOutput BertTask::evaluated_output() const {
 }
 
 at::Tensor BertTask::evaluate(const Batch& part, const ModelOutput& output) const {
-  std::vector<at::Tensor> rows = {SentenceTask::evaluate(part, output)};
-  if (!has_sentence_head_) return rows[0];
-  for (const char* name : {kSentenceLoss, kSentenceAccuracy}) {
-    const auto term = std::ranges::find(output.terms, name, [](const LossTerm& one) { return one.name; });
-    MEGALITH_CHECK(term != output.terms.end(), "the model gives no {}", name);
-    rows.push_back(at::stack({term->sum.to(at::kDouble), term->weight.to(at::kDouble)}).unsqueeze(0));
-  }
-  return at::cat(rows);
+  const at::Tensor texts = SentenceTask::evaluate(part, output);
+  return has_sentence_head_ ? at::cat({texts, sums_of_terms(output, {kSentenceLoss, kSentenceAccuracy})}) : texts;
 }
 
-std::vector<std::string> BertTask::missing_tokens(const SpecialIds& ids) const {
-  std::vector<std::string> missing;
-  if (!ids.cls) missing.emplace_back("[CLS]");
-  if (!ids.sep) missing.emplace_back("[SEP]");
-  if (!ids.mask) missing.emplace_back("[MASK]");
-  return missing;
+std::vector<NeededToken> BertTask::needed_tokens(const SpecialIds& ids) const {
+  return {{"[CLS]", ids.cls.has_value()}, {"[SEP]", ids.sep.has_value()}, {"[MASK]", ids.mask.has_value()}};
 }
 
-std::unique_ptr<SampleMaker> BertTask::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
+std::shared_ptr<const SampleMaker> BertTask::make_samples(int64_t sequence_length,
+                                                          SentenceVocabulary vocabulary) const {
   return make_bert_samples({.sequence_length = sequence_length,
                             .mask_prob = options_.mask_prob,
                             .short_seq_prob = options_.short_seq_prob,

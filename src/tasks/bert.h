@@ -1,5 +1,5 @@
 // BERT as Megatron-LM trains it: hidden words are predicted from both sides, and with a sentence head the model says
-// whether two segments are in their order or were exchanged. Rows: bert_fields() (data/masked_samples.h).
+// whether two segments are in their order or were exchanged. Rows: data/masked_samples.h.
 // Source: Devlin et al. 2019, arXiv:1810.04805; Lan et al. 2020, arXiv:1909.11942 (order of sentences).
 #pragma once
 
@@ -29,8 +29,9 @@ class BertTask : public SentenceTask {
   at::Tensor evaluate(const Batch& part, const ModelOutput& output) const override;
 
  protected:
-  std::vector<std::string> missing_tokens(const SpecialIds& ids) const override;
-  std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const override;
+  std::vector<NeededToken> needed_tokens(const SpecialIds& ids) const override;
+  std::shared_ptr<const SampleMaker> make_samples(int64_t sequence_length,
+                                                  SentenceVocabulary vocabulary) const override;
 
  private:
   bool has_sentence_head_;

@@ -1,6 +1,8 @@
 // See causal_lm.h.
 #include "tasks/causal_lm.h"
 
+#include "data/sft_batches.h"
+
 namespace megalith {
 
 std::vector<UserError> CausalLm::check(const ModelConfig& model, const DataOptions& /*data*/) const {
@@ -14,6 +16,10 @@ std::vector<UserError> CausalLm::check(const ModelConfig& model, const DataOptio
   }
   return {UserError("task causal_lm with is_causal false: every token would see the one that it is to predict",
                     "set is_causal to true, or task to masked_lm")};
+}
+
+DataSets Sft::open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const {
+  return make_sft_sets(options, setup, log);
 }
 
 }  // namespace megalith

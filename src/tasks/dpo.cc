@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "device/transfer.h"
 
 namespace megalith {
@@ -47,13 +45,7 @@ ModelInput Dpo::make_input(const Batch& part, at::Device device, std::span<const
 }
 
 at::Tensor Dpo::evaluate(const Batch& /*part*/, const ModelOutput& output) const {
-  std::vector<at::Tensor> pairs;
-  for (const std::string& name : loss_names()) {
-    const auto term = std::ranges::find(output.terms, name, &LossTerm::name);
-    MEGALITH_CHECK(term != output.terms.end(), "the model gives no {}", name);
-    pairs.push_back(at::stack({term->sum.to(at::kDouble), term->weight.to(at::kDouble)}));
-  }
-  return at::stack(pairs);
+  return sums_of_terms(output, loss_names());
 }
 
 }  // namespace megalith

@@ -3,7 +3,7 @@
 // of a pair lie in one sequence, each with its question before it.
 #pragma once
 
-#include "tasks/sft.h"
+#include "tasks/causal_lm.h"
 
 namespace megalith {
 

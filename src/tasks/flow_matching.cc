@@ -19,30 +19,10 @@ namespace {
 constexpr int64_t kValidationSteps = 8;
 
 // Rows of a validation have their share of noise given, all others draw it.
-class FlowSource final : public BatchSource {
- public:
-  // The task outlives the source.
-  FlowSource(std::unique_ptr<BatchSource> rows, const Task& task, bool is_validation)
-      : rows_(std::move(rows)), task_(task), is_validation_(is_validation) {}
-
-  Batch read(const DataPosition& position) override {
-    Batch batch = rows_->read(position);
-    if (is_validation_) {
-      const at::Tensor step = batch.at(field::kSampleIndex).remainder(kValidationSteps).to(at::kFloat);
-      batch.set(BatchField::of_rows(field::kFixedTimesteps, (step + 0.5) / static_cast<double>(kValidationSteps)));
-    }
-    task_.draw(batch);
-    return batch;
-  }
-  int64_t num_samples() const override { return rows_->num_samples(); }
-  std::string name() const override { return rows_->name(); }
-  std::optional<DataSize> data_size() const override { return rows_->data_size(); }
-
- private:
-  std::unique_ptr<BatchSource> rows_;
-  const Task& task_;
-  bool is_validation_;
-};
+void give_timesteps(Batch& batch) {
+  const at::Tensor step = batch.at(field::kSampleIndex).remainder(kValidationSteps).to(at::kFloat);
+  batch.set(BatchField::of_rows(field::kFixedTimesteps, (step + 0.5) / static_cast<double>(kValidationSteps)));
+}
 
 // Normal numbers of each row (b, …), by its number and the key.
 at::Tensor normals_of_rows(uint64_t key, const at::Tensor& samples, at::IntArrayRef sizes) {
@@ -91,12 +71,12 @@ std::vector<UserError> FlowMatching::check(const ModelConfig& model, const DataO
 
 DataSets FlowMatching::open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const {
   DataSets sets = open_flux_data(options, shape_, setup, log);
-  const auto wrap = [&](std::unique_ptr<BatchSource>& source, bool is_validation) {
-    if (source) source = std::make_unique<FlowSource>(std::move(source), *this, is_validation);
-  };
-  wrap(sets.train, false);
-  wrap(sets.valid, true);
-  wrap(sets.test, true);
+  for (const Split split : kSplits) {
+    BatchSource* source = sets.of(split);
+    if (source == nullptr) continue;
+    if (split != Split::kTrain) source->then(give_timesteps);
+    source->then([this](Batch& batch) { draw(batch); });
+  }
   return sets;
 }
 

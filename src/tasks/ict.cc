@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "data/ict_samples.h"
 #include "device/transfer.h"
 #include "nn/retrieval_head.h"
@@ -47,18 +45,11 @@ std::vector<UserError> IctTask::check(const ModelConfig& model, const DataOption
 void IctTask::draw(Batch& rows) const {
   if (rows.has(field::kQueryTokens)) return;
   const int64_t b = rows.num_rows(), s = rows.length(field::kTokens);
-  const at::Tensor tokens = at::empty({b, s}, at::kLong), lengths = at::empty({b}, at::kLong);
-  const at::Tensor text_lengths = at::empty({b}, at::kLong);
-  const at::Tensor order = rows.at(field::kSampleIndex).contiguous();
-  auto* token = tokens.mutable_data_ptr<int64_t>();
+  const at::Tensor text_lengths = at::empty({b}, at::kLong), order = rows.at(field::kSampleIndex).contiguous();
   for (int64_t row = 0; row < b; ++row) {
-    const int64_t sample = order.const_data_ptr<int64_t>()[row];
-    for (int64_t i = 0; i < s; ++i) *token++ = drawn(sample, i, vocab_size_);
-    lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(sample, s, s / 2 + 1);
-    text_lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(sample, s + 1, s / 2 + 1);
+    text_lengths.mutable_data_ptr<int64_t>()[row] = drawn_length(order.const_data_ptr<int64_t>()[row], s + 1, s);
   }
-  rows.set(BatchField::of_tokens(field::kQueryTokens, tokens));
-  rows.set(BatchField::of_rows(field::kQueryKeyLengths, lengths));
+  draw_second_text(rows, field::kQueryTokens, field::kQueryKeyLengths);
   rows.set(BatchField::of_rows(field::kKeyLengths, text_lengths));
 }
 
@@ -83,23 +74,14 @@ std::vector<std::string> IctTask::evaluated_names() const {
 }
 
 at::Tensor IctTask::evaluate(const Batch& /*part*/, const ModelOutput& output) const {
-  std::vector<at::Tensor> rows;
-  for (const std::string& name : evaluated_names()) {
-    const auto term = std::ranges::find(output.terms, name, &LossTerm::name);
-    MEGALITH_CHECK(term != output.terms.end(), "the model gives no {}", name);
-    rows.push_back(at::stack({term->sum.to(at::kDouble), term->weight.to(at::kDouble)}));
-  }
-  return at::stack(rows);
+  return sums_of_terms(output, evaluated_names());
 }
 
-std::vector<std::string> IctTask::missing_tokens(const SpecialIds& ids) const {
-  std::vector<std::string> missing;
-  if (!ids.cls) missing.emplace_back("[CLS]");
-  if (!ids.sep) missing.emplace_back("[SEP]");
-  return missing;
+std::vector<NeededToken> IctTask::needed_tokens(const SpecialIds& ids) const {
+  return {{"[CLS]", ids.cls.has_value()}, {"[SEP]", ids.sep.has_value()}};
 }
 
-std::unique_ptr<SampleMaker> IctTask::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
+std::shared_ptr<const SampleMaker> IctTask::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
   return make_ict_samples({.sequence_length = sequence_length,
                            .query_in_block_prob = options_.query_in_block_prob,
                            .takes_single_sentences = options_.use_one_sent_docs,

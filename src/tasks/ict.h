@@ -1,6 +1,5 @@
 // The inverse cloze task, as Megatron-LM trains it: a sentence is to find the text that it was taken from among those
-// of its set, which is one microbatch of all data-parallel ranks (nn/retrieval_head.h). Rows: ict_fields()
-// (data/ict_samples.h).
+// of its set, which is one microbatch of all data-parallel ranks (nn/retrieval_head.h). Rows: data/ict_samples.h.
 // Source: Lee et al. 2019, arXiv:1906.00300, §4.
 #pragma once
 
@@ -28,8 +27,9 @@ class IctTask : public SentenceTask {
   at::Tensor evaluate(const Batch& part, const ModelOutput& output) const override;
 
  protected:
-  std::vector<std::string> missing_tokens(const SpecialIds& ids) const override;
-  std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const override;
+  std::vector<NeededToken> needed_tokens(const SpecialIds& ids) const override;
+  std::shared_ptr<const SampleMaker> make_samples(int64_t sequence_length,
+                                                  SentenceVocabulary vocabulary) const override;
 
  private:
   int64_t samples_at_once_;

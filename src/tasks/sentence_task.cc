@@ -21,6 +21,20 @@ int64_t SentenceTask::drawn(int64_t sample, int64_t index, int64_t count) const 
   return static_cast<int64_t>(uniform_from_word(words[0]) * static_cast<double>(count));
 }
 
+void SentenceTask::draw_second_text(Batch& rows, std::string_view tokens_field, std::string_view lengths_field) const {
+  const int64_t b = rows.num_rows(), s = rows.length(field::kTokens);
+  const at::Tensor tokens = at::empty({b, s}, at::kLong), lengths = at::empty({b}, at::kLong);
+  const at::Tensor order = rows.at(field::kSampleIndex).contiguous();
+  auto* token = tokens.mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < b; ++row) {
+    const int64_t sample = order.const_data_ptr<int64_t>()[row];
+    for (int64_t i = 0; i < s; ++i) *token++ = drawn(sample, i, vocab_size_);
+    lengths.mutable_data_ptr<int64_t>()[row] = drawn_length(sample, s, s);
+  }
+  rows.set(BatchField::of_tokens(tokens_field, tokens));
+  rows.set(BatchField::of_rows(lengths_field, lengths));
+}
+
 std::vector<UserError> SentenceTask::check(const ModelConfig& /*model*/, const DataOptions& data) const {
   std::vector<UserError> errors;
   if (data.reset_position_ids || data.reset_attention_mask || data.eod_mask_loss) {
@@ -36,9 +50,15 @@ std::vector<UserError> SentenceTask::check(const ModelConfig& /*model*/, const D
   return errors;
 }
 
-bool SentenceTask::has_all_tokens() const {
-  return tokenizer_ != nullptr && missing_tokens(tokenizer_->special_ids()).empty();
+std::vector<std::string> SentenceTask::missing_tokens() const {
+  std::vector<std::string> missing;
+  for (const NeededToken& token : needed_tokens(tokenizer_->special_ids())) {
+    if (!token.is_there) missing.emplace_back(token.name);
+  }
+  return missing;
 }
+
+bool SentenceTask::has_all_tokens() const { return tokenizer_ != nullptr && missing_tokens().empty(); }
 
 std::optional<UserError> SentenceTask::check_tokenizer(const DataOptions& data) const {
   if (data.mock_data || has_all_tokens()) return std::nullopt;
@@ -47,10 +67,10 @@ std::optional<UserError> SentenceTask::check_tokenizer(const DataOptions& data) 
         fmt::format("task {} needs the tokenizer that the data was made with", name()),
         "name it: --tokenizer_type BertWordPieceLowerCase --vocab_file vocab.txt, or --tokenizer_model DIR");
   }
-  return UserError(fmt::format("task {} needs {}, and {} has none", name(),
-                               join(missing_tokens(tokenizer_->special_ids()), ", "), tokenizer_->name()),
-                   "take a tokenizer that has them; --vocab_extra_ids 100 adds sentinels to BertWordPieceLowerCase and "
-                   "BertWordPieceCase");
+  return UserError(
+      fmt::format("task {} needs {}, and {} has none", name(), join(missing_tokens(), ", "), tokenizer_->name()),
+      "take a tokenizer that has them; --vocab_extra_ids 100 adds sentinels to BertWordPieceLowerCase and "
+      "BertWordPieceCase");
 }
 
 DataSets SentenceTask::open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const {
@@ -60,7 +80,7 @@ DataSets SentenceTask::open_data(const DataOptions& options, const DataSetup& se
   }
   SentenceVocabulary vocabulary =
       has_all_tokens() ? sentence_vocabulary_of(*tokenizer_) : made_up_vocabulary(vocab_size_);
-  const std::unique_ptr<SampleMaker> maker = make_samples(setup.sequence_length, std::move(vocabulary));
+  const std::shared_ptr<const SampleMaker> maker = make_samples(setup.sequence_length, std::move(vocabulary));
   return make_data_sets(options, setup, *maker, log);
 }
 

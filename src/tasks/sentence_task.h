@@ -10,6 +10,11 @@
 
 namespace megalith {
 
+struct NeededToken {
+  const char* name;
+  bool is_there;
+};
+
 class SentenceTask : public TextTask {
  public:
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
@@ -20,18 +25,24 @@ class SentenceTask : public TextTask {
   // stream  the name of what the task draws from
   SentenceTask(const TaskOptions& options, const TaskSetup& setup, std::string_view stream);
 
-  // Draw `index` for sample `sample`: one of 0 … count - 1.
-  int64_t drawn(int64_t sample, int64_t index, int64_t count) const;
+  // Adds made-up tokens (b, s) and their lengths (b) to rows of one text, of s tokens.
+  void draw_second_text(Batch& rows, std::string_view tokens_field, std::string_view lengths_field) const;
+  // Draw `index` for sample `sample`: a length of at least half of s.
+  int64_t drawn_length(int64_t sample, int64_t index, int64_t s) const { return s - drawn(sample, index, s / 2 + 1); }
 
-  // In words, the special tokens that the task cannot do without and that are not there.
-  virtual std::vector<std::string> missing_tokens(const SpecialIds& ids) const = 0;
-  virtual std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const = 0;
+  // The special tokens that the task cannot do without.
+  virtual std::vector<NeededToken> needed_tokens(const SpecialIds& ids) const = 0;
+  virtual std::shared_ptr<const SampleMaker> make_samples(int64_t sequence_length,
+                                                          SentenceVocabulary vocabulary) const = 0;
 
   const TaskOptions options_;
   const int64_t vocab_size_;
   const uint64_t key_;  // of philox(), which draws
 
  private:
+  // One of 0 … count - 1.
+  int64_t drawn(int64_t sample, int64_t index, int64_t count) const;
+  std::vector<std::string> missing_tokens() const;
   // Nothing when the data can be read. Mock data need no tokenizer.
   std::optional<UserError> check_tokenizer(const DataOptions& data) const;
   bool has_all_tokens() const;

@@ -56,17 +56,7 @@ std::vector<UserError> T5Task::check(const ModelConfig& model, const DataOptions
 
 void T5Task::draw(Batch& rows) const {
   if (rows.has(field::kEncoderTokens)) return;
-  const int64_t b = rows.num_rows(), s = rows.length(field::kTokens);
-  const at::Tensor tokens = at::empty({b, s}, at::kLong), lengths = at::empty({b}, at::kLong);
-  const at::Tensor order = rows.at(field::kSampleIndex).contiguous();
-  auto* token = tokens.mutable_data_ptr<int64_t>();
-  for (int64_t row = 0; row < b; ++row) {
-    const int64_t sample = order.const_data_ptr<int64_t>()[row];
-    for (int64_t i = 0; i < s; ++i) *token++ = drawn(sample, i, vocab_size_);
-    lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(sample, s, s / 2 + 1);
-  }
-  rows.set(BatchField::of_tokens(field::kEncoderTokens, tokens));
-  rows.set(BatchField::of_rows(field::kEncoderKeyLengths, lengths));
+  draw_second_text(rows, field::kEncoderTokens, field::kEncoderKeyLengths);
 }
 
 ModelInput T5Task::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
@@ -83,14 +73,12 @@ ModelInput T5Task::make_input(const Batch& part, at::Device device, std::span<co
   return input;
 }
 
-std::vector<std::string> T5Task::missing_tokens(const SpecialIds& ids) const {
-  std::vector<std::string> missing;
-  if (ids.extra.empty()) missing.emplace_back("sentinels (<extra_id_0>, <extra_id_1>, …)");
-  if (!ids.eod) missing.emplace_back("a token that ends a text");
-  return missing;
+std::vector<NeededToken> T5Task::needed_tokens(const SpecialIds& ids) const {
+  return {{"sentinels (<extra_id_0>, <extra_id_1>, …)", !ids.extra.empty()},
+          {"a token that ends a text", ids.eod.has_value()}};
 }
 
-std::unique_ptr<SampleMaker> T5Task::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
+std::shared_ptr<const SampleMaker> T5Task::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
   if (!options_.decoder_seq_length) throw no_decoder_length();
   return make_t5_samples({.sequence_length = sequence_length,
                           .mask_prob = options_.mask_prob,

@@ -1,5 +1,5 @@
 // T5 as Megatron-LM trains it: spans of a text are replaced by sentinels, the encoder reads the rest, and the decoder
-// writes the spans. Rows: t5_fields() (data/masked_samples.h).
+// writes the spans. Rows: data/masked_samples.h.
 // Source: Raffel et al. 2020, arXiv:1910.10683, §3.1.4.
 #pragma once
 
@@ -23,8 +23,9 @@ class T5Task : public SentenceTask {
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
 
  protected:
-  std::vector<std::string> missing_tokens(const SpecialIds& ids) const override;
-  std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const override;
+  std::vector<NeededToken> needed_tokens(const SpecialIds& ids) const override;
+  std::shared_ptr<const SampleMaker> make_samples(int64_t sequence_length,
+                                                  SentenceVocabulary vocabulary) const override;
 };
 
 }  // namespace megalith

@@ -93,6 +93,9 @@ class Task {
   virtual std::vector<std::string> measured_names() const { return {}; }
 };
 
+// Rows for evaluate(): the terms of these names that the model's head gives.
+at::Tensor sums_of_terms(const ModelOutput& output, const std::vector<std::string>& names);
+
 // UserError for options that the task cannot work with.
 std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& setup);
 

@@ -1,14 +1,27 @@
 // Every task there is; a new one is a class and a row here (docs/add_task.md).
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+
 #include "tasks/bert.h"
 #include "tasks/causal_lm.h"
 #include "tasks/dpo.h"
 #include "tasks/flow_matching.h"
 #include "tasks/ict.h"
 #include "tasks/masked_lm.h"
-#include "tasks/sft.h"
 #include "tasks/t5.h"
 
 namespace megalith {
+
+at::Tensor sums_of_terms(const ModelOutput& output, const std::vector<std::string>& names) {
+  std::vector<at::Tensor> rows;
+  for (const std::string& name : names) {
+    const auto term = std::ranges::find(output.terms, name, &LossTerm::name);
+    MEGALITH_CHECK(term != output.terms.end(), "the model gives no {}", name);
+    rows.push_back(at::stack({term->sum.to(at::kDouble), term->weight.to(at::kDouble)}));
+  }
+  return at::stack(rows);
+}
 
 std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& setup) {
   if (setup.has_instructions && options.task != TaskKind::kCausalLm) {

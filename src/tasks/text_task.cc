@@ -9,26 +9,6 @@
 namespace megalith {
 namespace {
 
-// Batches with what the task draws for them.
-class DrawnSource : public BatchSource {
- public:
-  // The task outlives the source.
-  DrawnSource(std::unique_ptr<BatchSource> rows, const Task& task) : rows_(std::move(rows)), task_(task) {}
-
-  Batch read(const DataPosition& position) override {
-    Batch batch = rows_->read(position);
-    task_.draw(batch);
-    return batch;
-  }
-  int64_t num_samples() const override { return rows_->num_samples(); }
-  std::string name() const override { return rows_->name(); }
-  std::optional<DataSize> data_size() const override { return rows_->data_size(); }
-
- private:
-  std::unique_ptr<BatchSource> rows_;
-  const Task& task_;
-};
-
 // What the host knows of a mask without asking a device: where the documents of each row begin, and where its padding
 // does. Both lie in host memory, where the data workers have written them.
 std::shared_ptr<const ops::MaskRuns> runs_of(const Batch& part) {
@@ -56,8 +36,8 @@ std::shared_ptr<const ops::MaskRuns> runs_of(const Batch& part) {
 DataSets TextTask::open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const {
   DataSets sets = make_data_sets(options, setup, log);
   if (!draws()) return sets;
-  for (std::unique_ptr<BatchSource>* source : {&sets.train, &sets.valid, &sets.test}) {
-    if (*source) *source = std::make_unique<DrawnSource>(std::move(*source), *this);
+  for (const Split split : kSplits) {
+    if (BatchSource* source = sets.of(split)) source->then([this](Batch& batch) { draw(batch); });
   }
   return sets;
 }

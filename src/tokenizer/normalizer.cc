@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/base64.h"
 #include "core/error.h"
 #include "core/json.h"
-#include "tokenizer/base64.h"
 #include "tokenizer/charsmap.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/utf8.h"

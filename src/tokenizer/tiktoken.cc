@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/base64.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
 #include "core/json.h"
-#include "tokenizer/base64.h"
 #include "tokenizer/pipeline_tokenizer.h"
 
 namespace megalith {

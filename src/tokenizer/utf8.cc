@@ -70,15 +70,19 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
 }
 
-std::string replace_invalid_utf8(std::string_view text) {
+size_t size_with_replacements(std::string_view text) {
   size_t size = 0;
   for (size_t i = 0; i < text.size();) {
     const Utf8Step step = decode_utf8(text.substr(i));
     size += step.is_valid ? static_cast<size_t>(step.length) : 3;
     i += static_cast<size_t>(step.length);
   }
+  return size;
+}
+
+std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
-  out.reserve(size);  // so that a long text never moves
+  out.reserve(size_with_replacements(text));  // so that a long text never moves
   for (size_t i = 0; i < text.size();) {
     const Utf8Step step = decode_utf8(text.substr(i));
     if (step.is_valid) {

@@ -19,8 +19,10 @@ Utf8Step decode_utf8(std::string_view text);  // text must not be empty
 
 bool is_valid_utf8(std::string_view text);
 bool is_ascii(std::string_view text);
-// Every malformed sequence (its longest valid beginning, at least one byte) becomes one U+FFFD.
+// Every malformed sequence (its longest valid beginning, at least one byte) becomes one U+FFFD; and the bytes that this
+// gives, up to three times as many.
 std::string replace_invalid_utf8(std::string_view text);
+size_t size_with_replacements(std::string_view text);
 // Bytes at the end of `text` that may still become a character when more bytes follow: 0 to 3.
 size_t incomplete_utf8_tail(std::string_view text);
 // Bytes of the character that begins with `first`, in valid UTF-8.

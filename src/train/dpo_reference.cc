@@ -52,7 +52,9 @@ class WithoutAdapters {
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
 };
 
-SftBatchSource* source_of_pairs(BatchSource* source) { return dynamic_cast<SftBatchSource*>(source); }
+SftRows* rows_of_pairs(BatchSource* source) {
+  return source == nullptr ? nullptr : dynamic_cast<SftRows*>(&source->rows());
+}
 
 // Identifies a published model's weights without reading them.
 std::string files_text(const std::string& folder) {
@@ -121,9 +123,9 @@ void DpoReferences::attach(DataSets& data, bool is_at_start) {
   if (resolved_.config.data.sft.dpo_reference != DpoReference::kAhead) return;
   const bool has_adapters = resolved_.config.lora.enabled;
   for (const Split split : kSplits) {
-    SftBatchSource* source = source_of_pairs(data.of(split));
-    if (source == nullptr) continue;
-    const std::string prefix = sft_reference_prefix(*source->set(), identity());
+    SftRows* rows = rows_of_pairs(data.of(split));
+    if (rows == nullptr) continue;
+    const std::string prefix = sft_reference_prefix(*rows->set(), identity());
     // Ranks must agree, or some would wait for others that compute nothing.
     const double is_here = has_sft_reference(prefix) ? 1 : 0;
     if (groups_.world->reduced(is_here, ReduceOp::kMin, "reference of pairs") < 1) {
@@ -134,28 +136,29 @@ void DpoReferences::attach(DataSets& data, bool is_at_start) {
             "anew");
       }
       const WithoutAdapters base(data_, has_adapters);
-      compute(source->set(), prefix);
+      compute(rows->set(), prefix);
     }
-    source->set_reference(std::make_shared<const SftReference>(prefix, *source->set()));
+    rows->set_reference(std::make_shared<const SftReference>(prefix, *rows->set()));
   }
 }
 
 void DpoReferences::compute(const std::shared_ptr<const SftSet>& set, const std::string& prefix) {
-  const auto source = make_whole_sft_source(set, resolved_.derived.data, make_data_setup(resolved_));
-  const int64_t n = source->num_samples(), b = resolved_.derived.micro_batch_size, chunk = b * groups_.dp->size();
+  const auto rows = make_whole_sft_rows(set, resolved_.derived.data, make_data_setup(resolved_));
+  const BatchSource source(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
+  const int64_t n = source.num_samples(), b = resolved_.derived.micro_batch_size, chunk = b * groups_.dp->size();
   log_.info("the model reads the {} pairs of {} once, before it is trained", set->num_samples(), set->prefix());
   SftReferenceTable table(*set);
   Progress progress(log_, "reference", n, "sequences");
   for (int64_t first = 0; first < n; first += chunk) {
-    const Batch batch = source->read({.consumed_samples = first,
-                                      .micro_batch_size = b,
-                                      .dp_rank = groups_.dp->rank(),
-                                      .dp_size = groups_.dp->size()});
+    const Batch batch = source.read({.consumed_samples = first,
+                                     .micro_batch_size = b,
+                                     .dp_rank = groups_.dp->rank(),
+                                     .dp_size = groups_.dp->size()});
     const at::Tensor own = token_losses({batch})[0].to(at::kFloat).to(groups_.dp->device());
     const at::Tensor all = groups_.dp->gathered(own, "reference of pairs").to(at::kCPU).neg().contiguous();
     for (int64_t row = 0; row < std::min(chunk, n - first); ++row) {
       const float* at = all.const_data_ptr<float>() + row * all.size(1);
-      for (const SftPiece& piece : source->sequences_at(first + row)) {
+      for (const SftPiece& piece : rows->sequences(first + row)) {
         // Labels are the tokens from the second on.
         const int64_t known = std::min(piece.length, set->sequence_length(piece.sample) - 1);
         table.set(piece.sample, 1, {at, static_cast<size_t>(known)});

@@ -46,7 +46,7 @@ std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncod
   if (is_made()) return prefix;
   log.info("making tokens of the rows of {} once, in {}", paths[0], prefix);
   for (const std::string& line : reader.skipped()) log.note("{}", line);
-  const SftReport report = prepare_sft(reader, encoder, data.sft, resolved.tokenizer->vocab_size(), prefix);
+  const SftReport report = prepare_sft(reader, encoder, data.sft, resolved.tokenizer->vocab_size(), prefix, log);
   log.info("{}", describe(report));
   return prefix;
 }

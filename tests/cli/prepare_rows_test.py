@@ -231,3 +231,18 @@ def test_data_of_another_tokenizer_are_refused(prepare, program, tmp_path):
     assert "another tokenizer" not in program.run("doctor", *words, *null, expected=None)[1]
     program.run("train", *words, *null, "--dry_run")
     program.run("train", *words, "--vocab_size", 257, "--dry_run")  # no tokenizer: nothing is compared
+
+
+def test_data_of_different_tokenizers_are_not_merged(program, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "1 2 3"}\n')
+    for name, *tokenizer in (("bytes", "ByteTokenizer"), ("ids", "NullTokenizer", "--vocab_size", 256)):
+        words = ("prepare", "--input", tmp_path / "in.jsonl", "--output_prefix", tmp_path / name, "--tokenizer_type", *tokenizer)
+        program.run(*words)
+    both = [tmp_path / f"{name}_text_document" for name in ("bytes", "ids")]
+    told = f"{both[0]} and {both[1]} were prepared with different tokenizers (ByteTokenizer of 257 ids, and NullTokenizer(256) of 257 ids)"
+    merge = ("prepare", "merge", "--data_path", *both, "--output_prefix", tmp_path / "all")
+    errors = program.run(*merge, expected=2)[2]
+    assert told in errors and "--allow_other_tokenizer" in errors
+    program.run(*merge, "--allow_other_tokenizer")
+    assert told in program.run("inspect", "data", *both)[2]
+    assert "different tokenizers" not in program.run("inspect", "data", both[0], tmp_path / "all")[2]

@@ -34,10 +34,10 @@ class CountingSamples : public SampleSource {
 
 class Prefetch : public testing::TestWithParam<int64_t> {
  protected:
-  std::unique_ptr<BatchSource> source(DataloaderType type, int64_t bad = -1, int wait_ms = 0) {
-    return std::make_unique<TokenBatchSource>(std::make_unique<CountingSamples>(bad, num_read_, wait_ms),
-                                              Sampler(type, 1000, false, "counting"),
-                                              BatchOptions{.sequence_length = 4});
+  std::unique_ptr<BatchSource> source(RowOrder order, int64_t bad = -1, int wait_ms = 0) {
+    return std::make_unique<BatchSource>(
+        make_text_rows(std::make_unique<CountingSamples>(bad, num_read_, wait_ms), {.sequence_length = 4}),
+        Order(order, 1000, "counting"));
   }
   static std::vector<DataPosition> step(int64_t consumed, int64_t num_microbatches = 3) {
     std::vector<DataPosition> positions;
@@ -51,11 +51,11 @@ class Prefetch : public testing::TestWithParam<int64_t> {
 INSTANTIATE_TEST_SUITE_P(Workers, Prefetch, testing::Values(0, 1, 2, 7));
 
 TEST_P(Prefetch, GivesWhatReadingGives) {
-  for (const DataloaderType type : {DataloaderType::kSingle, DataloaderType::kCyclic}) {
+  for (const RowOrder type : {RowOrder::kOnce, RowOrder::kShuffled}) {
     const auto direct = source(type), ahead = source(type);
     BatchPrefetcher prefetcher(*ahead, GetParam());
     // Ordinary steps, across the end of an epoch for the cyclic one, and a step of another size.
-    for (int64_t consumed = 960; consumed < (type == DataloaderType::kCyclic ? 1040 : 990); consumed += 6) {
+    for (int64_t consumed = 960; consumed < (type == RowOrder::kShuffled ? 1040 : 990); consumed += 6) {
       const auto batches = prefetcher.take(step(consumed));
       prefetcher.prefetch(step(consumed + 6));
       ASSERT_EQ(batches.size(), 3u);
@@ -74,7 +74,7 @@ TEST_P(Prefetch, GivesWhatReadingGives) {
 }
 
 TEST_P(Prefetch, AnErrorComesWithTheStepThatNeedsTheBatch) {
-  const auto bad = source(DataloaderType::kSingle, /*bad=*/9);
+  const auto bad = source(RowOrder::kOnce, /*bad=*/9);
   BatchPrefetcher prefetcher(*bad, GetParam());
   EXPECT_EQ(prefetcher.take(step(0)).size(), 3u);
   prefetcher.prefetch(step(6));
@@ -88,7 +88,7 @@ TEST_P(Prefetch, AnErrorComesWithTheStepThatNeedsTheBatch) {
 }
 
 TEST_P(Prefetch, WhatNobodyTakesIsDropped) {
-  const auto bad = source(DataloaderType::kSingle, /*bad=*/9, /*wait_ms=*/50);
+  const auto bad = source(RowOrder::kOnce, /*bad=*/9, /*wait_ms=*/50);
   {
     BatchPrefetcher prefetcher(*bad, GetParam());
     prefetcher.prefetch(step(0, 100));
@@ -100,9 +100,8 @@ TEST_P(Prefetch, WhatNobodyTakesIsDropped) {
 
 TEST(PrefetchAhead, ReadsWhileNobodyWaits) {
   std::atomic<int> num_read{0};
-  TokenBatchSource source(std::make_unique<CountingSamples>(-1, num_read, 0),
-                          Sampler(DataloaderType::kSingle, 1000, false, "counting"),
-                          BatchOptions{.sequence_length = 4});
+  BatchSource source(make_text_rows(std::make_unique<CountingSamples>(-1, num_read, 0), {.sequence_length = 4}),
+                     Order(RowOrder::kOnce, 1000, "counting"));
   BatchPrefetcher prefetcher(source, 2);
   prefetcher.prefetch({{.consumed_samples = 0, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 1},
                        {.consumed_samples = 2, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 1}});

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/base64.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/philox.h"

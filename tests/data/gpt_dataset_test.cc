@@ -98,27 +98,6 @@ TEST_F(GptDatasetTest, EveryTokenOfAnEpochIsALabelAtMostOnce) {
   EXPECT_EQ(*std::max_element(seen.begin(), seen.end()), 1);
 }
 
-TEST_F(GptDatasetTest, PartialLastSampleOfValidationIsPadded) {
-  GptDatasetOptions partial = options(std::nullopt);
-  partial.sequence_length = 7;  // 25 tokens: three samples and three labels
-  partial.split = Split::kValid;
-  EXPECT_EQ(build_gpt_indices(*source_, {0, 5}, partial).shuffle_index.rows(), 3);
-  partial.keep_partial = true;
-  const GptDataset data(source_, {0, 5}, partial, log_);
-  ASSERT_EQ(data.num_samples(), 4);
-  int num_padded = 0;
-  for (int64_t i = 0; i < 4; ++i) {
-    const List tokens = sample(data, i, 8);
-    const auto pads = std::count(tokens.begin(), tokens.end(), -1);
-    if (pads > 0) {
-      ++num_padded;
-      EXPECT_EQ(pads, 4);
-      EXPECT_EQ(tokens[4], -1);
-    }
-  }
-  EXPECT_EQ(num_padded, 1);
-}
-
 TEST_F(GptDatasetTest, EmptyDocumentsAreStepped0ver) {
   auto gaps = std::make_shared<IndexedDataset>(write_counting("gaps", {0, 5, 0, 0, 4, 0}));
   const GptDataset data(gaps, {0, 6}, options(std::nullopt), log_);

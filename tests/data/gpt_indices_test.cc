@@ -56,17 +56,15 @@ TEST_F(GptIndicesTest, ThreadsAndFilesGiveTheWalk) {
     size_t num_sequences;
     int64_t longest, sequence_length;
     int epochs;
-    bool keep_partial;
   };
-  for (const Case& c : {Case{90'000, 9, 13, 2, false}, Case{70'000, 3, 1, 1, false}, Case{300, 200, 7, 400, true},
-                        Case{70'001, 40, 900, 1, true}, Case{3, 5, 4, 1, true}}) {
+  for (const Case& c : {Case{90'000, 9, 13, 2}, Case{70'000, 3, 1, 1}, Case{300, 200, 7, 400}, Case{70'001, 40, 900, 1},
+                        Case{3, 5, 4, 1}}) {
     std::vector<int32_t> lengths(c.num_sequences);
     int64_t tokens = 0;
     for (int32_t& length : lengths) tokens += length = static_cast<int32_t>(rng() % static_cast<uint32_t>(c.longest));
     lengths[0] += 2, tokens += 2;
     const ElementRange range{11, 11 + static_cast<int64_t>(c.num_sequences)};
-    const EpochPlan plan =
-        plan_epochs(tokens, c.sequence_length, (c.epochs * tokens - 1) / c.sequence_length - 1, c.keep_partial);
+    const EpochPlan plan = plan_epochs(tokens, c.sequence_length, (c.epochs * tokens - 1) / c.sequence_length - 1);
     ASSERT_GE(plan.num_epochs, c.epochs - 1);
     const GptIndices one = build_gpt_indices(lengths, range, plan, c.sequence_length, 99, 1);
     for (const int threads : {2, 3, 8}) {

@@ -67,7 +67,7 @@ class IctSamplesTest : public DataTest {
   }
 
   std::unique_ptr<BatchSource> open(const IctSampleOptions& options, const std::string& prefix) {
-    const std::unique_ptr<SampleMaker> maker = make_ict_samples(options, made_up_vocabulary(200));
+    const std::shared_ptr<const SampleMaker> maker = make_ict_samples(options, made_up_vocabulary(200));
     DataOptions data;
     data.mock_data = prefix.empty();
     if (!prefix.empty()) {

@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "data/ordered_map.h"
 #include "data/prepared_outputs.h"
+#include "data/sft_set.h"
 #include "data_fixture.h"
 
 namespace megalith {
@@ -206,6 +208,14 @@ TEST_F(PrepareTest, LinesThatAreTooLongAreBrokenOnes) {
   EXPECT_EQ(documents(path("out_text_document"), *tokenizer_), (Texts{"b"}));
   ASSERT_EQ(general.num_broken_lines, 1);
   EXPECT_NE(general.broken_lines[0].reason.find("would take more than 2.86 MiB of memory"), std::string::npos);
+  // An invalid byte becomes three.
+  small.input = {
+      write("i.jsonl", fmt::format("{{\"text\": \"{}\"}}\n{{\"text\": \"b\"}}\n", std::string(800'000, '\xff')))};
+  const PrepareReport invalid = prepare_data(small, *tokenizer_, log_);
+  EXPECT_EQ(documents(path("out_text_document"), *tokenizer_), (Texts{"b"}));
+  ASSERT_EQ(invalid.num_broken_lines, 1);
+  EXPECT_EQ(invalid.broken_lines[0].reason,
+            "the line of 781 KiB has so many invalid bytes that it would take more than 2.86 MiB of memory");
   const std::string text = write("c.txt", std::string(1'500'000, 'c'));
   small.input = {text};
   small.overwrite = true;
@@ -258,6 +268,16 @@ TEST_F(PrepareTest, DataOfAnotherTokenizerAreTold) {
   EXPECT_EQ(found->message(), output +
                                   " was prepared with another tokenizer (ByteTokenizer of 257 ids) than this run has "
                                   "(NullTokenizer(256) of 257 ids)");
+  PrepareOptions by_other = options({write("b.jsonl", "{\"text\": \"1 2\"}\n")});
+  by_other.output_prefix = path("other");
+  prepare_data(by_other, *other, log_);
+  const std::optional<UserError> mixed = find_mixed_tokenizers({output, path("none"), path("other_text_document.bin")});
+  ASSERT_TRUE(mixed);
+  EXPECT_EQ(mixed->message(),
+            fmt::format("{} and {} were prepared with different tokenizers (ByteTokenizer of 257 ids, "
+                        "and NullTokenizer(256) of 257 ids)",
+                        output, path("other_text_document")));
+  EXPECT_FALSE(find_mixed_tokenizers({output, output}));
   // A record of an earlier version knows the size only, and other files of the names nothing.
   Json record = load_json(output + ".prepared");
   record["job"].erase("tokenizer_digest");
@@ -378,6 +398,13 @@ TEST_F(PrepareTest, FinishedOutputsOfOtherInputsAreReplacedOnlyWithOverwrite) {
   EXPECT_EQ(documents(output, *tokenizer_), Texts{"three"});
   second.overwrite = false;
   EXPECT_TRUE(prepare_data(second, *tokenizer_, log_).was_finished);
+  // A .bin of others has no .idx either.
+  remove_tree(output + ".idx");
+  write_file_atomic(output + ".bin", std::string_view("of others"));
+  EXPECT_NE(refused(first).find("out_text_document.bin: a file is there"), std::string::npos);
+  EXPECT_EQ(read_file(output + ".bin"), "of others");
+  remove_tree(output + ".bin");
+  prepare_data(first, *tokenizer_, log_);
   // What a killed run left is no output.
   remove_tree(output + ".idx");
   EXPECT_FALSE(prepare_data(first, *tokenizer_, log_).was_finished);
@@ -475,6 +502,51 @@ TEST_F(PrepareResume, NumbersThatCannotBeBeginAnew) {
     EXPECT_EQ(prepare_data(job, *tokenizer_, log_).resumed_at, 0) << key;
     EXPECT_NE(logged_.find("state.json: state: " + key), std::string::npos) << logged_;
     EXPECT_NE(logged_.find("beginning anew"), std::string::npos) << logged_;
+  }
+}
+
+TEST_F(PrepareResume, InstructionsGoOnAndGiveTheSameBytes) {
+  std::string rows;
+  for (int i = 0; i < 60; ++i)
+    rows += fmt::format("{{\"prompt\": \"question {0}\", \"completion\": \" answer {0}\"}}\n", i);
+  const std::string file = write("rows.jsonl", rows);
+  const auto prepare = [&](const Tokenizer& tokenizer, const std::string& prefix) {
+    const SftOptions sft;
+    const SftEncoder encoder(tokenizer, "", sft);
+    SftReader reader({file}, std::nullopt, std::nullopt);
+    return prepare_sft(reader, encoder, sft, tokenizer.vocab_size(), prefix, log_, /*store_every_s=*/0);
+  };
+  const SftReport whole = prepare(*tokenizer_, path("whole"));
+  EXPECT_THROW(prepare(FailingTokenizer(*tokenizer_, "question 40 answer 40"), path("parts")), InternalError);
+  EXPECT_TRUE(std::filesystem::exists(path("parts.prepare/state.json")));
+  EXPECT_FALSE(std::filesystem::exists(path("parts.json")));
+  const SftReport rest = prepare(*tokenizer_, path("parts"));
+  EXPECT_NE(logged_.find("going on behind row"), std::string::npos) << logged_;
+  EXPECT_EQ(rest.longest_place, whole.longest_place);
+  for (const char* ending : {".bin", ".idx", "_mask.bin", "_mask.idx", ".json"}) {
+    EXPECT_TRUE(read_file(path("parts") + ending) == read_file(path("whole") + ending)) << ending;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("parts.prepare")));
+}
+
+TEST(OrderedMap, ResultsComeInOrderAndFailuresWithTheirJob) {
+  for (const int64_t num_threads : {1, 3}) {
+    std::vector<int> taken;
+    OrderedMap<int> map(
+        num_threads, /*most_bytes=*/100,
+        [](int& job) {
+          if (job == 150) throw UserError("job 150");
+          job *= 2;
+        },
+        [&](int job) { taken.push_back(job); });
+    EXPECT_THROW(
+        {
+          for (int i = 0; i < 200; ++i) map.give(i, i % 7 == 0 ? 1000 : 1);
+          map.finish();
+        },
+        UserError);
+    ASSERT_EQ(taken.size(), 150u);
+    for (int i = 0; i < 150; ++i) EXPECT_EQ(taken[static_cast<size_t>(i)], 2 * i);
   }
 }
 

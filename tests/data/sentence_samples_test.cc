@@ -110,7 +110,7 @@ class SentenceSamplesTest : public DataTest {
 };
 
 TEST_F(SentenceSamplesTest, DocumentsOfOneSentenceAreToldWithTheWayOut) {
-  const std::unique_ptr<SampleMaker> pairs = make_bert_samples({.sequence_length = 40}, made_up_vocabulary(200));
+  const std::shared_ptr<const SampleMaker> pairs = make_bert_samples({.sequence_length = 40}, made_up_vocabulary(200));
   const std::string none = write_sentences("none", {1, 1, 0, 1});
   try {
     open(*pairs, none);
@@ -125,7 +125,7 @@ TEST_F(SentenceSamplesTest, DocumentsOfOneSentenceAreToldWithTheWayOut) {
   open(*pairs, write_sentences("some", {1, 3, 2}));
   EXPECT_NE(logged_.find("1 of 3 documents of the train split"), std::string::npos) << logged_;
   // Without the sentence head one sentence is enough.
-  const std::unique_ptr<SampleMaker> single =
+  const std::shared_ptr<const SampleMaker> single =
       make_bert_samples({.sequence_length = 40, .has_sentence_head = false}, made_up_vocabulary(200));
   EXPECT_NE(open(*single, none).train, nullptr);
 }
@@ -133,7 +133,7 @@ TEST_F(SentenceSamplesTest, DocumentsOfOneSentenceAreToldWithTheWayOut) {
 TEST_F(SentenceSamplesTest, ASampleDependsOnItsNumberOnly) {
   for (const bool is_t5 : {false, true}) {
     const MaskedSampleOptions options{.sequence_length = 40, .decoder_seq_length = 30};
-    const std::unique_ptr<SampleMaker> maker =
+    const std::shared_ptr<const SampleMaker> maker =
         is_t5 ? make_t5_samples(options, made_up_vocabulary(200)) : make_bert_samples(options, made_up_vocabulary(200));
     const DataSets sets = open(*maker, ""), others = open(*maker, "");
     const Batch together = sets.train->read({.consumed_samples = 2, .micro_batch_size = 4});

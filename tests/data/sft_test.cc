@@ -80,20 +80,20 @@ class SftData : public DataTest {
 TEST_F(SftData, ARowIsWhatItsSamplesSay) {
   const auto set = open({{{11, 12, 13, 14}, {0, 0, 1, 1}}, {{21, 22}, {0, 1}}}, SftForm::kChat);
   const std::vector<SftPiece> pack = {{0, 0, 4}, {1, 0, 2}};
-  std::vector<int64_t> tokens(8), labels(8), positions(8);
-  std::vector<float> weights(8);
-  std::vector<int32_t> documents(8);
-  fill_sft_row(*set, pack, 8, true, tokens.data(), labels.data(), weights.data(), positions.data(), documents.data());
-  EXPECT_EQ(tokens, (std::vector<int64_t>{11, 12, 13, 14, 21, 22, 0, 0}));
-  EXPECT_EQ(labels, (std::vector<int64_t>{12, 13, 14, 0, 22, 0, 0, 0}));
-  EXPECT_EQ(weights, (std::vector<float>{0, 1, 1, 0, 1, 0, 0, 0}));
-  EXPECT_EQ(positions, (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 0, 1}));
-  EXPECT_EQ(documents, (std::vector<int32_t>{0, 0, 0, 0, 1, 1, 2, 2}));
+  const Batch batch = make_batch(1, {.sequence_length = 8, .reset_attention_mask = true});
+  fill_sft_row(*set, pack, batch, 0);
+  const auto is = [&](std::string_view name, const at::Tensor& row) { return at::equal(batch.at(name)[0], row); };
+  EXPECT_TRUE(is(field::kTokens, at::tensor({11, 12, 13, 14, 21, 22, 0, 0}, at::kLong)));
+  EXPECT_TRUE(is(field::kLabels, at::tensor({12, 13, 14, 0, 22, 0, 0, 0}, at::kLong)));
+  EXPECT_TRUE(is(field::kLossWeights, at::tensor({0, 1, 1, 0, 1, 0, 0, 0}, at::kFloat)));
+  EXPECT_TRUE(is(field::kPositionIds, at::tensor({0, 1, 2, 3, 0, 1, 0, 1}, at::kLong)));
+  EXPECT_TRUE(is(field::kDocumentIds, at::tensor({0, 0, 0, 0, 1, 1, 2, 2}, at::kInt)));
   // A piece that is cut off predicts what follows it.
   const std::vector<SftPiece> cut = {{0, 0, 2}};
-  fill_sft_row(*set, cut, 2, false, tokens.data(), labels.data(), weights.data(), positions.data(), nullptr);
-  EXPECT_EQ(labels[1], 13);
-  EXPECT_EQ(weights[1], 1);
+  const Batch one_text = make_batch(1, {.sequence_length = 2});
+  fill_sft_row(*set, cut, one_text, 0);
+  EXPECT_EQ(one_text.at(field::kLabels)[0][1].item<int64_t>(), 13);
+  EXPECT_EQ(one_text.at(field::kLossWeights)[0][1].item<float>(), 1);
 }
 
 TEST_F(SftData, PairsAreTwoDocumentsAndAreCutTogether) {
@@ -108,9 +108,9 @@ TEST_F(SftData, PairsAreTwoDocumentsAndAreCutTogether) {
   EXPECT_EQ(parts(12), (std::vector<SftPiece>{{0, 0, 4}, {1, 0, 8}}));
   EXPECT_EQ(parts(10), (std::vector<SftPiece>{{0, 0, 4}, {1, 0, 6}}));
   EXPECT_EQ(parts(6), (std::vector<SftPiece>{{0, 0, 3}, {1, 0, 3}}));
-  const auto source = make_whole_sft_source(set, {.sft = {.loss = SftLoss::kDpo}}, {.sequence_length = 14});
-  source->set_reference(test::random_sft_reference(*set));
-  const Batch batch = source->read({.consumed_samples = 0, .micro_batch_size = 1, .dp_rank = 0, .dp_size = 1});
+  const auto rows = make_whole_sft_rows(set, {.sft = {.loss = SftLoss::kDpo}}, {.sequence_length = 14});
+  rows->set_reference(test::random_sft_reference(*set));
+  const Batch batch = rows->read(std::vector<int64_t>{0});
   EXPECT_EQ(batch.at(field::kNumPairs)[0].item<int64_t>(), 1);
   EXPECT_TRUE(at::equal(batch.at(field::kDocumentIds)[0],
                         at::tensor({0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2}, at::kInt)));
@@ -124,17 +124,25 @@ TEST_F(SftData, PairsAreTwoDocumentsAndAreCutTogether) {
 
 TEST_F(SftData, PassesAreNewOrdersThatKnowOfNoLayout) {
   const auto set = open(random_sft_sequences(11, 6, 30, 1), SftForm::kChat);
-  const SftOptions options;
-  const auto source = [&](uint32_t seed) {
-    SftPacks packs(0, 11, [&](int64_t i) { return set->length(i); }, 6, false, options);
-    return SftBatchSource(set, std::move(packs), options, {.sequence_length = 6, .seed = seed}, true);
+  Logger log({.level = LogLevel::kSilent});
+  DataOptions options;
+  options.split = "1,0,0";
+  options.sft.sft_data_path = {set->prefix()};
+  const auto sets_of = [&](uint32_t seed) {
+    return make_sft_sets(options, {.sequence_length = 6, .seed = seed, .num_samples = {11, 0, 0}}, log);
   };
-  const auto order = [](SftBatchSource& from, int64_t pass) {
+  const DataSets sets = sets_of(1), same = sets_of(1), of_other = sets_of(2);
+  const BatchSource &one = *sets.train, &again = *same.train, &other = *of_other.train;
+  const auto order = [&](const BatchSource& from, int64_t pass) {
     std::vector<int64_t> samples;
-    for (int64_t i = 0; i < 11; ++i) samples.push_back(from.sequences_at(11 * pass + i)[0].sample);
+    for (int64_t i = 0; i < 11; ++i) {
+      const at::Tensor tokens = from.read({.consumed_samples = 11 * pass + i}).at(field::kTokens);
+      for (int64_t row = 0; row < 11; ++row) {
+        if (at::equal(from.rows().read(std::vector{row}).at(field::kTokens), tokens)) samples.push_back(row);
+      }
+    }
     return samples;
   };
-  SftBatchSource one = source(1), again = source(1), other = source(2);
   const std::vector<int64_t> first = order(one, 0), second = order(one, 1);
   EXPECT_NE(first, second);
   EXPECT_NE(order(other, 0), first);
@@ -161,10 +169,10 @@ TEST_F(SftData, PacksAreKeptForTheNextStartAndCheckedWhenRead) {
   Logger log({.level = LogLevel::kSilent});
   const auto rows_of_a_start = [&](int64_t sequence_length) {
     const DataSets sets = make_sft_sets(options, {.sequence_length = sequence_length, .num_samples = {4, 0, 0}}, log);
-    const auto& source = dynamic_cast<const SftBatchSource&>(*sets.train);
+    const auto& packs = dynamic_cast<const SftRows&>(sets.train->rows());
     Packs rows;
-    for (int64_t i = 0; i < 2 * source.num_samples(); ++i) rows.push_back(source.sequences_at(i));
-    EXPECT_EQ(source.data_size()->documents, 40);
+    for (int64_t i = 0; i < packs.num_rows(); ++i) rows.push_back(packs.sequences(i));
+    EXPECT_EQ(sets.train->data_size()->documents, 40);
     return rows;
   };
   const auto files = [&] {

@@ -1,6 +1,7 @@
 // Splits, blends and samplers against Megatron's order.
+#include "core/permutation.h"
 #include "data/blend.h"
-#include "data/sampler.h"
+#include "data/order.h"
 #include "data/split.h"
 #include "data_fixture.h"
 
@@ -51,19 +52,19 @@ TEST(Blend, GreedyOrderIsMegatrons) {
   EXPECT_EQ(samples.type(), IndexArray::Type::kInt64);
 }
 
-std::vector<int64_t> samples_of(Sampler& sampler, const DataPosition& position) {
+std::vector<int64_t> samples_of(const Order& order, const DataPosition& position) {
   std::vector<int64_t> samples;
-  for (const SampleRow& row : sampler.rows(position)) samples.push_back(row.sample);
+  for (const PlacedRow& row : order.rows(position)) samples.push_back(row.row);
   return samples;
 }
 
-TEST(Sampler, SingleGivesConsecutiveChunks) {
-  Sampler sampler(DataloaderType::kSingle, 20, true, "d");
-  EXPECT_EQ(sampler.rows({.consumed_samples = 8, .micro_batch_size = 2, .dp_rank = 1, .dp_size = 2}),
-            (std::vector<SampleRow>{{10, 10}, {11, 11}}));
-  EXPECT_EQ(samples_of(sampler, {.consumed_samples = 16, .micro_batch_size = 2, .dp_rank = 1, .dp_size = 2}),
+TEST(Order, SingleGivesConsecutiveChunks) {
+  const Order order(RowOrder::kOnce, 20, "d");
+  EXPECT_EQ(order.rows({.consumed_samples = 8, .micro_batch_size = 2, .dp_rank = 1, .dp_size = 2}),
+            (std::vector<PlacedRow>{{10, 10}, {11, 11}}));
+  EXPECT_EQ(samples_of(order, {.consumed_samples = 16, .micro_batch_size = 2, .dp_rank = 1, .dp_size = 2}),
             (std::vector<int64_t>{18, 19}));
-  EXPECT_THROW(sampler.rows({.consumed_samples = 18, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 2}), UserError);
+  EXPECT_THROW(order.rows({.consumed_samples = 18, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 2}), UserError);
 }
 
 // Orders that Megatron's MegatronPretrainingRandomSampler gives with torch 2.
@@ -73,7 +74,7 @@ struct CyclicCase {
   std::vector<std::vector<int64_t>> batches[2];  // by data-parallel rank
 };
 
-TEST(Sampler, CyclicOrderIsMegatronsAcrossEpochs) {
+TEST(Order, CyclicOrderIsMegatronsAcrossEpochs) {
   const CyclicCase cases[] = {
       {true,
        23,
@@ -99,13 +100,13 @@ TEST(Sampler, CyclicOrderIsMegatronsAcrossEpochs) {
         {{5, 12, 2}, {17, 1, 22}, {18, 8, 10}, {14, 23, 6}, {2, 20, 6}, {23, 21, 11}, {1, 15, 3}, {0, 9, 8}}}}};
   for (const CyclicCase& c : cases) {
     for (int64_t rank = 0; rank < 2; ++rank) {
-      Sampler sampler(DataloaderType::kCyclic, c.total, c.sharding, "d");
+      const Order order(c.sharding ? RowOrder::kSharded : RowOrder::kShuffled, c.total, "d");
       // Backwards, to show that a position needs nothing before it.
       for (int64_t m = 7; m >= 0; --m) {
-        EXPECT_EQ(samples_of(sampler, {.consumed_samples = m * c.micro_batch_size * 2,
-                                       .micro_batch_size = c.micro_batch_size,
-                                       .dp_rank = rank,
-                                       .dp_size = 2}),
+        EXPECT_EQ(samples_of(order, {.consumed_samples = m * c.micro_batch_size * 2,
+                                     .micro_batch_size = c.micro_batch_size,
+                                     .dp_rank = rank,
+                                     .dp_size = 2}),
                   c.batches[rank][static_cast<size_t>(m)])
             << "sharding " << c.sharding << ", rank " << rank << ", microbatch " << m;
       }
@@ -116,20 +117,20 @@ TEST(Sampler, CyclicOrderIsMegatronsAcrossEpochs) {
 // What the ranks of a layout read as places [0, num_places) of the training, from `begin` on.
 std::vector<int64_t> unsharded_order(int64_t total, int64_t micro_batch_size, int64_t dp_size, int64_t begin,
                                      int64_t num_places) {
-  std::vector<int64_t> order(static_cast<size_t>(num_places), -1);
+  std::vector<int64_t> rows(static_cast<size_t>(num_places), -1);
   for (int64_t rank = 0; rank < dp_size; ++rank) {
-    Sampler sampler(DataloaderType::kCyclic, total, false, "d");
+    const Order order(RowOrder::kShuffled, total, "d");
     for (int64_t consumed = begin; consumed < num_places; consumed += micro_batch_size * dp_size) {
-      for (const SampleRow& row : sampler.rows({consumed, micro_batch_size, rank, dp_size})) {
-        if (row.in_order < num_places) order[static_cast<size_t>(row.in_order)] = row.sample;
+      for (const PlacedRow& row : order.rows({consumed, micro_batch_size, rank, dp_size})) {
+        if (row.place < num_places) rows[static_cast<size_t>(row.place)] = row.row;
       }
     }
   }
-  return order;
+  return rows;
 }
 
 // 23 samples, which no layout's microbatches divide, in two passes: torch 2's randperm(23) from generators seeded 0, 1.
-TEST(Sampler, WithoutShardingAPassIsOnePermutationOfAllSamplesInEveryLayout) {
+TEST(Order, WithoutShardingAPassIsOnePermutationOfAllSamplesInEveryLayout) {
   const std::vector<int64_t> two_passes = {19, 8,  16, 3,  15, 20, 22, 14, 4,  7,  6,  13, 9, 10, 1,  12,
                                            5,  17, 11, 2,  18, 0,  21, 9,  4,  20, 11, 22, 6, 13, 12, 1,
                                            19, 3,  2,  16, 7,  18, 0,  8,  10, 17, 15, 14, 5, 21};
@@ -141,7 +142,7 @@ TEST(Sampler, WithoutShardingAPassIsOnePermutationOfAllSamplesInEveryLayout) {
   }
 }
 
-TEST(Sampler, WithoutShardingARunGoesOnWithAnotherMicroBatchSize) {
+TEST(Order, WithoutShardingARunGoesOnWithAnotherMicroBatchSize) {
   const std::vector<int64_t> whole = unsharded_order(23, 4, 1, 0, 60);
   for (const int64_t micro_batch_size : {1, 3, 5}) {
     const std::vector<int64_t> rest = unsharded_order(23, micro_batch_size, 2, 20, 60);
@@ -149,10 +150,10 @@ TEST(Sampler, WithoutShardingARunGoesOnWithAnotherMicroBatchSize) {
   }
 }
 
-TEST(Sampler, WithShardingAPositionBetweenMicrobatchesIsRefused) {
-  Sampler sampler(DataloaderType::kCyclic, 24, true, "d");
+TEST(Order, WithShardingAPositionBetweenMicrobatchesIsRefused) {
+  const Order order(RowOrder::kSharded, 24, "d");
   try {
-    sampler.rows({.consumed_samples = 6, .micro_batch_size = 4});
+    order.rows({.consumed_samples = 6, .micro_batch_size = 4});
     FAIL() << "sample 6 begins no microbatch of 4";
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.message()).find("has read 6 samples, and d is read 4 at a time"), std::string::npos)
@@ -161,11 +162,27 @@ TEST(Sampler, WithShardingAPositionBetweenMicrobatchesIsRefused) {
   }
 }
 
-TEST(Sampler, TooLittleDataIsRefused) {
-  Sampler sampler(DataloaderType::kCyclic, 3, true, "d");
-  EXPECT_THROW(sampler.rows({.consumed_samples = 0, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 2}), UserError);
-  Sampler empty(DataloaderType::kCyclic, 0, false, "d");
+TEST(Order, TooLittleDataIsRefused) {
+  const Order order(RowOrder::kSharded, 3, "d");
+  EXPECT_THROW(order.rows({.consumed_samples = 0, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 2}), UserError);
+  const Order empty(RowOrder::kShuffled, 0, "d");
   EXPECT_THROW(empty.rows({.consumed_samples = 0}), UserError);
+}
+
+TEST(Order, RepeatedAndPermutedPassesKnowOfNoLayout) {
+  const uint64_t key = make_philox_key(7, "an order");
+  for (const RowOrder kind : {RowOrder::kRepeated, RowOrder::kPermuted}) {
+    const Order order(kind, 11, "d", key);
+    std::vector<int64_t> rows;
+    for (int64_t place = 0; place < 22; ++place) rows.push_back(samples_of(order, {.consumed_samples = place})[0]);
+    for (int64_t place = 0; place < 22; ++place) {
+      const bool is_permuted = kind == RowOrder::kPermuted;
+      EXPECT_EQ(rows[static_cast<size_t>(place)],
+                is_permuted ? permuted(key, static_cast<uint64_t>(place / 11), place % 11, 11) : place % 11);
+    }
+    EXPECT_EQ(samples_of(order, {.consumed_samples = 9, .micro_batch_size = 2, .dp_rank = 1, .dp_size = 2}),
+              (std::vector<int64_t>{rows[11], rows[12]}));
+  }
 }
 
 }  // namespace

@@ -194,12 +194,11 @@ Target json_lines(const Scratch& scratch) {
     }
     const std::vector<PrepareInput> inputs = find_inputs({scratch.put("l.jsonl", input)}, false);
     for (const bool by_sentences : {false, true}) {
-      EncoderOptions options;
-      options.json_keys = {"text"};
+      PrepareOptions options;
       options.append_eod = true;
       options.split_sentences = by_sentences;
       options.max_line_memory = 4096 * kGeneralLineMemory;
-      const ChunkEncoder encoder(options, *tokenizer, TokenType::kUint16);
+      const ChunkEncoder encoder(options, "", *tokenizer, TokenType::kUint16);
       ChunkReader reader(inputs, {"text"}, 4096, InputPosition{});
       while (auto chunk = reader.next()) {
         EncodedChunk encoded;
@@ -234,17 +233,17 @@ Target prepare_state(const Scratch& scratch) {
   const auto run = [options, tokenizer] { prepare_data(options, *tokenizer, silent_log()); };
   {
     const std::vector<int32_t> ids = {1, 2, 3};
-    PrepareFolder left(options.output_prefix);
+    ResumableOutputs left(options.output_prefix,
+                          {{scratch.path("out_text_document"), token_type_for(tokenizer->vocab_size())}},
+                          job_of(options, find_inputs(options.input, false), *tokenizer));
+    left.take_up([](const Json&, const std::string&) {}, silent_log());
     PrepareState state;
     state.position = {.input = 0, .offset = 23, .line = 2, .input_bytes = 23, .checksum = 0};
     state.report.documents = 1;
     state.report.broken_lines = {{input_file, 1, "a reason"}};
-    IndexedDatasetWriter writer(scratch.path("out_text_document").string(), token_type_for(tokenizer->vocab_size()),
-                                left.part(0), IndexedDatasetWriter::Position{});
-    writer.add_sequence(ids);
-    writer.end_document();
-    state.writers = {writer.checkpoint()};
-    left.store(job_of(options, find_inputs(options.input, false), *tokenizer), state);
+    left.writers()[0].add_sequence(ids);
+    left.writers()[0].end_document();
+    left.store(to_json(state));
   }
   const std::vector<std::string> names = {"state.json", "part0.bin", "part0.lengths", "part0.documents"};
   std::vector<std::string> contents;

@@ -80,7 +80,8 @@ Target sft_files(const Scratch& scratch) {
     const SftOptions options;
     const SftEncoder encoder(*tokenizer, "", options);
     SftReader reader({path}, std::nullopt, std::nullopt);
-    prepare_sft(reader, encoder, options, tokenizer->vocab_size(), prefix);
+    Logger log({.level = LogLevel::kSilent});
+    prepare_sft(reader, encoder, options, tokenizer->vocab_size(), prefix, log);
     SftReferenceTable(SftSet(prefix)).write(prefix + "_r");
     std::vector<std::string> files;
     for (const char* ending : kEndings) files.push_back(read_file(prefix + ending));

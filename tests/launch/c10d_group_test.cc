@@ -15,9 +15,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/error.h"
+#include "core/sha256.h"
 #include "core/time.h"
 #include "launch/last_words.h"
-#include "launch/store_secret.h"
 
 namespace megalith {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/sha256.h"
 #include "support/temporary_folder.h"
 
 namespace megalith {

@@ -270,7 +270,7 @@ std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& confi
 constexpr int kPackedSamples = 11;
 
 // For tasks with packs, which all have the same samples.
-std::unique_ptr<SftBatchSource> source_of_packs(const TinyRun& task) {
+std::unique_ptr<BatchSource> source_of_packs(const TinyRun& task) {
   static const TemporaryFolder folder;
   const bool has_pairs = task.packs == "pairs";
   static std::mutex mutex;  // ranks are threads
@@ -283,9 +283,9 @@ std::unique_ptr<SftBatchSource> source_of_packs(const TinyRun& task) {
   const auto set = std::make_shared<const SftSet>(prefix);
   const SftOptions options{.enable_packed_sequences = !task.has_one_sample_a_row,
                            .loss = has_pairs ? SftLoss::kDpo : SftLoss::kNextToken};
-  auto source = make_whole_sft_source(set, {.sft = options}, {.sequence_length = task.sequence});
-  if (has_pairs) source->set_reference(random_sft_reference(*set));
-  return source;
+  const auto rows = make_whole_sft_rows(set, {.sft = options}, {.sequence_length = task.sequence});
+  if (has_pairs) rows->set_reference(random_sft_reference(*set));
+  return std::make_unique<BatchSource>(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
 }
 
 std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, const ModelConfig& config, int step,

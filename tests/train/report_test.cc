@@ -32,18 +32,22 @@ ReportWords demo_words(const ReportWords& more) {
   return words;
 }
 
-class SizedSource : public BatchSource {
+class SizedRows : public RowReader {
  public:
-  SizedSource(std::string name, DataSize size) : name_(std::move(name)), size_(size) {}
-  Batch read(const DataPosition&) override { return {}; }
-  int64_t num_samples() const override { return 1; }
+  SizedRows(std::string name, DataSize size) : name_(std::move(name)), size_(size) {}
+  Batch read(std::span<const int64_t>) const override { return {}; }
+  int64_t num_rows() const override { return 1; }
   std::string name() const override { return name_; }
-  std::optional<DataSize> data_size() const override { return size_; }
+  std::optional<DataSize> size() const override { return size_; }
 
  private:
   std::string name_;
   DataSize size_;
 };
+
+std::unique_ptr<BatchSource> sized_source(const std::string& name, DataSize size) {
+  return std::make_unique<BatchSource>(std::make_shared<SizedRows>(name, size), Order(RowOrder::kOnce, 1, name));
+}
 
 std::string report_of(const Resolved& resolved, const ReportFacts& facts = {}, const MemoryByOwner* memory = nullptr,
                       const std::string& device = "CPU Test, 2 cores, AMX bf16, 24.0 GiB") {
@@ -70,8 +74,8 @@ TEST(StartupReport, OfTheDemoIsThis) {
   const auto resolved =
       resolved_run(demo_words({"--mock_data", "--save", "out/checkpoint", "--metrics_file", "out/metrics.jsonl"}));
   DataSets data;
-  data.train = std::make_unique<SizedSource>("out/train_text_document", DataSize{1130, 3950413, 3950413.0 / 256});
-  data.valid = std::make_unique<SizedSource>("out/valid_text_document", DataSize{59, 202795});
+  data.train = sized_source("out/train_text_document", DataSize{1130, 3950413, 3950413.0 / 256});
+  data.valid = sized_source("out/valid_text_document", DataSize{59, 202795});
   const MemoryByOwner memory{
       .parameters = 22 << 20, .gradients = 44 << 20, .optimizer = 132 << 20, .activations = 1 << 30};
   const std::string report = report_of(*resolved, {.data = &data, .flops_per_s = 0.5e12, .is_measured = true}, &memory,
@@ -231,7 +235,7 @@ TEST(StartupReport, OfEveryPresetFits25LinesAnd110Columns) {
     const auto resolved = resolved_run(words, /*world_size=*/8);
     DataSets data;
     for (auto* source : {&data.train, &data.valid, &data.test}) {
-      *source = std::make_unique<SizedSource>(std::string(60, 'd'), DataSize{123456789, 1234567890123});
+      *source = sized_source(std::string(60, 'd'), DataSize{123456789, 1234567890123});
     }
     const MemoryByOwner memory{int64_t{1} << 40, int64_t{1} << 40, int64_t{1} << 40, int64_t{1} << 40,
                                int64_t{1} << 40};
@@ -262,11 +266,11 @@ TEST(RankPicture, ShowsWhoSharesWhat) {
 TEST(StartupReport, PassesAreCountedInSamples) {
   const auto resolved = resolved_run(demo_words({"--mock_data"}));
   DataSets data;
-  data.train = std::make_unique<SizedSource>("rows", DataSize{272, 1000, 272});
+  data.train = sized_source("rows", DataSize{272, 1000, 272});
   EXPECT_NE(report_of(*resolved, {.data = &data}).find("1.00 k tokens in 272 documents, 20 epochs in this run"),
             std::string::npos)
       << report_of(*resolved, {.data = &data});
-  data.train = std::make_unique<SizedSource>("sentences", DataSize{272, 1000});
+  data.train = sized_source("sentences", DataSize{272, 1000});
   EXPECT_EQ(report_of(*resolved, {.data = &data}).find("epochs"), std::string::npos);
 }
 

@@ -1,0 +1,69 @@
+// Which row of a data set comes when: passes, shuffling, and each data-parallel rank's share. An order is a function of
+// the place in the run alone, found in constant time (after one permutation a pass, for those that keep one), so
+// resuming replays nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace megalith {
+
+enum class DataloaderType { kSingle, kCyclic };
+
+// Row of place g of the run, over n rows.
+enum class RowOrder {
+  kOnce,      // g, for one pass
+  kRepeated,  // g % n
+  // Place g % n of torch's permutation that only the pass g / n decides. Ranks take places by turns. The order knows of
+  // no layout; it is Megatron's where a microbatch of all ranks divides n. (Megatron permutes the samples of whole
+  // microbatches, and drops what all ranks cannot fill.)
+  kShuffled,
+  // Megatron's: a pass is the microbatches that all ranks can fill, and each rank shuffles its own part of the rows.
+  // The order depends on micro_batch_size and the number of ranks. Source: megatron/legacy/data/data_samplers.py.
+  kSharded,
+  kPermuted,  // place g % n of a permutation by a key and the pass g / n (core/permutation.h)
+};
+
+// Where the run is, and which part of it a rank reads.
+struct DataPosition {
+  int64_t consumed_samples = 0;  // of the whole run, before this microbatch of all data-parallel ranks
+  int64_t micro_batch_size = 1;
+  int64_t dp_rank = 0, dp_size = 1;
+  bool operator==(const DataPosition&) const = default;
+};
+
+struct PlacedRow {
+  int64_t row = 0;
+  int64_t place = 0;  // in the run: Batch's sample_index
+  bool operator==(const PlacedRow&) const = default;
+};
+
+class Order {
+ public:
+  // name  of the data set, for messages
+  // key   of kPermuted
+  Order(RowOrder kind, int64_t num_rows, std::string name, uint64_t key = 0);
+  ~Order();
+  Order(Order&&) noexcept;
+
+  // The micro_batch_size rows of the microbatch at this position. UserError when a single pass is used up, when there
+  // are no rows, and for kSharded also when there is less than one microbatch for each rank, or when the position is
+  // not a whole number of microbatches of all ranks. Safe from several threads.
+  std::vector<PlacedRow> rows(const DataPosition& position) const;
+
+ private:
+  struct Permutation;
+  int64_t sharded_row(const DataPosition& position, int64_t i) const;
+  void check(const DataPosition& position) const;
+  int64_t shuffled(int64_t pass, int64_t size, int64_t place) const;
+
+  RowOrder kind_;
+  int64_t num_rows_;
+  std::string name_;
+  uint64_t key_;
+  std::unique_ptr<Permutation> permutation_;  // the last pass's
+};
+
+}  // namespace megalith
