@@ -5,8 +5,7 @@ import json
 
 import pytest
 from program import read_json_lines, read_metrics
-from ranks import run_ranks
-from tensor_parallel_test import rank_environment
+from ranks import rank_environment, run_ranks
 
 STEPS = 6
 MACHINE = ("--device", "cpu", "--num_threads", 1, "--fp32", "--distributed_timeout_minutes", 1)

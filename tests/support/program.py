@@ -3,6 +3,9 @@
 import json
 import os
 import subprocess
+import tempfile
+
+import fork_server
 
 
 class Program:
@@ -12,29 +15,43 @@ class Program:
     def command(self, *words):
         return [str(self.path), *(str(word) for word in words)]
 
-    def start(self, *words, **options):
-        """The process, still running."""
+    @staticmethod
+    def environment(more):
         # Passive waiting: on a busy machine, spinning costs hundreds of times what these tiny steps take.
-        defaults = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
-        environment = {**os.environ, **defaults, **options.pop("environment", {})}
+        return {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", **more}
+
+    def start(self, *words, environment={}, **options):
+        """The process, still running."""
         return subprocess.Popen(
-            self.command(*words), env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+            self.command(*words),
+            env=self.environment(environment),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
         )
 
-    def run(self, *words, expected=0, timeout=300, **options):
+    def run(self, *words, expected=0, timeout=300, environment={}, cwd=None, stdin=0, preexec_fn=None):
         """(exit code, standard output, standard error); fails unless the exit code is the expected one."""
-        process = self.start(*words, **options)
-        try:
-            output, errors = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, errors = process.communicate()
-            raise AssertionError(f"{self.line(words)}\nstill ran after {timeout} s\n{output[-2000:]}\n{errors[-2000:]}")
-        if expected is not None and process.returncode != expected:
-            raise AssertionError(
-                f"{self.line(words)}\nexit code {process.returncode}, expected {expected}\n{output[-2000:]}\n{errors[-4000:]}"
-            )
-        return process.returncode, output, errors
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            streams = (stdin, output, errors)
+            variables, folder = self.environment(environment), cwd or os.getcwd()
+            process = fork_server.start(self.command(*words), variables, folder, streams, preexec_fn)
+            try:
+                process.wait(timeout)
+                wrong = expected is not None and process.returncode != expected
+                state = f"exit code {process.returncode}, expected {expected}"
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                wrong, state = True, f"still ran after {timeout} s"
+            texts = []
+            for file in (output, errors):
+                file.seek(0)
+                texts.append(file.read())
+        if wrong:
+            raise AssertionError(f"{self.line(words)}\n{state}\n{texts[0][-2000:]}\n{texts[1][-4000:]}")
+        return process.returncode, *texts
 
     def line(self, words):
         return " ".join(self.command(*words))

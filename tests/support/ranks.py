@@ -7,6 +7,8 @@ import tempfile
 import time
 from types import SimpleNamespace
 
+import fork_server
+
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 PREFIXES = ("OMPI_", "SLURM_", "PMIX_", "TORCHELASTIC_")
 
@@ -33,6 +35,12 @@ def environment_of(rank, num_ranks, port):
     return environment | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
+def rank_environment(rank, world_size):
+    """For a rank whose peers never start: it reports its error without them."""
+    environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
+    return environment | {"LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
 def run_ranks(program, num_ranks, *words, timeout=240):
     """What all ranks wrote, in the order of the ranks: stdout and stderr. Fails unless each ends with 0."""
     port = free_port()
@@ -41,9 +49,8 @@ def run_ranks(program, num_ranks, *words, timeout=240):
         for rank in range(num_ranks):
             # Files, not pipes: a rank that nobody reads would stop in the middle of a line.
             files.append([tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)])
-            streams = dict(zip(("stdout", "stderr"), files[-1]))
             environment = environment_of(rank, num_ranks, port)
-            processes.append(subprocess.Popen(program.command(*words), env=environment, text=True, **streams))
+            processes.append(fork_server.start(program.command(*words), environment, os.getcwd(), (0, *files[-1])))
         end = time.monotonic() + timeout
         late = []
         for rank, process in enumerate(processes):
