@@ -110,7 +110,8 @@ std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, const Ben
   if (!found.wants_help) {
     std::vector<std::string> defaults = default_arguments(probed, *request.probe);
     // Benchmarks of operators have no data.
-    if (!acts_in(context.command, *probed.options->find("mock_data"))) std::erase(defaults, "--mock_data");
+    if (!acts_in(context.command, probed.options->of(probed.config.data.mock_data)))
+      std::erase(defaults, "--mock_data");
     inputs.arguments.insert(inputs.arguments.begin(), defaults.begin(), defaults.end());
     for (const auto& [name, remedy] : request.insists.refused) {
       if (probed.options->find(name)->source().layer != OptionLayer::kCommandLine) continue;

@@ -29,18 +29,20 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("async_save", async_save,
           "Write checkpoints beside training: a step waits only for the copy to host memory, which takes the size of "
           "the checkpoint.");
-  v.field(
-      "load", load,
-      "Folder of a run or of checkpoints to go on from: the newest intact one is taken, under any parallel layout.");
+  v.field("load", load,
+          "Folder of a run or of checkpoints to go on from: the newest intact one is taken, under any parallel layout.")
+      .acts_in(kWithModel);
   v.field("pretrained_checkpoint", pretrained_checkpoint,
           "Checkpoints to take the weights from when load has none; the run then starts as with finetune.")
       .alias("ict_load");
   v.field("bert_load", bert_load,
           "With model_type biencoder: checkpoints of a BERT, or a Hugging Face folder of one, that each encoder starts "
-          "from when load has none. The BERT's heads are left out.");
+          "from when load has none. The BERT's heads are left out.")
+      .read_by(kBiencoders);
   v.field("ckpt_step", ckpt_step, "Load the checkpoint of this iteration instead of the newest.")
       .unit("iteration")
-      .at_least(0);
+      .at_least(0)
+      .acts_in(kWithModel);
   v.field("no_load_optim", no_load_optim, "Load the weights and the counters, but start with a fresh optimizer.");
   v.field("finetune", finetune, "Load only the weights: iteration 0, no samples consumed, a fresh optimizer.");
   v.field("exit_on_missing_checkpoint", exit_on_missing_checkpoint,
@@ -49,20 +51,24 @@ void CheckpointOptions::visit(OptionVisitor& v) {
           "Hugging Face folder that gives the architecture and the weights, or a model of the hub: org/name, or "
           "org/name@revision.")
       .alias("hf_path")
-      .by_rank(ByRank::kSameContents);
+      .by_rank(ByRank::kSameContents)
+      .acts_in(kWithModel);
   v.field("save_hf", save_hf, "Hugging Face folder that the model is exported to at the end.");
   v.field("adapter", adapter,
           "Folder of low-rank adapters as PEFT writes it, to go on from or to use: it gives lora.* and the weights.")
-      .by_rank(ByRank::kSameContents);
+      .by_rank(ByRank::kSameContents)
+      .acts_in({RunCommand::kGenerate, RunCommand::kEvaluate});
   v.field("save_adapter", save_adapter, "Folder for PEFT that the adapters are exported to at the end.");
   v.field("allow_nonfinite_weights", allow_nonfinite_weights,
-          "Load weights and states that hold NaN or infinities, which are refused without it.");
+          "Load weights and states that hold NaN or infinities, which are refused without it.")
+      .acts_in(kWithWeights);
   v.field("export_hf", export_hf, "Export the model to the folder hf of output_dir at the end.");
   v.field(
-      "overwrite", overwrite,
-      "Replace what an earlier run left: its checkpoints in save once the first new one is there, the files "
-      "of a model in save_hf, its lines in metrics_file and log_file, and with output_dir the whole run, which then "
-      "begins anew; and any other file that an option names as output.");
+       "overwrite", overwrite,
+       "Replace what an earlier run left: its checkpoints in save once the first new one is there, the files "
+       "of a model in save_hf, its lines in metrics_file and log_file, and with output_dir the whole run, which then "
+       "begins anew; and any other file that an option names as output.")
+      .acts_in(kWithModel | kPlan);
 }
 
 SaveSettings CheckpointOptions::save_settings() const {

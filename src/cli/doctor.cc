@@ -169,12 +169,10 @@ void DoctorOptions::visit(OptionVisitor& v) {
   v.field("largest_message_mib", largest_message_mib,
           "Largest message of the bandwidth table; 0 prints no table. With --bench on GPUs the default is 1024.")
       .unit("MiB")
-      .at_least(0)
-      .at_most(65536);
+      .within(0, 65536);
   v.field("disk_probe_mib", disk_probe_mib, "How much to write to each folder, and remove again, to measure its speed.")
       .unit("MiB")
-      .at_least(1)
-      .at_most(65536);
+      .within(1, 65536);
 }
 
 int run_doctor(CommandContext& context) {
@@ -222,7 +220,7 @@ int run_doctor(CommandContext& context) {
   if (own.bench) {
     report.speed = check_device_speed(one);
     append(report.findings, report.speed.findings);
-    if (uses_gpu && !resolved->options->find("largest_message_mib")->is_set())
+    if (uses_gpu && !resolved->options->of(own.largest_message_mib).is_set())
       own.largest_message_mib = kBenchMessage_mib;
   }
   report.world_size = launch.world_size;

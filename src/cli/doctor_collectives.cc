@@ -138,7 +138,7 @@ void run_checks(Group& world, const DoctorCase& one, const Findings& own, WorldR
 }
 
 double meeting_timeout_s(const Resolved& resolved) {
-  if (!resolved.options->find("distributed_timeout_minutes")->is_set()) return kMeetingTimeout_s;
+  if (!resolved.options->of(resolved.config.parallel.distributed_timeout_minutes).is_set()) return kMeetingTimeout_s;
   return resolved.config.parallel.distributed_timeout_minutes * 60;
 }
 

@@ -207,7 +207,7 @@ std::vector<UserError> check_embed(const Resolved& resolved, EmbedOptions& optio
     if (checkpoint.load_hf && !checkpoint.load) sentences = read_sentence_folder(*checkpoint.load_hf);
     choose_pooling(resolved, options, sentences, plan.settings, errors);
     plan.longest = longest_text(resolved, sentences);
-    const bool is_given = resolved.options->find("micro_batch_size")->is_set();
+    const bool is_given = resolved.options->of(resolved.config.train.micro_batch_size).is_set();
     plan.settings.rows = is_given ? resolved.derived.micro_batch_size : kRows;
   } catch (const UserError& error) {
     errors.push_back(error);

@@ -154,7 +154,7 @@ std::vector<UserError> check_blocks(const Resolved& resolved, bool asks_for_bloc
     errors.emplace_back("blocks: an index is made by a model of two encoders (model_type biencoder); this is another",
                         "name a checkpoint of task ict with --load, or give --text or --input instead of --blocks");
   }
-  if (resolved.options->find("micro_batch_size")->is_set()) {
+  if (resolved.options->of(resolved.config.train.micro_batch_size).is_set()) {
     errors.emplace_back("blocks: micro_batch_size is given, and blocks are read indexer_batch_size at a time",
                         "give --indexer_batch_size instead");
   }

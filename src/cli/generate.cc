@@ -56,7 +56,7 @@ std::vector<int64_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
 
 // Without a seed of its own, sampling takes the run's.
 int64_t first_seed(const Resolved& run) {
-  const bool has_own = run.options->find("sampling_seed")->is_set();
+  const bool has_own = run.options->of(run.config.sampling.sampling_seed).is_set();
   return has_own ? run.config.sampling.sampling_seed : run.config.train.seed;
 }
 

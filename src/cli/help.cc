@@ -133,7 +133,8 @@ int print_help(const CommandContext& context, std::string_view usage, const Opti
   const std::optional<std::string> word = asked_word(context.arguments);
   const auto num_options = static_cast<size_t>(std::count_if(options.options().begin(), options.options().end(),
                                                              [&](const auto& option) { return acts(*option); }));
-  const bool is_of_run = options.find("train_iters") != nullptr;
+  const bool is_of_run =
+      std::ranges::any_of(options.options(), [](const auto& option) { return is_run_option(*option); });
   const bool is_whole = word ? *word == "all" : !is_of_run || num_options <= kMostOnOnePage;
   if (word && !is_whole) {
     if (const std::optional<std::string> page = answer_to(*word, options, acts)) {

@@ -49,8 +49,8 @@ struct DataInspection {
         "print_masks", print_masks,
         "print_samples: also print loss_mask, position_ids and, with reset_attention_mask, document_ids. Samples of "
         "tasks other than causal_lm are always printed whole.");
-    v.field("seq_length", seq_length, "print_samples: tokens of a sample.").at_least(0).at_most(INT32_MAX);
-    v.field("seed", seed, "print_samples: seed of the order.").at_least(0).at_most(UINT32_MAX);
+    v.field("seq_length", seq_length, "print_samples: tokens of a sample.").within(0, INT32_MAX);
+    v.field("seed", seed, "print_samples: seed of the order.").within(0, UINT32_MAX);
     v.field("eod", eod,
             "print_samples: id of the token that ends a document, when there is no tokenizer that knows it.")
         .at_least(0);
@@ -139,9 +139,9 @@ void print_contents(const std::string& prefix, int64_t num_documents, const Toke
   const IndexedDataset data(prefix);
   const LengthHistogram lengths = measure_lengths(data);
   print_out("{}\n  documents {}\n  sequences {}\n  tokens {} of {} bytes\n", data.name(), data.num_documents(),
-             data.num_sequences(), data.num_tokens(), token_bytes_of(data.token_type()));
+            data.num_sequences(), data.num_tokens(), token_bytes_of(data.token_type()));
   print_out("  sequence length: shortest {}, mean {:.1f}, longest {}\n{}", lengths.shortest, lengths.mean,
-             lengths.longest, draw(lengths));
+            lengths.longest, draw(lengths));
   for (int64_t i = 0; i < std::min(num_documents, data.num_sequences()); ++i) {
     std::vector<int64_t> ids(static_cast<size_t>(std::min(data.sequence_length(i), kShownTokens)));
     data.read(i, 0, static_cast<int64_t>(ids.size()), ids.data());

@@ -26,8 +26,7 @@ struct PictureInspection {
     v.field("image_size", image_size,
             "Make the short side as long, and cut the square in the middle out, as prepare flux --center_crop does.")
         .unit("pixels")
-        .at_least(1)
-        .at_most(8192);
+        .within(1, 8192);
     v.choice("resize_filter", resize_filter, {"lanczos", "bicubic", "bilinear"}, "How it is made smaller.");
     v.field("output", output, "A PNG file of what is seen.");
     v.field("overwrite", overwrite, "Replace a file that is there.");

@@ -40,8 +40,7 @@ struct SftInspection {
             "then the totals.");
     v.field("seq_length", seq_length, "Also say how many sequences of this length the samples make.")
         .unit("tokens")
-        .at_least(1)
-        .at_most(INT32_MAX);
+        .within(1, INT32_MAX);
     sft.visit_paths(v);
     sft.visit_rows(v);
     sft.visit_sequences(v);

@@ -36,8 +36,7 @@ struct FluxPreparation {
         .alias("hf_path");
     v.field("text_length", text_length, "Tokens of a caption, as T5 reads it. FLUX.1 schnell: 256.")
         .unit("tokens")
-        .at_least(1)
-        .at_most(8192);
+        .within(1, 8192);
     v.choice("encoder_dtype", encoder_dtype, {"float32", "bfloat16"},
              "What the encoders compute with. Captions are kept in it, latents in float32.");
     v.choice("device", device, {"auto", "cpu", "gpu"},

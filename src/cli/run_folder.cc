@@ -54,7 +54,7 @@ void describe(RunStart& start, const CommandContext& context, const Session& ses
 
 // Removes what an earlier run left, and writes the configuration.
 void prepare_run_folder(const RunFolder& folder, const Resolved& resolved, const RunStart& start, bool begins_anew) {
-  if (begins_anew && resolved.options->find("tensorboard_dir")->source().where == "output_dir") {
+  if (begins_anew && resolved.options->of(resolved.config.log.tensorboard_dir).source().where == "output_dir") {
     remove_tree(folder.tensorboard());
   }
   const auto lies_here = [&](const char* option) {

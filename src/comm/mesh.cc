@@ -91,21 +91,21 @@ std::string AxisSet::text() const {
 constexpr double kMostRanks = 1 << 20;
 
 void ParallelOptions::visit(OptionVisitor& v) {
-  v.group("Parallelism", {.changes_numbers = false, .in_toy = InToy::kMade});
+  v.group("Parallelism", {.changes_numbers = false, .in_toy = InToy::kMade, .acts_in = kOnLayouts});
   v.field("tensor_model_parallel_size", tensor_model_parallel_size,
           "Ranks that share every layer's matrices (tensor parallelism).")
       .unit("ranks")
-      .at_least(1)
-      .at_most(kMostRanks);
+      .within(1, kMostRanks)
+      .acts_in(kOnLayouts | kPlan);
   v.field("pipeline_model_parallel_size", pipeline_model_parallel_size,
           "Stages that the layers are cut into (pipeline parallelism).")
       .unit("ranks")
-      .at_least(1)
-      .at_most(kMostRanks);
+      .within(1, kMostRanks)
+      .acts_in(kOnLayouts | kPlan);
   v.field("context_parallel_size", context_parallel_size, "Ranks that share every sequence (context parallelism).")
       .unit("ranks")
-      .at_least(1)
-      .at_most(kMostRanks);
+      .within(1, kMostRanks)
+      .acts_in(kOnLayouts | kPlan);
   v.field("cp_comm_type", cp_comm_type,
           "How attention sees a shared sequence, one word for all layers or one for each: p2p (keys and values go "
           "round in a ring, behind the computation), all_gather (of all keys and values), a2a (each rank has all "
@@ -117,17 +117,16 @@ void ParallelOptions::visit(OptionVisitor& v) {
   v.field("expert_model_parallel_size", expert_model_parallel_size,
           "Ranks that the experts of a layer are spread over (expert parallelism).")
       .unit("ranks")
-      .at_least(1)
-      .at_most(kMostRanks);
+      .within(1, kMostRanks);
   v.field("expert_tensor_parallel_size", expert_tensor_parallel_size,
           "Ranks that share every expert's matrices; unset: tensor_model_parallel_size.")
       .unit("ranks")
-      .at_least(1)
-      .at_most(kMostRanks);
+      .within(1, kMostRanks);
   v.field("num_distributed_optimizer_instances", num_distributed_optimizer_instances,
           "Parts that the data-parallel ranks are divided into. Each part holds one whole copy of what is sharded, so "
           "gathers and reduce-scatters stay within a part; gradients are then summed over the parts.")
-      .at_least(1);
+      .at_least(1)
+      .acts_in(kTrainOnly);
   v.field("use_tp_pp_dp_mapping", use_tp_pp_dp_mapping,
           "Number the ranks so that pipeline stages are neighbours and data-parallel replicas far apart.");
   v.field("distributed_timeout_minutes", distributed_timeout_minutes,

@@ -104,6 +104,24 @@ Option& Option::by_rank(ByRank what) {
   traits_.by_rank = what;
   return *this;
 }
+Option& Option::toy(std::string_view text) {
+  traits_.in_toy = InToy::kMade;
+  toy_ = text;
+  return *this;
+}
+Option& Option::read_by(ModelTypes types) {
+  traits_.read_by = types;
+  return *this;
+}
+Option& Option::acts_in(RunCommands commands) {
+  traits_.acts_in = commands;
+  return *this;
+}
+Option& Option::always(ModelTypes types, std::string_view text) {
+  traits_.read_by = traits_.read_by - types;
+  always_.emplace_back(types, text);
+  return *this;
+}
 
 void Option::assign(const WrittenValue& written, const OptionSource& source) {
   store(parse(written, source));
@@ -127,6 +145,21 @@ void Option::reset(const OptionSource& source) {
   store(default_);
   source_ = source;
   history_.emplace_back(source, text());
+}
+
+void Option::take_toy() {
+  if (toy_ && !is_off()) store(parse(WrittenValue::of(*toy_), source_));
+}
+
+const void* Option::variable() const {
+  return std::visit(Overload{[](const Choice& choice) { return choice.variable; },
+                             [](const auto* bound) { return static_cast<const void*>(bound); }},
+                    variable_);
+}
+
+bool Option::is_off() const {
+  const std::string value = text();
+  return value == "null" || value == "0";
 }
 
 bool Option::is_switch() const {
@@ -207,6 +240,41 @@ std::string Option::named_at(const OptionSource& source) const {
 bool Option::in_range(double value) const {
   return (!at_least_ || value >= *at_least_) && (!at_most_ || value <= *at_most_) && (!above_ || value > *above_) &&
          (!below_ || value < *below_);
+}
+
+namespace {
+
+// The number or numbers that a variable holds.
+std::vector<double> numbers_in(const Option::Value& value) {
+  return std::visit(
+      Overload{
+          [](const auto&) { return std::vector<double>{}; },
+          [](int64_t number) { return std::vector{static_cast<double>(number)}; },
+          [](double number) { return std::vector{number}; },
+          [](const std::optional<int64_t>& number) {
+            return number ? std::vector{static_cast<double>(*number)} : std::vector<double>{};
+          },
+          [](const std::optional<double>& number) { return number ? std::vector{*number} : std::vector<double>{}; },
+          [](const std::vector<int64_t>& all) { return std::vector<double>(all.begin(), all.end()); },
+          [](const std::vector<double>& all) { return all; }},
+      value);
+}
+
+}  // namespace
+
+bool Option::is_in_range() const {
+  return std::ranges::all_of(numbers_in(current()), [&](double number) { return in_range(number); });
+}
+
+bool Option::is_above_range() const {
+  return at_most_ && std::ranges::any_of(numbers_in(current()), [&](double number) { return number > *at_most_; });
+}
+
+const std::string* Option::text_always(ModelType type) const {
+  for (const auto& [types, text] : always_) {
+    if (types.contains(type)) return &text;
+  }
+  return nullptr;
 }
 
 void Option::refuse(const std::string& text, const OptionSource& source, const std::string& hint) const {
@@ -336,6 +404,7 @@ void OptionSet::index() {
     index.emplace(fold_name(name), option);
   };
   for (const std::unique_ptr<Option>& option : options_) {
+    by_variable_.emplace(option->variable(), option.get());
     claim(by_name_, option->name(), option.get());
     for (const std::string& alias : option->aliases()) claim(by_name_, alias, option.get());
     for (const std::string& opposite : option->opposites()) claim(by_opposite_, opposite, option.get());
@@ -345,6 +414,12 @@ void OptionSet::index() {
 Option* OptionSet::find(std::string_view name) const {
   const auto found = by_name_.find(fold_name(name));
   return found == by_name_.end() ? nullptr : found->second;
+}
+
+Option& OptionSet::bound_to(const void* variable) const {
+  const auto found = by_variable_.find(variable);
+  MEGALITH_CHECK(found != by_variable_.end(), "a variable of another struct than those of these options");
+  return *found->second;
 }
 
 Option* OptionSet::find_opposite(std::string_view name) const {

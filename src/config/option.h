@@ -26,6 +26,7 @@
 #include <variant>
 #include <vector>
 
+#include "config/option_traits.h"
 #include "config/option_value.h"
 
 namespace megalith {
@@ -39,29 +40,6 @@ struct OptionSource {
   std::string where = "default";
 };
 
-// What happens to an option when verify/ shrinks a configuration to check it on a few ranks (verify/toy_config.h).
-enum class InToy {
-  kDefault,   // the check does not need it: it gets its default
-  kKept,      // it keeps the person's value
-  kMade,      // verify/ computes a value from the person's
-  kSetAside,  // it gets its default, and the person is told when theirs differs
-};
-
-// What the ranks of a run must have in common.
-enum class ByRank {
-  kSame,          // the value
-  kSameContents,  // what the files and folders that it names hold; where they are may differ
-  kFree,          // nothing: it is about one process or its machine
-};
-
-// What code that knows no option by name must know of one. A group's traits hold for its options unless one differs.
-struct OptionTraits {
-  bool changes_weights = false;  // the weights' shapes or what their values mean: models that differ share no weights
-  bool changes_numbers = true;   // what a run computes: a run that resumes with another value says so
-  InToy in_toy = InToy::kDefault;
-  ByRank by_rank = ByRank::kSame;  // compared when the ranks meet (launch/meeting_terms.h)
-};
-
 class Option {
  public:
   // An enumeration bound as text: the allowed words, and how to read and write the variable.
@@ -69,6 +47,7 @@ class Option {
     std::vector<std::string> words;
     std::function<size_t()> get;
     std::function<void(size_t)> set;
+    const void* variable;
   };
   // What a variable can hold; the index of a choice's word is a size_t.
   using Value = std::variant<bool, int64_t, double, std::string, std::optional<bool>, std::optional<int64_t>,
@@ -84,6 +63,7 @@ class Option {
   Option& unit(std::string_view unit);
   Option& at_least(double bound);
   Option& at_most(double bound);
+  Option& within(double least, double most) { return at_least(least).at_most(most); }
   Option& above(double bound);
   Option& below(double bound);
   Option& alias(std::string_view other_name);
@@ -95,6 +75,12 @@ class Option {
   Option& changes_numbers(bool does);
   Option& in_toy(InToy what);
   Option& by_rank(ByRank what);
+  // In a toy it has this value, unless the person's is unset or 0.
+  Option& toy(std::string_view text);
+  Option& read_by(ModelTypes types);
+  Option& acts_in(RunCommands commands);
+  // These models do not read it: for them it always has this value, which may be said.
+  Option& always(ModelTypes types, std::string_view text);
 
   // Sets from text and records the source. Throws UserError that names the option, the text and what is accepted.
   // "null", "none" and "" unset an optional; "null" gives any other option its default. Words are compared without
@@ -109,6 +95,9 @@ class Option {
   void mark(const OptionSource& source) { source_ = source; }
   // Takes the value of an option of the same declaration, bound to another variable; nobody is recorded as its source.
   void take(const Option& other) { store(other.current()); }
+  void take_toy();  // the value of toy(), where one was said
+
+  const void* variable() const;
 
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -124,7 +113,11 @@ class Option {
   bool is_list() const;
   bool is_optional() const;
   bool is_default() const { return text() == default_text_; }
+  bool is_in_range() const;  // false for a number that did not come through set() and could not have
+  bool is_above_range() const;
+  const std::string* text_always(ModelType type) const;  // see always(); null where it was not said
   bool is_set() const { return source_.layer != OptionLayer::kDefault; }
+  bool is_off() const;                              // unset, or 0
   std::string text() const;                         // the value as it would be written in YAML; "null" when unset
   std::vector<std::string> words_of_value() const;  // of a text or a list of texts; otherwise text()
   const std::string& default_text() const { return default_text_; }
@@ -145,6 +138,8 @@ class Option {
 
   std::string name_, group_, help_, unit_;
   OptionTraits traits_;
+  std::vector<std::pair<ModelTypes, std::string>> always_;
+  std::optional<std::string> toy_;
   std::vector<std::string> aliases_, opposites_, words_;
   Variable variable_;
   Value default_;
@@ -174,7 +169,7 @@ class OptionVisitor {
     E* bound = &variable;
     return add(name,
                Option::Choice{std::move(words), [bound] { return static_cast<size_t>(*bound); },
-                              [bound](size_t i) { *bound = static_cast<E>(i); }},
+                              [bound](size_t i) { *bound = static_cast<E>(i); }, bound},
                help);
   }
 
@@ -196,14 +191,21 @@ class OptionSet : public OptionVisitor {
     index();
   }
 
-  Option* find(std::string_view name) const;           // whole name or alias, or nullptr
+  Option* find(std::string_view name) const;  // whole name or alias, or nullptr
+  // The option bound to this variable of a visited struct.
+  template <typename T>
+  Option& of(const T& variable) const {
+    return bound_to(&variable);
+  }
   Option* find_opposite(std::string_view name) const;  // the boolean that this name switches off, or nullptr
   std::string nearest(std::string_view name) const;    // the most similar known name, or ""
   const std::vector<std::unique_ptr<Option>>& options() const { return options_; }
 
  private:
+  Option& bound_to(const void* variable) const;
   void index();  // InternalError when two options share a name
   std::map<std::string, Option*, std::less<>> by_name_, by_opposite_;
+  std::map<const void*, Option*> by_variable_;
 };
 
 }  // namespace megalith

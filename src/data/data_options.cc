@@ -10,13 +10,14 @@
 namespace megalith {
 
 void DataOptions::visit(OptionVisitor& v) {
-  v.group("Data");
+  v.group("Data", {.acts_in = {RunCommand::kEvaluate}});
   v.field(
        "data_path", data_path,
        "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or "
        "data sets of the Hugging Face hub: org/name, or org/name/prefix when the repository has several. A file or a "
        "folder of texts (JSON lines, Parquet, Arrow, CSV) is made into tokens first, once.")
-      .by_rank(ByRank::kSameContents);
+      .by_rank(ByRank::kSameContents)
+      .acts_in({RunCommand::kEvaluate, RunCommand::kEmbed});
   v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.")
       .by_rank(ByRank::kSameContents);
   v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.")
@@ -36,23 +37,25 @@ void DataOptions::visit(OptionVisitor& v) {
        "mock_data", mock_data,
        "Read made-up documents that count upwards, to try a configuration or to measure speed: losses then say nothing "
        "about a model.")
-      .in_toy(InToy::kMade);
+      .toy("true");
   v.field(
        "data_cache_path", data_cache_path,
        "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
        "are then kept in memory.")
-      .by_rank(ByRank::kFree);
+      .by_rank(ByRank::kFree)
+      .acts_in({RunCommand::kEvaluate, RunCommand::kEmbed});
   v.field("allow_other_tokenizer", allow_other_tokenizer,
           "Read data that 'prepare' made with another tokenizer than this run's: their ids are taken as they are.")
-      .changes_numbers(false);
+      .changes_numbers(false)
+      .acts_in({RunCommand::kEvaluate, RunCommand::kEmbed});
   v.field("num_workers", num_workers,
           "Threads that read the next step's batch while a step runs; with 0 each step first reads its own. The "
           "batches are the same.")
       .unit("threads")
-      .at_least(0)
-      .at_most(256)
+      .within(0, 256)
       .changes_numbers(false)
-      .by_rank(ByRank::kFree);
+      .by_rank(ByRank::kFree)
+      .acts_in(kTrainOnly);
   v.field("mid_level_dataset_surplus", mid_level_dataset_surplus,
           "Share of samples that each data set of a blend holds ready beyond its weight.")
       .at_least(0);

@@ -282,8 +282,7 @@ void FluxPrepareOptions::visit(OptionVisitor& v) {
           "The pictures' short side becomes as long, and a square of it is cut out; smaller pictures are left out and "
           "counted. A multiple of 16.")
       .unit("pixels")
-      .at_least(16)
-      .at_most(8192);
+      .within(16, 8192);
   v.field("center_crop", center_crop, "Cut the middle out. Without it the place is drawn for each picture.");
   v.choice("resize_filter", resize_filter, {"lanczos", "bicubic", "bilinear"},
            "How pictures are made smaller. lanczos: as diffusers does for this autoencoder. bicubic: as torchtitan "
@@ -333,10 +332,10 @@ FluxPrepareReport prepare_flux(const FluxPrepareOptions& options, PictureSource&
 }
 
 std::string describe(const FluxPrepareReport& report, const FluxPrepareOptions& options) {
-  std::string text = fmt::format("{}: {} of {} × {} pixels ({}) from {}: {}\n", options.output,
-                                 number_of(report.samples, "picture", "pictures"), options.image_size,
-                                 options.image_size, format_bytes(report.bytes), number_of(report.rows, "row", "rows"),
-                                 report.kind);
+  std::string text =
+      fmt::format("{}: {} of {} × {} pixels ({}) from {}: {}\n", options.output,
+                  number_of(report.samples, "picture", "pictures"), options.image_size, options.image_size,
+                  format_bytes(report.bytes), number_of(report.rows, "row", "rows"), report.kind);
   const auto line = [&](int64_t count, const std::string& why) {
     if (count > 0) text += fmt::format("  {} left out, {}; the first: {}\n", count, why, report.examples.at(why));
   };

@@ -222,8 +222,7 @@ void PrepareOptions::visit(OptionVisitor& v) {
   v.field("add_special_tokens", add_special_tokens, "Also add the tokens that the tokenizer puts around a text.");
   v.field("workers", workers, "Number of threads that tokenise. Default: the number of processors.")
       .alias("num_workers")
-      .at_least(1)
-      .at_most(4096);
+      .within(1, 4096);
   v.field("log_interval", log_interval, "Documents between progress lines when not on a terminal.").at_least(1);
   v.field("overwrite", overwrite,
           "Replace outputs that are there already. Without it those of the same inputs and options are kept, and "

@@ -45,7 +45,7 @@ void SftOptions::visit_sequences(OptionVisitor& v) {
 }
 
 void SftOptions::visit(OptionVisitor& v) {
-  v.group("Instruction tuning");
+  v.group("Instruction tuning", {.acts_in = {RunCommand::kEvaluate}});
   v.choice(
       "stage", stage, {"auto", "pretrain", "sft"},
       "What kind of data the run learns from. auto: instructions where sft_data_path is given, texts otherwise. sft "
@@ -63,13 +63,16 @@ void SftOptions::visit(OptionVisitor& v) {
   v.choice("loss", loss, {"next_token", "dpo"},
            "next_token: answers are learned token by token. dpo: of the two answers of a pair (rows with prompt, "
            "chosen and rejected) the chosen one becomes more likely than the rejected one, compared with the model "
-           "that training begins with.");
+           "that training begins with.")
+      .acts_in(kTrainOnly);
   v.field("dpo_beta", dpo_beta, "loss dpo: how closely the model is held to the one that training begins with.")
-      .above(0);
+      .above(0)
+      .acts_in(kTrainOnly);
   v.choice("dpo_reference", dpo_reference, {"ahead", "on_the_fly"},
            "loss dpo: when the model that training begins with reads the pairs. ahead: once, before the first step; "
            "what it says is kept beside the tokens. on_the_fly: in each step, which takes adapters (lora.enabled): "
-           "without them the model is what it was.");
+           "without them the model is what it was.")
+      .acts_in(kTrainOnly);
 }
 
 }  // namespace megalith

@@ -39,14 +39,15 @@ std::string cpu_name() {
 }  // namespace
 
 void DeviceOptions::visit(OptionVisitor& v) {
-  v.group("Device", {.in_toy = InToy::kKept});
+  v.group("Device", {.in_toy = InToy::kKept, .acts_in = kWithModel});
   v.choice("device", device, {"auto", "cpu", "gpu"}, "Where to compute; auto: on an accelerator when there is one.")
       .by_rank(ByRank::kFree);
   v.field("deterministic_mode", deterministic_mode,
           "Use only algorithms whose results do not vary from run to run; slower on a GPU.");
   v.field("fail_on_host_sync", fail_on_host_sync,
           "End the run, and name the place, when the host waits for the GPU in a training step but the first.")
-      .changes_numbers(false);
+      .changes_numbers(false)
+      .acts_in(kTrainOnly);
 }
 
 int accelerator_count() { return at::accelerator::deviceCount(); }

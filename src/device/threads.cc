@@ -38,7 +38,7 @@ std::optional<int> read_int(const std::string& path) {
 }  // namespace
 
 void ThreadOptions::visit(OptionVisitor& v) {
-  v.group("Device", {.in_toy = InToy::kKept});
+  v.group("Device", {.in_toy = InToy::kKept, .acts_in = kWithModel});
   v.field("num_threads", num_threads,
           "Threads an operator uses on the CPU; unset: OMP_NUM_THREADS, or the cores shared by the ranks of a machine.")
       .unit("threads")

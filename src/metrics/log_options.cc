@@ -21,10 +21,12 @@ void LogOptions::visit(OptionVisitor& v) {
       .words({"torchtitan", "torchtune", "pictures"})
       .by_rank(ByRank::kFree);
   v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.")
-      .by_rank(ByRank::kFree);
+      .by_rank(ByRank::kFree)
+      .acts_in(kWithWeights);
   v.field("verbose", verbose,
           "Print more: every option that differs from its default, settings of libraries, and messages for debugging.")
-      .by_rank(ByRank::kFree);
+      .by_rank(ByRank::kFree)
+      .acts_in(kWithWeights);
   v.field("explain_options", explain_options,
           "Before the run, list every option that differs from its default, and who set it.")
       .by_rank(ByRank::kFree);

@@ -1,7 +1,6 @@
 // See architecture.h.
 #include "models/architecture.h"
 
-#include "models/flux_config.h"
 #include "models/layer_pattern.h"
 
 namespace megalith {
@@ -50,11 +49,22 @@ void fill_in_windowed_layers(ModelConfig& full) {
   }
 }
 
+// Options that a model of its type does not read have their defaults.
+ModelConfig as_read(ModelConfig config) {
+  ModelConfig defaults;
+  const OptionSet options(config), default_options(defaults);
+  for (const auto& option : options.options()) {
+    if (!option->traits().read_by.contains(config.model_type)) option->take(*default_options.find(option->name()));
+  }
+  return config;
+}
+
 // Defaults that follow from other options are written out, and older spellings in the newer one.
-ModelConfig filled_in(const ModelConfig& config) {
-  if (config.is_diffusion()) return flux_architecture(config);
+ModelConfig filled_in(const ModelConfig& given) {
+  const ModelConfig config = as_read(given);
   ModelConfig full = config;
   full.ffn_hidden_size = config.ffn_size();
+  if (config.is_diffusion()) return full;
   if (!config.multi_latent_attention) {
     full.kv_channels = config.head_dim();
     if (config.query_pre_attn_scalar == static_cast<double>(config.head_dim())) full.query_pre_attn_scalar.reset();
@@ -85,9 +95,6 @@ ModelConfig filled_in(const ModelConfig& config) {
   full.causal = config.is_causal();
   full.num_token_types.reset();
   if (config.token_types() > 0) full.num_token_types = config.token_types();
-  if (config.model_type != ModelType::kBert) full.bert_binary_head = defaults.bert_binary_head;
-  if (config.model_type != ModelType::kBiencoder) reset<RetrievalOptions>(full);
-  reset<FluxOptions>(full);
   full.window_size.clear();
   if (const int64_t window = config.attention_window(); window > 0) {
     full.window_size = {window - 1, config.is_causal() ? 0 : window - 1};

@@ -2,9 +2,9 @@
 #include "models/model_bounds.h"
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 
+#include "config/option_checks.h"
 #include "models/layer_pattern.h"
 
 namespace megalith {
@@ -13,54 +13,6 @@ namespace {
 constexpr const char* kBoundsRemedy = "no published model comes near this bound: correct the value";
 
 double in_double(int64_t value) { return static_cast<double>(value); }
-
-void check_sizes(const ModelConfig& config, std::vector<UserError>& errors) {
-  const auto check = [&](std::string_view name, std::optional<int64_t> value, int64_t least, int64_t most) {
-    if (!value || (least <= *value && *value <= most)) return;
-    errors.emplace_back(fmt::format("{} is {}, expected at least {} and at most {}", name, *value, least, most),
-                        *value > most ? kBoundsRemedy : "correct the value");
-  };
-  check("num_layers", config.num_layers, 0, kMostLayers);
-  check("decoder_num_layers", config.decoder_num_layers, 1, kMostLayers);
-  check("hidden_size", config.hidden_size, 0, kMostWidth);
-  check("ffn_hidden_size", config.ffn_hidden_size, 1, kMostFfnWidth);
-  check("num_attention_heads", config.num_attention_heads, 0, kMostHeads);
-  check("kv_channels", config.kv_channels, 1, kMostWidth);
-  check("num_query_groups", config.num_query_groups, 1, kMostHeads);
-  check("vocab_size", config.vocab_size, 0, kMostVocabulary);
-  check("make_vocab_size_divisible_by", config.make_vocab_size_divisible_by, 1, kMostWidth);
-  check("max_position_embeddings", config.max_position_embeddings, 0, kMostPositions);
-  check("rope_scaling_original_max_position_embeddings", config.rope_scaling_original_max_position_embeddings, 1,
-        kMostPositions);
-  check("num_token_types", config.num_token_types, 0, kMostWidth);
-  check("mtp_num_layers", config.mtp_num_layers, 0, kMostPredictionModules);
-  check("relative_attention_num_buckets", config.relative_attention_num_buckets, 4, kMostPositions);
-  check("relative_attention_max_distance", config.relative_attention_max_distance, 2, kMostPositions);
-
-  check("num_experts", config.num_experts, 0, kMostExperts);
-  check("moe_ffn_hidden_size", config.moe_ffn_hidden_size, 1, kMostFfnWidth);
-  check("moe_router_topk", config.moe_router_topk, 1, kMostExperts);
-  check("moe_router_num_groups", config.moe_router_num_groups, 1, kMostExperts);
-  check("moe_router_group_topk", config.moe_router_group_topk, 1, kMostExperts);
-  check("num_shared_experts", config.num_shared_experts, 0, kMostExperts);
-  check("moe_shared_expert_intermediate_size", config.moe_shared_expert_intermediate_size, 0, kMostFfnWidth);
-
-  check("q_lora_rank", config.q_lora_rank, 1, kMostWidth);
-  check("kv_lora_rank", config.kv_lora_rank, 1, kMostWidth);
-  check("qk_head_dim", config.qk_head_dim, 1, kMostWidth);
-  check("qk_pos_emb_head_dim", config.qk_pos_emb_head_dim, 1, kMostWidth);
-  check("v_head_dim", config.v_head_dim, 1, kMostWidth);
-  check("original_max_position_embeddings", config.original_max_position_embeddings, 1, kMostPositions);
-
-  check("num_joint_layers", config.num_joint_layers, 0, kMostLayers);
-  check("num_single_layers", config.num_single_layers, 0, kMostLayers);
-  check("in_channels", config.in_channels, 1, kMostWidth);
-  check("context_dim", config.context_dim, 1, kMostWidth);
-  check("vec_in_dim", config.vec_in_dim, 1, kMostWidth);
-  check("model_channels", config.model_channels, 2, kMostWidth);
-  check("patch_size", config.patch_size, 1, 1);
-  for (const int64_t channels : config.axes_dim) check("axes_dim", channels, 2, kMostWidth);
-}
 
 // A stream of a joint block, and a single block, modulate, project, join and have an MLP.
 double flux_matrix_elements(const ModelConfig& config) {
@@ -154,7 +106,9 @@ double count_matrix_elements(const ModelConfig& config) {
 
 std::vector<UserError> check_model_bounds(const ModelConfig& config) {
   std::vector<UserError> errors;
-  check_sizes(config, errors);
+  ModelConfig given = config;
+  if (given.vocab_size == 0) given.vocab_size.reset();
+  check_ranges(OptionSet(given), errors);
   if (errors.empty()) check_products(config, errors);
   return errors;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "config/option_checks.h"
 #include "models/flux_config.h"
 #include "models/layer_pattern.h"
 #include "models/model_bounds.h"
@@ -14,74 +15,79 @@ namespace megalith {
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
   v.choice(
-      "model_type", model_type, {"gpt", "t5", "bert", "biencoder", "diffusion_model"},
-      "gpt: a decoder, which continues texts. t5: an encoder, and a decoder that attends to what the encoder gives. "
-      "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
-      "has two types of tokens unless told otherwise. biencoder: two such encoders without these heads, of questions "
-      "and of texts, whose vectors are compared. diffusion_model: FLUX, which learns to turn noise into the picture of a "
-      "text; it reads the options of the group Diffusion and few others. Other options say which of them it is, as a preset or a Hugging Face "
-      "folder does.");
+       "model_type", model_type, {kModelTypeWords.begin(), kModelTypeWords.end()},
+       "gpt: a decoder, which continues texts. t5: an encoder, and a decoder that attends to what the encoder gives. "
+       "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
+       "has two types of tokens unless told otherwise. biencoder: two such encoders without these heads, of questions "
+       "and of texts, whose vectors are compared. diffusion_model: FLUX, which learns to turn noise into the picture "
+       "of a text; it reads the options of the group Diffusion and few others. Other options say which of them it is, "
+       "as a preset or a Hugging Face folder does.")
+      .read_by(kAllModels)
+      .acts_in(kWithModel | kPlan);
   v.field("num_layers", num_layers,
           "Number of transformer layers. With model_type t5, those of the encoder; with biencoder, of each encoder.")
-      .at_least(0)
-      .at_most(kMostLayers)
+      .within(0, kMostLayers)
       .alias("encoder_num_layers")
-      .in_toy(InToy::kMade);
+      .in_toy(InToy::kMade)
+      .acts_in(kWithModel | kPlan);
   v.field("decoder_num_layers", decoder_num_layers,
           "Number of the decoder's layers; read only with model_type t5. Default: num_layers.")
-      .at_least(1)
-      .at_most(kMostLayers)
-      .in_toy(InToy::kMade);
+      .within(1, kMostLayers)
+      .in_toy(InToy::kMade)
+      .read_by(kEncoderDecoders)
+      .acts_in(kWithModel | kPlan);
   visit_widths(v);
   visit_heads(v);
   v.field("vocab_size", vocab_size, "Number of tokens in the vocabulary. Default: the tokenizer's.")
-      .at_least(1)
-      .at_most(kMostVocabulary)
+      .within(1, kMostVocabulary)
       .in_toy(InToy::kMade);
   v.field(
        "make_vocab_size_divisible_by", make_vocab_size_divisible_by,
        "The rows of the embedding are padded to a multiple of this times tensor_model_parallel_size. Padding rows are "
        "zero and take no part in the softmax.")
-      .at_least(1)
-      .at_most(kMostWidth)
+      .within(1, kMostWidth)
       .changes_weights(false)
-      .in_toy(InToy::kMade);
+      .toy("4");
   v.field("max_position_embeddings", max_position_embeddings, "Longest sequence that the model is made for.")
       .unit("tokens")
-      .at_least(0)
-      .at_most(kMostPositions)
+      .within(0, kMostPositions)
       .changes_weights(false)
       .in_toy(InToy::kMade);
 
   v.choice(
-      "position_embedding_type", position_embedding_type, {"learned_absolute", "rope", "none", "relative"},
-      "How the model encodes positions. relative adds a learned number to each score of self-attention, by the head "
-      "and by how far the key lies from the query (T5).");
+       "position_embedding_type", position_embedding_type, {"learned_absolute", "rope", "none", "relative"},
+       "How the model encodes positions. relative adds a learned number to each score of self-attention, by the head "
+       "and by how far the key lies from the query (T5).")
+      .always(kPictureModels, "rope");
   v.field("relative_attention_num_buckets", relative_attention_num_buckets,
           "With position_embedding_type relative: numbers that a head learns, each for a range of distances.")
-      .at_least(4)
-      .at_most(kMostPositions);
+      .within(4, kMostPositions)
+      .read_by(kEncoderDecoders);
   v.field("relative_attention_max_distance", relative_attention_max_distance,
           "With position_embedding_type relative: all keys from this far on share a number.")
       .unit("tokens")
-      .at_least(2)
-      .at_most(kMostPositions);
+      .within(2, kMostPositions)
+      .read_by(kEncoderDecoders);
   v.field("use_rotary_position_embeddings", use_rotary_position_embeddings,
           "Megatron's older option for position_embedding_type rope.");
+  v.group("Model", kOfModel.of(kStacks));
   visit_rotary(v);
+  v.group("Model", kOfModel);
   visit_mlp(v);
   visit_norm(v);
   visit_biases(v);
   visit_head_norm(v);
   v.field("is_causal", causal,
           "A token attends only to itself and those before it. With false it attends to its whole sequence, as in "
-          "BERT; task masked_lm needs that. Default: true, and false with model_type bert and biencoder.");
+          "BERT; task masked_lm needs that. Default: true, and false with model_type bert and biencoder.")
+      .always(kEncoderDecoders, "true")
+      .always(kEncoders | kPictureModels, "false");
+  v.group("Model", kOfModel.of(kStacks));
   v.field("window_size", window_size,
           "Sliding window: the tokens before itself, and those behind, that a token attends to, such as 4095,0; -1 is "
           "all. Hugging Face's sliding_window W is W-1,0. Default: all.")
       .unit("tokens")
-      .at_least(-1)
-      .at_most(kMostPositions)
+      .within(-1, kMostPositions)
       .in_toy(InToy::kMade);
   v.field("window_attn_skip_freq", window_attn_skip_freq,
           "Which layers have the window of window_size, where others see everything. N: all but every N-th, so that 6 "
@@ -97,18 +103,16 @@ void ModelConfig::visit(OptionVisitor& v) {
           "In layers that rotate, a token sees only those of its own chunk: a document is cut into chunks of so many "
           "(Llama 4). 0: no chunks.")
       .unit("tokens")
-      .at_least(0)
-      .at_most(kMostPositions)
-      .in_toy(InToy::kMade);
+      .within(0, kMostPositions)
+      .toy("3");
   v.field("attn_temperature_scale", attn_temperature_scale,
           "In layers that do not rotate, queries at position p are multiplied by 1 + c log(1 + floor((p + 1) / "
           "attn_temperature_floor)), this being c (Llama 4: 0.1). 0: they are not.")
       .at_least(0);
   v.field("attn_temperature_floor", attn_temperature_floor, "See attn_temperature_scale.")
       .unit("tokens")
-      .at_least(1)
-      .at_most(kMostPositions)
-      .in_toy(InToy::kMade);
+      .within(1, kMostPositions)
+      .toy("3");
   v.field("no_rope_freq", no_rope_freq,
           "Layers that do not rotate queries and keys, where position_embedding_type is rope. N: every N-th, beginning "
           "with the N-th. A list has one entry for each layer, 1 for no rotation and 0 for one. Default: all rotate.")
@@ -118,25 +122,31 @@ void ModelConfig::visit(OptionVisitor& v) {
        "Attention's scores x become c tanh(x / c), so that none is beyond this c (Gemma 2). On a GPU attention is then "
        "the reference, which keeps a matrix of scores. 0: none.")
       .at_least(0);
+  v.group("Model", kOfModel);
   v.field("final_logit_softcapping", final_logit_softcapping,
           "The head's logits x become c tanh(x / c), so that none is beyond this c (Gemma 2). 0: none.")
       .at_least(0);
   v.field("num_token_types", num_token_types,
           "Types of tokens, such as the two segments of BERT, each with a learned vector that is added to the "
           "embedding of its tokens; only with model_type bert and biencoder, where the default is 2. Default: 0.")
-      .at_least(0)
-      .at_most(kMostWidth);
-  v.field("embedding_norm", embedding_norm, "Normalise the embeddings before the first layer (Hugging Face's BERT).");
+      .within(0, kMostWidth)
+      .read_by(kEncoders);
+  v.field("embedding_norm", embedding_norm, "Normalise the embeddings before the first layer (Hugging Face's BERT).")
+      .read_by(kStacks);
   v.field("bert_binary_head", bert_binary_head,
           "With model_type bert: a pooler and a classifier on the first token, which say whether two sentences are in "
           "order.")
-      .opposite("bert_no_binary_head");
+      .opposite("bert_no_binary_head")
+      .read_by({ModelType::kBert});
   v.field("scale_embeddings", scale_embeddings,
-          "Multiply embeddings by the square root of hidden_size, rounded to the model's precision (Gemma).");
+          "Multiply embeddings by the square root of hidden_size, rounded to the model's precision (Gemma).")
+      .read_by(kStacks);
   v.field("scale_decoder_outputs", scale_decoder_outputs,
-          "With model_type t5: divide what the output head reads by the square root of hidden_size (T5 v1.0).");
+          "With model_type t5: divide what the output head reads by the square root of hidden_size (T5 v1.0).")
+      .read_by(kEncoderDecoders);
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
-          "Give the output head its own weights instead of the embedding's.");
+          "Give the output head its own weights instead of the embedding's.")
+      .read_by(kTextModels - kBiencoders);
   visit_random(v);
   v.field("embedding_init_method_std", embedding_init_method_std,
           "Standard deviation of the embedding's initial weights. Default: init_method_std.")
@@ -147,13 +157,13 @@ void ModelConfig::visit(OptionVisitor& v) {
   visit_latent(v);
   visit_retrieval(v);
   visit_flux(v);
-  v.group("Multi-token prediction", kOfModel);
+  v.group("Multi-token prediction", kOfModel.of(kStacks - kBiencoders));
   v.field("mtp_num_layers", mtp_num_layers,
           "Prediction modules behind the last layer; the k-th one predicts the token k places after the next token. "
           "Default and 0: none.")
-      .at_least(0)
-      .at_most(kMostPredictionModules)
-      .in_toy(InToy::kMade);
+      .within(0, kMostPredictionModules)
+      .in_toy(InToy::kMade)
+      .acts_in(kWithModel | kPlan);
   v.field("mtp_loss_scaling_factor", mtp_loss_scaling_factor, "Weight of the mean of the prediction modules' losses.")
       .at_least(0)
       .changes_weights(false);
@@ -162,13 +172,11 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.field(
        "bos_token_id", bos_token_id,
        "Token that begins a text; it goes into an exported config.json. With model_type t5 the decoder starts from it.")
-      .at_least(0)
-      .at_most(kMostVocabulary)
+      .within(0, kMostVocabulary)
       .changes_weights(false)
       .in_toy(InToy::kDefault);
   v.field("eos_token_ids", eos_token_ids, "Tokens that end a text; generation stops at any of them.")
-      .at_least(0)
-      .at_most(kMostVocabulary)
+      .within(0, kMostVocabulary)
       .changes_weights(false)
       .in_toy(InToy::kDefault);
 }
@@ -268,17 +276,7 @@ void check_windowed_layers(const ModelConfig& config, std::vector<UserError>& er
   }
 }
 
-void check_encoder(const ModelConfig& config, std::vector<UserError>& errors) {
-  if (config.is_of_encoders() && config.is_causal()) {
-    errors.emplace_back(fmt::format("is_causal true with model_type {}, whose tokens see those on both sides",
-                                    config.model_type == ModelType::kBert ? "bert" : "biencoder"),
-                        "leave is_causal away, or set model_type to gpt");
-  }
-  if (!config.is_of_encoders() && config.token_types() > 0) {
-    errors.emplace_back(fmt::format("num_token_types is {}, and model_type is {}, which has no types of tokens",
-                                    config.token_types(), config.has_encoder() ? "t5" : "gpt"),
-                        "set model_type to bert, or leave num_token_types away");
-  }
+void check_prediction_modules(const ModelConfig& config, std::vector<UserError>& errors) {
   if (config.num_prediction_modules() == 0) return;
   if (config.norms_sums()) {
     errors.emplace_back("mtp_num_layers with norm_placement post_ln, which has no final norm for them to read",
@@ -287,6 +285,14 @@ void check_encoder(const ModelConfig& config, std::vector<UserError>& errors) {
   if (config.embedding_norm) {
     errors.emplace_back("mtp_num_layers with embedding_norm: prediction modules embed without it",
                         "set mtp_num_layers to 0, or embedding_norm to false");
+  }
+  if (config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+    errors.emplace_back("mtp_num_layers needs positions without a table",
+                        "set position_embedding_type to rope or none, or mtp_num_layers to 0");
+  }
+  if (!config.is_causal()) {
+    errors.emplace_back("mtp_num_layers with is_causal false: every token would see those that it is to predict",
+                        "set mtp_num_layers to 0, or is_causal to true");
   }
 }
 
@@ -357,54 +363,15 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
   }
 }
 
-// What an encoder and decoder lacks that a decoder may have.
-void check_encoder_decoder(const ModelConfig& config, std::vector<UserError>& errors) {
-  const auto refuse = [&](bool is_wrong, std::string_view what, std::string_view remedy) {
-    if (is_wrong) errors.emplace_back(fmt::format("model_type t5 with {}", what), std::string(remedy));
-  };
-  refuse(config.position_embedding() == PositionEmbedding::kRope, "position_embedding_type rope",
-         "set position_embedding_type to relative (Hugging Face's T5), learned_absolute (Megatron-LM's) or none");
-  refuse(config.norm_placement != NormPlacement::kPre, "a norm_placement other than pre",
-         "set norm_placement to pre: its layers have no other form");
-  refuse(config.multi_latent_attention, "multi_latent_attention", "set multi_latent_attention to false");
-  refuse(config.qk_layernorm, "qk_layernorm", "set qk_layernorm to false");
-  refuse(config.softmax_type != SoftmaxType::kVanilla, "a softmax_type other than vanilla",
-         "set softmax_type to vanilla");
-  refuse(config.attention_window() > 0, "window_size: its layers see their whole sequence", "leave window_size away");
-  refuse(config.attn_logit_softcapping > 0, "attn_logit_softcapping", "set attn_logit_softcapping to 0");
-  refuse(config.num_prediction_modules() > 0, "mtp_num_layers: it has no prediction modules", "leave it away");
-  refuse(config.scale_embeddings, "scale_embeddings", "set scale_embeddings to false");
-  refuse(config.embedding_norm, "embedding_norm", "set embedding_norm to false");
-  refuse(!config.is_causal(), "is_causal false: its encoder sees everything anyway, and its decoder must not",
-         "leave is_causal away");
-}
-
-// What a biencoder's towers lack that a BERT may have, and what only they have.
-void check_biencoder(const ModelConfig& config, std::vector<UserError>& errors) {
-  const auto refuse = [&](bool is_wrong, std::string_view what, std::string_view remedy) {
-    if (is_wrong) errors.emplace_back(std::string(what), std::string(remedy));
-  };
-  if (config.model_type == ModelType::kBiencoder) {
-    refuse(config.has_experts(), "model_type biencoder with num_experts: its layers have no experts",
-           "leave num_experts away");
-    refuse(config.num_prediction_modules() > 0, "model_type biencoder with mtp_num_layers: it predicts no tokens",
-           "leave mtp_num_layers away");
-    refuse(config.untie_embeddings_and_output_weights,
-           "model_type biencoder with untie_embeddings_and_output_weights: it has no output over the vocabulary",
-           "leave untie_embeddings_and_output_weights away");
-    return;
+void check_positions(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (config.has_encoder() && config.position_embedding() == PositionEmbedding::kRope) {
+    errors.emplace_back(
+        "model_type t5 with position_embedding_type rope",
+        "set position_embedding_type to relative (Hugging Face's T5), learned_absolute (Megatron-LM's) or none");
   }
-  constexpr std::string_view kRemedy = "set model_type to biencoder, or leave it away";
-  refuse(config.biencoder_shared_query_context_model,
-         "biencoder_shared_query_context_model is for model_type biencoder", kRemedy);
-  refuse(config.biencoder_projection_dim > 0, "biencoder_projection_dim is for model_type biencoder", kRemedy);
-}
-
-void check_model_type(const ModelConfig& config, std::vector<UserError>& errors) {
-  check_biencoder(config, errors);
-  if (config.position_embedding() == PositionEmbedding::kRelative &&
-      (config.relative_attention_num_buckets % 2 != 0 ||
-       config.relative_attention_max_distance <= config.relative_attention_num_buckets / 2)) {
+  if (config.position_embedding() != PositionEmbedding::kRelative) return;
+  if (config.relative_attention_num_buckets % 2 != 0 ||
+      config.relative_attention_max_distance <= config.relative_attention_num_buckets / 2) {
     errors.emplace_back(
         fmt::format(
             "relative_attention_num_buckets {} with relative_attention_max_distance {}: the first must be even, "
@@ -412,17 +379,10 @@ void check_model_type(const ModelConfig& config, std::vector<UserError>& errors)
             config.relative_attention_num_buckets, config.relative_attention_max_distance),
         "T5 has 32 and 128");
   }
-  if (config.has_encoder()) return check_encoder_decoder(config, errors);
-  const auto is_of_t5 = [&](std::string_view what, const char* remedy) {
-    errors.emplace_back(fmt::format("{} is for model_type t5, which is {}", what,
-                                    config.model_type == ModelType::kBert ? "bert" : "gpt"),
-                        remedy);
-  };
-  if (config.position_embedding() == PositionEmbedding::kRelative) {
-    is_of_t5("position_embedding_type relative", "set model_type to t5, or another position_embedding_type");
-  }
-  if (config.decoder_num_layers) is_of_t5("decoder_num_layers", "set model_type to t5, or leave it away");
-  if (config.scale_decoder_outputs) is_of_t5("scale_decoder_outputs", "set model_type to t5, or leave it away");
+  if (config.has_encoder()) return;
+  errors.emplace_back(fmt::format("position_embedding_type relative is for model_type t5, which is {}",
+                                  kModelTypeWords[static_cast<size_t>(config.model_type)]),
+                      "set model_type to t5, or another position_embedding_type");
 }
 
 }  // namespace
@@ -430,7 +390,12 @@ void check_model_type(const ModelConfig& config, std::vector<UserError>& errors)
 std::vector<UserError> check_model_config(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_bounds(config);
   if (!errors.empty()) return errors;  // the other rules divide and multiply what they find
-  if (config.is_diffusion()) return check_flux_config(config);
+  ModelConfig given = config, fresh;
+  check_readers(OptionSet(given), OptionSet(fresh), config.model_type, errors);
+  if (config.is_diffusion()) {
+    check_flux_config(config, errors);
+    return errors;
+  }
   const auto require = [&](std::string_view name, int64_t value) {
     if (value > 0) return true;
     errors.emplace_back(
@@ -484,24 +449,14 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_windowed_layers(config, errors);
   check_unrotated_layers(config, errors);
   check_chunks(config, errors);
-  check_encoder(config, errors);
+  check_prediction_modules(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
-  check_model_type(config, errors);
-  check_flux_options_are_meant(config, errors);
-  if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
-    errors.emplace_back("mtp_num_layers needs positions without a table",
-                        "set position_embedding_type to rope or none, or mtp_num_layers to 0");
-  }
-  if (config.num_prediction_modules() > 0 && !config.is_causal()) {
-    errors.emplace_back("mtp_num_layers with is_causal false: every token would see those that it is to predict",
-                        "set mtp_num_layers to 0, or is_causal to true");
-  }
+  check_positions(config, errors);
   return errors;
 }
 
 std::vector<UserError> check_model_layout(const ModelConfig& config, const ModelSplit& split) {
-  if (config.is_diffusion()) return check_flux_layout(config, split.tp, split.ep);
   std::vector<UserError> errors;
   const auto divides = [&](std::string_view option, int64_t size, std::string_view name, int64_t value,
                            std::string_view remedy) {

@@ -14,10 +14,6 @@
 
 namespace megalith {
 
-// What a model is: a decoder that continues texts, an encoder and a decoder, an encoder that tells masked tokens and
-// pairs of sentences, two encoders whose vectors are compared, or a transformer that tells noise from pictures.
-enum class ModelType { kGpt, kT5, kBert, kBiencoder, kDiffusion };
-
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
 // The layers' options, and what concerns the model as a whole.

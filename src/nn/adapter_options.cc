@@ -48,7 +48,9 @@ bool means(const std::string& word, const AdaptableLayer& layer) {
 }  // namespace
 
 void LoraOptions::visit(OptionVisitor& v) {
-  v.group("Low-rank adapters", {.in_toy = InToy::kKept});
+  v.group("Low-rank adapters", {.in_toy = InToy::kKept,
+                                .read_by = kAllModels - kBiencoders,
+                                .acts_in = {RunCommand::kGenerate, RunCommand::kEvaluate}});
   v.field("lora.enabled", enabled,
           "Train low-rank adapters (LoRA) beside the linear layers that lora.target_modules names; all other weights "
           "stay as they are, without gradient and optimizer state.")
@@ -56,8 +58,7 @@ void LoraOptions::visit(OptionVisitor& v) {
   v.field("lora.dim", dim, "Rank of an adapter: rows of its A, columns of its B.")
       .alias("lora_rank")
       .alias("lora_r")
-      .at_least(1)
-      .at_most(kMostWidth)
+      .within(1, kMostWidth)
       .in_toy(InToy::kMade);
   v.field("lora.alpha", alpha, "An adapter's product is multiplied by lora.alpha / lora.dim.")
       .above(0)
@@ -70,7 +71,8 @@ void LoraOptions::visit(OptionVisitor& v) {
   v.field("lora.dropout", dropout, "Probability of dropping an element of what an adapter reads, in training.")
       .alias("lora_dropout")
       .at_least(0)
-      .below(1);
+      .below(1)
+      .read_by(kAllModels - kBiencoders - kEncoderDecoders);
   v.choice("lora.dropout_position", dropout_position, {"pre", "post"},
            "Where lora.dropout acts: on what an adapter reads, or on what it adds.");
   v.choice("lora.lora_A_init_method", a_init, {"xavier", "kaiming", "normal", "zero"},
@@ -158,8 +160,8 @@ std::vector<UserError> check_lora_targets(const LoraOptions& options, const std:
   std::optional<UserError> of_experts, of_lengths, of_dropout;
   for (const AdaptableLayer& layer : layers) {
     const bool is_shared = options.targets(layer.kind);
-    const int64_t all_rows = std::accumulate(layer.rows.begin(), layer.rows.end(), int64_t{0}) /
-                             std::max<int64_t>(layer.num_experts, 1);
+    const int64_t all_rows =
+        std::accumulate(layer.rows.begin(), layer.rows.end(), int64_t{0}) / std::max<int64_t>(layer.num_experts, 1);
     std::map<std::string, int64_t> num_meant;  // by the linear of an expert
     for (size_t i = 0; i < layer.parts.size(); ++i) {
       const std::string& part = layer.parts[i];

@@ -8,8 +8,7 @@ namespace megalith {
 
 void RouterOptions::visit_router(OptionVisitor& v) {
   v.field("moe_router_topk", moe_router_topk, "Number of experts that each token goes to.")
-      .at_least(1)
-      .at_most(kMostExperts)
+      .within(1, kMostExperts)
       .alias("moe_top_k")
       .in_toy(InToy::kMade);
   v.choice("moe_router_load_balancing_type", moe_router_load_balancing_type,
@@ -40,12 +39,10 @@ void RouterOptions::visit_router(OptionVisitor& v) {
   v.field("moe_router_num_groups", moe_router_num_groups,
           "Number of groups that the experts are divided into; a token may only use experts of its best "
           "moe_router_group_topk groups.")
-      .at_least(1)
-      .at_most(kMostExperts)
+      .within(1, kMostExperts)
       .in_toy(InToy::kMade);
   v.field("moe_router_group_topk", moe_router_group_topk, "Number of groups whose experts a token may use.")
-      .at_least(1)
-      .at_most(kMostExperts)
+      .within(1, kMostExperts)
       .in_toy(InToy::kMade);
   v.choice(
       "moe_router_group_score", moe_router_group_score, {"sum", "max", "two"},
@@ -82,10 +79,9 @@ void RouterOptions::visit_capacity(OptionVisitor& v) {
 }
 
 void ExpertOptions::visit_experts(OptionVisitor& v) {
-  v.group("Mixture of experts", kOfModel);
+  v.group("Mixture of experts", kOfModel.of(kTextModels - kBiencoders));
   v.field("num_experts", num_experts, "Number of experts that replace a layer's MLP. Default and 0: none.")
-      .at_least(0)
-      .at_most(kMostExperts)
+      .within(0, kMostExperts)
       .alias("moe_num_experts")
       .in_toy(InToy::kMade);
   v.field("moe_layer_freq", moe_layer_freq,
@@ -93,8 +89,7 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
           "for experts and 0 for an MLP, such as ([0]*3+[1]*58).")
       .in_toy(InToy::kMade);
   v.field("moe_ffn_hidden_size", moe_ffn_hidden_size, "Width inside one expert. Default: ffn_hidden_size.")
-      .at_least(1)
-      .at_most(kMostFfnWidth)
+      .within(1, kMostFfnWidth)
       .in_toy(InToy::kMade);
   visit_router(v);
   v.field("moe_token_dispatcher_type", moe_token_dispatcher_type,
@@ -104,14 +99,12 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
   visit_capacity(v);
   v.field("moe_shared_expert_intermediate_size", moe_shared_expert_intermediate_size,
           "Total width of the shared experts, which see every token. Default: there are none.")
-      .at_least(0)
-      .at_most(kMostFfnWidth)
+      .within(0, kMostFfnWidth)
       .in_toy(InToy::kMade);
   v.field("num_shared_experts", num_shared_experts,
           "Number of shared experts, each as wide as moe_ffn_hidden_size; another way to give "
           "moe_shared_expert_intermediate_size.")
-      .at_least(0)
-      .at_most(kMostExperts)
+      .within(0, kMostExperts)
       .in_toy(InToy::kMade);
   v.field(
       "moe_apply_probs_on_input", moe_apply_probs_on_input,

@@ -6,7 +6,7 @@
 namespace megalith {
 
 void Fp8Options::visit(OptionVisitor& v) {
-  v.group("Precision");
+  v.group("Precision", {.acts_in = kWithWeights | RunCommands{RunCommand::kBenchGemm}});
   v.field("fp8_format", fp8_format,
           "Round the operands of the layers' matrix products to eight bits: hybrid has E4M3 forward and E5M2 "
           "gradients, e4m3 has E4M3 for both. Embedding, router, attention and head stay in the model's precision. "
@@ -21,6 +21,7 @@ void Fp8Options::visit(OptionVisitor& v) {
           "each 128 elements of an input or a gradient and each 128 x 128 of a weight, powers of two. mxfp8 is "
           "refused.")
       .words({"delayed", "tensorwise", "blockwise", "mxfp8"});
+  v.group("Precision", {.acts_in = kWithWeights});
   v.field("fp8_margin", fp8_margin, "With fp8_recipe delayed: scales are smaller by this power of two.").at_least(0);
   v.field("fp8_amax_history_len", fp8_amax_history_len,
           "With fp8_recipe delayed: how many microbatches' largest absolute values are remembered.")

@@ -7,50 +7,58 @@ namespace megalith {
 
 void LayerOptions::visit_widths(OptionVisitor& v) {
   v.field("hidden_size", hidden_size, "Width of the residual stream.")
-      .at_least(0)
-      .at_most(kMostWidth)
-      .in_toy(InToy::kMade);
+      .within(0, kMostWidth)
+      .in_toy(InToy::kMade)
+      .read_by(kAllModels);
   v.field("ffn_hidden_size", ffn_hidden_size,
           "Width inside the MLP. Default: 4 * hidden_size; with swiglu, geglu or quick_geglu, 8/3 * hidden_size "
           "rounded down to "
           "a multiple of 64.")
-      .at_least(1)
-      .at_most(kMostFfnWidth)
-      .in_toy(InToy::kMade);
+      .within(1, kMostFfnWidth)
+      .in_toy(InToy::kMade)
+      .read_by(kAllModels);
 }
 
 void LayerOptions::visit_biases(OptionVisitor& v) {
   v.field("add_bias_linear", add_bias_linear, "Biases in all linear layers.");
   v.field("disable_bias_linear", disable_bias_linear, "No biases in linear layers: the same as add_bias_linear false.");
-  v.field("add_qkv_bias", add_qkv_bias, "Biases only in the query, key and value projections (Qwen).");
+  v.field("add_qkv_bias", add_qkv_bias, "Biases only in the query, key and value projections (Qwen).")
+      .always(kPictureModels, "true");
 }
 
 void LayerOptions::visit_head_norm(OptionVisitor& v) {
   v.field("qk_layernorm", qk_layernorm,
           "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention, normalise the "
-          "latent vectors before they are projected up.");
+          "latent vectors before they are projected up.")
+      .read_by(kStacks)
+      .always(kPictureModels, "true");
   v.choice(
-      "qk_layernorm_scope", qk_layernorm_scope, {"head", "projection"},
-      "What qk_layernorm normalises: head each head by itself, projection all queries of a token together, and all "
-      "its keys (OLMo 2). Not read with multi_latent_attention.");
+       "qk_layernorm_scope", qk_layernorm_scope, {"head", "projection"},
+       "What qk_layernorm normalises: head each head by itself, projection all queries of a token together, and all "
+       "its keys (OLMo 2). Not read with multi_latent_attention.")
+      .read_by(kStacks);
   v.field("qk_l2_norm", qk_l2_norm,
-          "Divide each query and key head by its root mean square, in layers that rotate them (Llama 4).");
+          "Divide each query and key head by its root mean square, in layers that rotate them (Llama 4).")
+      .read_by(kStacks);
 }
 
 void LayerOptions::visit_random(OptionVisitor& v) {
   v.field("attention_dropout", attention_dropout, "Probability of dropping an attention weight in training.")
       .at_least(0)
       .below(1)
-      .changes_weights(false);
+      .changes_weights(false)
+      .always(kPictureModels, "0");
   v.field("hidden_dropout", hidden_dropout, "Probability of dropping an activation that joins the residual stream.")
       .at_least(0)
       .below(1)
-      .changes_weights(false);
+      .changes_weights(false)
+      .always(kPictureModels, "0");
   v.field("init_method_std", init_method_std,
           "Standard deviation of initial weights; the output projections' is divided by sqrt(2 * num_layers).")
       .at_least(0)
       .changes_weights(false)
-      .in_toy(InToy::kMade);
+      .toy("0.2")
+      .read_by(kAllModels);
 }
 
 int64_t LayerOptions::head_dim() const {

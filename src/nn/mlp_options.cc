@@ -16,7 +16,8 @@ void MlpOptions::visit_mlp(OptionVisitor& v) {
       .above(0);
   v.field("squared_relu", squared_relu, "Squared ReLU instead of GELU.");
   v.field("relu", relu, "ReLU instead of GELU (T5). On every device the activation is the reference operator.");
-  v.field("openai_gelu", openai_gelu, "Compute GELU by a tanh, whatever bias_gelu_fusion says.");
+  v.field("openai_gelu", openai_gelu, "Compute GELU by a tanh, whatever bias_gelu_fusion says.")
+      .always(kPictureModels, "true");
   v.field("bias_gelu_fusion", bias_gelu_fusion,
           "Chooses GELU's formula only, because operators are always fused. As in Megatron-LM, GELU is computed by a "
           "tanh (GPT-2's form) with it, and by the error function without it or without biases.");

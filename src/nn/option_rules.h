@@ -16,7 +16,8 @@
 namespace megalith {
 
 // Most options of a model change what its weights mean; those that do not say so.
-inline constexpr OptionTraits kOfModel{.changes_weights = true, .in_toy = InToy::kKept};
+inline constexpr OptionTraits kOfModel{
+    .changes_weights = true, .in_toy = InToy::kKept, .read_by = kTextModels, .acts_in = kWithModel};
 
 // See models/model_bounds.h for why sizes have bounds.
 inline constexpr int64_t kMostWidth = 1 << 20;      // of the residual stream, a head or a latent vector; 25600

@@ -13,7 +13,8 @@ void RotaryOptions::visit_rotary(OptionVisitor& v) {
           "Stretch all rotary wavelengths by this factor (linear scaling), instead of only the long ones.")
       .above(0);
   v.field("rotary_interleaved", rotary_interleaved,
-          "Rotate channel pairs (2i, 2i+1), as Meta's files do, instead of (i, i+r/2), as Hugging Face's do.");
+          "Rotate channel pairs (2i, 2i+1), as Meta's files do, instead of (i, i+r/2), as Hugging Face's do.")
+      .always(kPictureModels, "true");
   v.field("use_rope_scaling", use_rope_scaling, "Stretch long rotary wavelengths by the rule of rope_scaling_type.");
   v.choice("rope_scaling_type", rope_scaling_type, {"llama3", "yarn"},
            "Rule by which use_rope_scaling stretches: llama3 is Llama 3.1's, yarn is YaRN's (OLMo 3). Latent attention "
@@ -29,8 +30,7 @@ void RotaryOptions::visit_rotary(OptionVisitor& v) {
   v.field("rope_scaling_original_max_position_embeddings", rope_scaling_original_max_position_embeddings,
           "Longest sequence of the model before its wavelengths were stretched.")
       .unit("tokens")
-      .at_least(1)
-      .at_most(kMostPositions);
+      .within(1, kMostPositions);
   v.field(
        "rope_scaling_beta_fast", rope_scaling_beta_fast,
        "rope_scaling_type yarn: frequencies that turn more often than this over the original length stay as they are.")
@@ -98,8 +98,7 @@ void YarnOptions::visit_yarn(OptionVisitor& v) {
   v.field("original_max_position_embeddings", original_max_position_embeddings,
           "YaRN: the sequence length before stretching.")
       .unit("tokens")
-      .at_least(1)
-      .at_most(kMostPositions);
+      .within(1, kMostPositions);
 }
 
 double yarn_mscale(double scale, double m) { return scale <= 1 ? 1 : 0.1 * m * std::log(scale) + 1; }

@@ -40,9 +40,7 @@ void LearningRateOptions::visit(OptionVisitor& v) {
   v.field("lr_warmup_samples", lr_warmup_samples, "Samples of the warm-up, instead of lr_warmup_iters.")
       .unit("samples")
       .at_least(0);
-  v.field("lr_warmup_fraction", lr_warmup_fraction, "Length of the warm-up as a fraction of the decay's.")
-      .at_least(0)
-      .at_most(1);
+  v.field("lr_warmup_fraction", lr_warmup_fraction, "Length of the warm-up as a fraction of the decay's.").within(0, 1);
   v.field("lr_warmup_init", lr_warmup_init, "Learning rate at the start of the warm-up.").at_least(0);
   v.choice("lr_wsd_decay_style", lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"},
            "Shape of the final decay of WSD.");

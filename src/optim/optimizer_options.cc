@@ -21,9 +21,10 @@ void OptimizerOptions::visit(OptionVisitor& v) {
           "Largest global gradient norm; larger gradients are scaled down to it. 0 turns clipping off.")
       .at_least(0)
       .in_toy(InToy::kMade);
-  v.field("grad_norm_skip_threshold", grad_norm_skip_threshold,
-          "Largest gradient norm, before clipping, of a step that is made; one that is larger or not finite is left out "
-          "and counted, instead of ending the run.")
+  v.field(
+       "grad_norm_skip_threshold", grad_norm_skip_threshold,
+       "Largest gradient norm, before clipping, of a step that is made; one that is larger or not finite is left out "
+       "and counted, instead of ending the run.")
       .above(0);
   v.field("check_for_nan_in_loss_and_grad", check_for_nan_in_loss_and_grad,
           "Stop the run when the loss or a gradient is not finite. With false, that step is skipped and counted.");
@@ -45,19 +46,21 @@ void OptimizerOptions::visit(OptionVisitor& v) {
           "Round what AdamW keeps in bf16, moments and weights without masters, up or down at random, so that the "
           "expected value is exact. The same under every layout.")
       .in_toy(InToy::kDefault);
-  v.field("optimizer_cpu_offload", optimizer_cpu_offload,
-          "Keep master weights and moments in host memory, where the CPU moves them: gradients travel there, and updated "
-          "weights back. On the CPU nothing changes.")
+  v.field(
+       "optimizer_cpu_offload", optimizer_cpu_offload,
+       "Keep master weights and moments in host memory, where the CPU moves them: gradients travel there, and updated "
+       "weights back. On the CPU nothing changes.")
       .changes_numbers(false);
-  v.field("optimizer_offload_fraction", optimizer_offload_fraction,
-          "With optimizer_cpu_offload, the part of this rank's elements whose state lies in host memory, in the order of "
-          "the parameters; the device keeps and moves the rest.")
-      .at_least(0)
-      .at_most(1)
+  v.field(
+       "optimizer_offload_fraction", optimizer_offload_fraction,
+       "With optimizer_cpu_offload, the part of this rank's elements whose state lies in host memory, in the order of "
+       "the parameters; the device keeps and moves the rest.")
+      .within(0, 1)
       .changes_numbers(false);
-  v.field("overlap_cpu_optimizer_d2h_h2d", overlap_cpu_optimizer_d2h_h2d,
-          "With optimizer_cpu_offload, fetch the next gradients and send back the last weights while the CPU moves what "
-          "lies between.")
+  v.field(
+       "overlap_cpu_optimizer_d2h_h2d", overlap_cpu_optimizer_d2h_h2d,
+       "With optimizer_cpu_offload, fetch the next gradients and send back the last weights while the CPU moves what "
+       "lies between.")
       .changes_numbers(false);
   v.field("sgd_momentum", sgd_momentum, "Decay of SGD's momentum; 0 means no momentum and no optimizer state.")
       .at_least(0)
@@ -83,9 +86,7 @@ void MuonOptions::visit(OptionVisitor& v) {
   v.field("muon_extra_scale_factor", muon_extra_scale_factor,
           "Another factor of the update; with spectral, 0.2 makes it about as large as AdamW's.")
       .above(0);
-  v.field("muon_num_ns_steps", muon_num_ns_steps, "Newton-Schulz steps that make the update orthogonal.")
-      .at_least(1)
-      .at_most(99);
+  v.field("muon_num_ns_steps", muon_num_ns_steps, "Newton-Schulz steps that make the update orthogonal.").within(1, 99);
   v.field("muon_coefficient_type", muon_coefficient_type,
           "Coefficients of the Newton-Schulz steps; simple has one set for all steps, as torch.optim.Muon does.")
       .words(newton_schulz_words());

@@ -203,7 +203,7 @@ std::string tokenizer_digest(const Tokenizer& tokenizer, int64_t num_ids) {
 }
 
 void TokenizerOptions::visit(OptionVisitor& v) {
-  v.group("Tokenizer");
+  v.group("Tokenizer", {.read_by = kTextModels, .acts_in = kWithModel});
   v.field("tokenizer_type", tokenizer_type,
           "Kind of tokenizer, by Megatron-LM's names: HuggingFaceTokenizer, Llama2Tokenizer, Llama3Tokenizer, "
           "MixtralTokenizer, DeepSeekV2Tokenizer, DeepSeekV3Tokenizer, GPT2BPETokenizer, BertWordPieceLowerCase, "
@@ -219,15 +219,13 @@ void TokenizerOptions::visit(OptionVisitor& v) {
   v.field("vocab_extra_ids", vocab_extra_ids,
           "Tokens <extra_id_0>, <extra_id_1>, ... to add to a BertWordPiece tokenizer or a SentencePieceTokenizer; T5 "
           "masks with them.")
-      .at_least(0)
-      .at_most(1 << 20);
+      .within(0, 1 << 20);
   v.field("tiktoken_pattern", tiktoken_pattern,
           "How a TikTokenizer cuts text: v1 is Llama 3's pattern, v2 that of Mistral's tekken.")
       .words({"v1", "v2"});
   v.field("tiktoken_num_special_tokens", tiktoken_num_special_tokens,
           "Number of ids that a TikTokenizer keeps for special tokens, in front of all others.")
-      .at_least(3)
-      .at_most(1 << 20);
+      .within(3, 1 << 20);
   v.field("tiktoken_special_tokens", tiktoken_special_tokens,
           "Special tokens of a TikTokenizer; <unk>, <s> and </s> must be among them. Default: these three.");
 }

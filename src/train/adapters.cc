@@ -22,10 +22,10 @@ std::shared_ptr<const LoraOptions> adapters_of(const Config& config) {
   return config.lora.enabled ? std::make_shared<const LoraOptions>(config.lora) : nullptr;
 }
 
-std::vector<UserError> check_adapters_are_meant(const OptionSet& options) {
+std::vector<UserError> check_adapters_are_meant(const OptionSet& options, const LoraOptions& lora) {
   std::vector<UserError> errors;
-  const Option& enabled = *options.find("lora.enabled");
-  const Option& quantization = *options.find("lora.quantization");
+  const Option& enabled = options.of(lora.enabled);
+  const Option& quantization = options.of(lora.quantization);
   if (enabled.is_set() && enabled.text() == "false" && quantization.text() != "none") {
     errors.emplace_back(
         fmt::format("lora.quantization is {}, and lora.enabled is false: weights in four bits cannot be trained",
@@ -34,7 +34,7 @@ std::vector<UserError> check_adapters_are_meant(const OptionSet& options) {
   }
   if (enabled.is_set()) return errors;
   for (const auto& option : options.options()) {
-    if (!option->name().starts_with("lora.") || !option->is_set()) continue;
+    if (option->group() != enabled.group() || !option->is_set()) continue;
     errors.emplace_back(fmt::format("{} is {}, but lora.enabled is not set: all weights would be trained",
                                     option->name(), option->text()),
                         "set lora.enabled to true, or leave it out");
@@ -49,16 +49,7 @@ std::vector<UserError> check_adapters(const Config& config, const ModelConfig& a
     errors.emplace_back("adapter names adapters, and no model is named that they belong to", "name it with --load_hf");
   }
   if (!config.lora.enabled || !check_lora_options(config.lora).empty()) return errors;
-  if (architecture.model_type == ModelType::kBiencoder) {
-    errors.emplace_back("lora.enabled with model_type biencoder, whose encoders are trained whole",
-                        "leave lora.enabled out");
-    return errors;
-  }
-  if (architecture.has_encoder() && config.lora.dropout > 0) {
-    errors.emplace_back(
-        fmt::format("lora.dropout is {} with model_type t5, where adapters drop nothing", config.lora.dropout),
-        "set lora.dropout to 0");
-  }
+  if (architecture.model_type == ModelType::kBiencoder) return errors;
   for (UserError& error : check_lora_targets(config.lora, adaptable_layers(architecture))) {
     errors.push_back(std::move(error));
   }
@@ -79,18 +70,18 @@ std::vector<UserError> check_packed_weights(const Resolved& resolved, const Mode
                         "tensor_model_parallel_size, which shares the weights out");
   }
   if (config.fp8.is_on()) {
-    errors.emplace_back(fmt::format("lora.quantization is nf4, and fp8_format is {}: weights have one of them",
-                                    *config.fp8.fp8_format),
-                        "leave one of the two out");
+    errors.emplace_back(
+        fmt::format("lora.quantization is nf4, and fp8_format is {}: weights have one of them", *config.fp8.fp8_format),
+        "leave one of the two out");
   }
   // A column cut begins with a block on each rank; one error each for dense layers and experts.
   std::set<bool> named;
   for (const AdaptableLayer& layer : adaptable_layers(architecture)) {
     if (layer.kind != LinearKind::kAttentionOutput && layer.kind != LinearKind::kMlpDown) continue;
     const bool has_experts = layer.num_experts > 0;
-    const int64_t ranks = has_experts ? config.parallel.expert_tensor_parallel_size.value_or(
-                                            config.parallel.tensor_model_parallel_size)
-                                      : config.parallel.tensor_model_parallel_size;
+    const int64_t ranks =
+        has_experts ? config.parallel.expert_tensor_parallel_size.value_or(config.parallel.tensor_model_parallel_size)
+                    : config.parallel.tensor_model_parallel_size;
     if (ranks == 1 || layer.in_features % (ranks * ops::kNf4Block) == 0 || !named.insert(has_experts).second) continue;
     errors.emplace_back(
         fmt::format("lora.quantization is nf4, whose blocks have {} columns, and {} would be cut into {} parts of its "

@@ -18,7 +18,7 @@ namespace megalith {
 std::shared_ptr<const LoraOptions> adapters_of(const Config& config);
 
 // An error if adapter options are set but adapters are not enabled: all weights would be trained.
-std::vector<UserError> check_adapters_are_meant(const OptionSet& options);
+std::vector<UserError> check_adapters_are_meant(const OptionSet& options, const LoraOptions& lora);
 
 // All errors of the adapters for this architecture, which satisfies check_model_config().
 std::vector<UserError> check_adapters(const Config& config, const ModelConfig& architecture);

@@ -72,11 +72,7 @@ TensorStore open_trained_bert(const fs::path& folder) {
 
 std::vector<UserError> check_bert_load(const Resolved& resolved) {
   const std::optional<std::string>& folder = resolved.derived.checkpoint.bert_load;
-  if (!folder) return {};
-  if (resolved.config.model.model_type != ModelType::kBiencoder) {
-    return {UserError("bert_load is for model_type biencoder, whose encoders start from a BERT",
-                      "a BERT itself is loaded with load, pretrained_checkpoint or load_hf")};
-  }
+  if (!folder || resolved.config.model.model_type != ModelType::kBiencoder) return {};
   ModelConfig architecture = resolved.config.model;
   architecture.vocab_size.reset();
   if (!check_model_config(architecture).empty()) return {};  // reported already

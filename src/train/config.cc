@@ -9,6 +9,7 @@
 #include "checkpoint/folder_kind.h"
 #include "checkpoint/resume.h"
 #include "comm/context_parallel.h"
+#include "config/option_checks.h"
 #include "core/error.h"
 #include "core/number_of.h"
 #include "hub/hub.h"
@@ -163,7 +164,7 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   }
   if (resolved.tokenizer == nullptr) {
     // A model that is loaded has its rows already, those of an extra among them.
-    const bool is_loaded = resolved.options->find("vocab_size")->source().layer == OptionLayer::kModel;
+    const bool is_loaded = resolved.options->of(config.model.vocab_size).source().layer == OptionLayer::kModel;
     d.vocab_size = config.model.vocab_size.value_or(0) + (is_loaded ? 0 : config.extra_vocab_size);
     d.eod_id = config.model.eos_token_ids.empty() ? config.model.vocab_size.value_or(0) - 1
                                                   : config.model.eos_token_ids.front();
@@ -256,10 +257,9 @@ void append(std::vector<UserError>& errors, const std::vector<UserError>& found)
 
 // A length or a batch that is said in two ways counts as the higher layer says it: a recipe's epochs give way to
 // --train_iters.
-void keep_highest(Resolved& resolved, const std::vector<std::string>& names) {
+void keep_highest(Resolved& resolved, const std::vector<Option*>& all) {
   std::vector<Option*> set;
-  for (const std::string& name : names) {
-    Option* option = resolved.options->find(name);
+  for (Option* option : all) {
     if (option->is_set() && option->text() != "null") set.push_back(option);
   }
   if (set.size() < 2) return;
@@ -359,7 +359,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
 
 // The architecture but for its vocabulary, which the tokenizer may say.
 std::vector<UserError> check_architecture(ModelConfig architecture) {
-  architecture.vocab_size.reset();
+  if (!architecture.is_diffusion()) architecture.vocab_size.reset();
   return check_model_config(architecture);
 }
 
@@ -369,6 +369,10 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   Derived& d = resolved.derived;
   const std::vector<UserError> architecture_errors = check_architecture(config.model);
   append(errors, architecture_errors);
+  struct RunOptions : Config {
+    void visit(OptionVisitor& v) { visit_run(v); }
+  } fresh;
+  check_readers(*resolved.options, OptionSet(fresh), config.model.model_type, errors);
   const int64_t tp = config.parallel.tensor_model_parallel_size;
   if (architecture_errors.empty()) {
     append(errors, check_model_layout(config.model, {tp, config.parallel.expert_model_parallel_size,
@@ -387,7 +391,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                                                     .has_latent_attention = config.model.multi_latent_attention}));
   append(errors, check_fp8_options(config.fp8, config.model.num_all_layers()));
   for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
-  append(errors, check_adapters_are_meant(*resolved.options));
+  append(errors, check_adapters_are_meant(*resolved.options, config.lora));
   append(errors, check_lora_options(config.lora));
   append(errors, check_attention_backend(config.runtime, resolved.notes));
   append(errors, check_graph_options(config, resolved.notes));
@@ -497,7 +501,7 @@ void name_task_of_model(Resolved& resolved) {
                      : type == ModelType::kBert      ? "bert"
                      : type == ModelType::kDiffusion ? "flow_matching"
                                                      : "ict";
-  apply_values(*resolved.options, {{"task", task}}, {OptionLayer::kModel, "model_type"});
+  resolved.options->of(resolved.config.task.task).offer(WrittenValue::of(task), {OptionLayer::kModel, "model_type"});
 }
 
 }  // namespace
@@ -521,8 +525,11 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   if (resolution.wants_help) return resolved;
   std::vector<UserError>& errors = resolution.errors;
   append(errors, refuse_urls(*resolved->options));
-  keep_highest(*resolved, {"train_iters", "train_samples", "train_epochs"});
-  keep_highest(*resolved, {"global_batch_size", "gradient_accumulation_steps"});
+  const OptionSet& options = *resolved->options;
+  const TrainOptions& train = resolved->config.train;
+  keep_highest(*resolved,
+               {&options.of(train.train_iters), &options.of(train.train_samples), &options.of(train.train_epochs)});
+  keep_highest(*resolved, {&options.of(train.global_batch_size), &options.of(train.gradient_accumulation_steps)});
   if (needs.writes_run) place_run_folder(*resolved->options, resolution);
   place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);

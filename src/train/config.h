@@ -114,6 +114,7 @@ struct Config {
   RuntimeOptions runtime;
 
   void visit(OptionVisitor& v);
+  void visit_run(OptionVisitor& v);  // all but the model's
 };
 
 // Numbers that follow from a Config; never written back, so that a saved configuration is what the person wrote.

@@ -14,31 +14,33 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.group("Batch and duration");
   v.field("micro_batch_size", micro_batch_size, "Samples in one forward and backward pass.")
       .unit("samples")
-      .at_least(1)
-      .at_most(kMostMicroBatch)
-      .in_toy(InToy::kMade);
+      .within(1, kMostMicroBatch)
+      .in_toy(InToy::kMade)
+      .acts_in(kBenches | RunCommands{RunCommand::kEvaluate, RunCommand::kEmbed, RunCommand::kPlan});
   v.field("global_batch_size", global_batch_size,
           "Samples of one optimizer step; default: micro_batch_size times the data-parallel size.")
       .unit("samples")
       .at_least(1)
-      .in_toy(InToy::kMade);
+      .in_toy(InToy::kMade)
+      .acts_in(kBenches | RunCommands{RunCommand::kEvaluate, RunCommand::kPlan});
   v.field("gradient_accumulation_steps", gradient_accumulation_steps,
           "Microbatches of a data-parallel rank in one optimizer step, instead of global_batch_size.")
       .unit("microbatches")
-      .at_least(1)
-      .at_most(kMostMicroBatch)
+      .within(1, kMostMicroBatch)
       .alias("training_gradient_accumulation_steps");
   v.field("rampup_batch_size", rampup_batch_size,
           "Three numbers, start, increment and samples: the global batch grows from start to global_batch_size in "
           "equal increments over that many samples; needs train_samples.")
       .unit("samples");
   v.field("decrease_batch_size_if_needed", decrease_batch_size_if_needed,
-          "Round a global batch down to a multiple of micro_batch_size times the data-parallel size.");
+          "Round a global batch down to a multiple of micro_batch_size times the data-parallel size.")
+      .acts_in({RunCommand::kEvaluate});
   v.field("seq_length", seq_length, "Tokens of a sample; default: the smaller of max_position_embeddings and 4096.")
       .unit("tokens")
-      .at_least(1)
-      .at_most(kMostPositions)
-      .in_toy(InToy::kMade);
+      .within(1, kMostPositions)
+      .in_toy(InToy::kMade)
+      .read_by(kTextModels)
+      .acts_in(kBenches | RunCommands{RunCommand::kEvaluate, RunCommand::kEmbed});
   v.field("train_iters", train_iters, "Length of the run; default 10.")
       .unit("optimizer steps")
       .at_least(0)
@@ -74,23 +76,28 @@ void TrainOptions::visit(OptionVisitor& v) {
       "by owner; read no weights and allocate nothing.");
   v.field("dry_run_world_size", dry_run_world_size, "Number of ranks that a dry run resolves the layout for.")
       .unit("ranks")
-      .at_least(1)
-      .at_most(kMostDryRanks);
-  v.field("seed", seed, "Seed of weights, dropout and data order.").above(0).in_toy(InToy::kKept);
+      .within(1, kMostDryRanks)
+      .acts_in(kPlan);
+  v.field("seed", seed, "Seed of weights, dropout and data order.")
+      .above(0)
+      .in_toy(InToy::kKept)
+      .acts_in({RunCommand::kGenerate, RunCommand::kEvaluate});
 
-  v.group("Precision");
+  v.group("Precision", {.acts_in = kWithModel});
   v.field("bf16", bf16, "Model and activations in bfloat16; master weights, moments and gradients in fp32.")
       .in_toy(InToy::kSetAside);
   v.field("fp16", fp16,
           "Model and activations in float16 with loss scaling; master weights, moments and gradients in fp32.")
       .in_toy(InToy::kSetAside);
-  v.field("fp32", fp32, "Everything in fp32; the default when no other precision is given.").in_toy(InToy::kMade);
+  v.field("fp32", fp32, "Everything in fp32; the default when no other precision is given.").toy("true");
+  v.group("Precision");
   loss_scaling.visit(v);
 
   v.group("Evaluation");
   v.field("eval_iters", eval_iters, "Global batches of one evaluation; 0 and -1 turn it off.")
       .at_least(-1)
-      .in_toy(InToy::kMade);
+      .acts_in({RunCommand::kEvaluate})
+      .toy("0");
   v.field("eval_interval", eval_interval, "Evaluate at iterations divisible by this.")
       .unit("optimizer steps")
       .at_least(1);
@@ -120,6 +127,10 @@ void RuntimeOptions::visit(OptionVisitor& v) {
 
 void Config::visit(OptionVisitor& v) {
   model.visit(v);
+  visit_run(v);
+}
+
+void Config::visit_run(OptionVisitor& v) {
   task.visit(v);
   train.visit(v);
   learning_rate.visit(v);
@@ -130,8 +141,8 @@ void Config::visit(OptionVisitor& v) {
           "Rows of the embedding beyond the tokenizer's vocabulary, or beyond vocab_size where there is no tokenizer. "
           "Ignored where the vocabulary is that of a model that is loaded.")
       .unit("ids")
-      .at_least(0)
-      .at_most(1 << 20);
+      .within(0, 1 << 20)
+      .acts_in(kTrainOnly);
   hub.visit(v);
   checkpoint.visit(v);
   log.visit(v);

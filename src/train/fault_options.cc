@@ -13,11 +13,12 @@ void FaultOptions::visit(OptionVisitor& v) {
       .unit("optimizer steps")
       .at_least(0)
       .changes_numbers(false);
-  v.choice("loss_spike_action", loss_spike_action, {"none", "warn", "skip", "rollback"},
-           "What is done about a step whose loss jumps. warn: an event in log, metrics, page and TensorBoard. skip: the "
-           "step is not made. rollback: nor is any since the newest checkpoint, whose weights and optimizer state are "
-           "loaded; the run goes on after the samples that were read. With skip and rollback a loss that is not finite "
-           "is a jump too, instead of the run's end.");
+  v.choice(
+      "loss_spike_action", loss_spike_action, {"none", "warn", "skip", "rollback"},
+      "What is done about a step whose loss jumps. warn: an event in log, metrics, page and TensorBoard. skip: the "
+      "step is not made. rollback: nor is any since the newest checkpoint, whose weights and optimizer state are "
+      "loaded; the run goes on after the samples that were read. With skip and rollback a loss that is not finite "
+      "is a jump too, instead of the run's end.");
   v.field("loss_spike_threshold", loss_spike_threshold,
           "A loss jumps when it lies above the median of the last loss_spike_window losses by more than this many "
           "standard deviations, taken as 1.4826 times their median absolute deviation, at least a thousandth of the "
@@ -28,8 +29,7 @@ void FaultOptions::visit(OptionVisitor& v) {
           "issued before the last one's loss is read. Nothing jumps before half of them, or 16 if that is less, are "
           "there.")
       .unit("optimizer steps")
-      .at_least(4)
-      .at_most(4096);
+      .within(4, 4096);
   v.field("loss_spike_max_rollbacks", loss_spike_max_rollbacks,
           "Jumps of the loss that a run goes back for, over all its starts; the next one ends it.")
       .at_least(1);

@@ -326,7 +326,7 @@ at::Tensor t5_states(Model& t5, const at::Tensor& ids) {
 }  // namespace
 
 void FluxEncoderOptions::visit(OptionVisitor& v) {
-  v.group("Encoders of FLUX", {.changes_numbers = false});
+  v.group("Encoders of FLUX", {.changes_numbers = false, .acts_in = {RunCommand::kGenerate, RunCommand::kEvaluate}});
   v.field("vae.path", vae,
           "Folder of the autoencoder (diffusers' AutoencoderKL), or a file ae.safetensors. Default: vae in the folder "
           "of the model.")

@@ -25,39 +25,44 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Output {
-  std::string option;
+  const Option* option;
   fs::path path;
   bool is_folder = false;
   std::string_view mark = {};  // of a replaceable file (core/output_file.h); empty: not replaced
+
+  const std::string& name() const { return option->name(); }
 };
 
-std::vector<Output> outputs_of(const Config& config) {
+std::vector<Output> outputs_of(const Resolved& resolved) {
+  const Config& config = resolved.config;
   std::vector<Output> outputs;
-  const auto add = [&](const char* option, const std::optional<std::string>& path, bool is_folder,
-                       std::string_view mark = {}) {
-    if (path) outputs.push_back({option, *path, is_folder, mark});
+  const auto add = [&](const auto& variable, const fs::path& path, bool is_folder, std::string_view mark = {}) {
+    outputs.push_back({&resolved.options->of(variable), path, is_folder, mark});
   };
-  add("output_dir", config.log.output_dir, true);
-  if (!config.train.skip_train) add("save", config.checkpoint.save, true);
-  add("save_hf", config.checkpoint.save_hf, true);
-  add("save_adapter", config.checkpoint.save_adapter, true);
-  add("log_file", config.log.log_file, false);
-  add("record_file", config.log.record_file, false, kRunRecordMark);
-  add("metrics_file", config.log.metrics_file, false, kMetricsMark);
-  add("loss_plot_file", config.log.loss_plot_file, false, kLossPlotMark);
-  add("page_file", config.log.page_file, false, kPageMark);
-  add("sample_folder", config.samples.sample_folder, true);
-  if (config.log.writes_tensorboard()) add("tensorboard_dir", config.log.tensorboard_dir, true);
-  if (config.tracking.writes_wandb()) add("wandb_save_dir", wandb_folder(config).string(), true);
-  if (config.tracking.writes_mlflow()) add("mlflow_dir", mlflow_folder(config).string(), true);
+  const auto add_named = [&](const std::optional<std::string>& path, bool is_folder, std::string_view mark = {}) {
+    if (path) add(path, *path, is_folder, mark);
+  };
+  add_named(config.log.output_dir, true);
+  if (!config.train.skip_train) add_named(config.checkpoint.save, true);
+  add_named(config.checkpoint.save_hf, true);
+  add_named(config.checkpoint.save_adapter, true);
+  add_named(config.log.log_file, false);
+  add_named(config.log.record_file, false, kRunRecordMark);
+  add_named(config.log.metrics_file, false, kMetricsMark);
+  add_named(config.log.loss_plot_file, false, kLossPlotMark);
+  add_named(config.log.page_file, false, kPageMark);
+  add_named(config.samples.sample_folder, true);
+  if (config.log.writes_tensorboard()) add_named(config.log.tensorboard_dir, true);
+  if (config.tracking.writes_wandb()) add(config.tracking.wandb_save_dir, wandb_folder(config), true);
+  if (config.tracking.writes_mlflow()) add(config.tracking.mlflow_dir, mlflow_folder(config), true);
   const ProfileOptions& profile = config.profile;
-  const std::string traces = profile.folder(config.log.tensorboard_dir).string();
-  if (profile.profile) add("profile_dir", traces, true);
-  if (profile.dump_pp_data) add("dump_pp_data_dir", profile.dump_pp_data_dir.value_or(traces), true);
+  const fs::path traces = profile.folder(config.log.tensorboard_dir);
+  if (profile.profile) add(profile.profile_dir, traces, true);
+  if (profile.dump_pp_data) add(profile.dump_pp_data_dir, profile.dump_pp_data_dir.value_or(traces.string()), true);
   // A read-only cache is useful if others filled it.
   std::error_code ignored;
   if (config.data.data_cache_path && !fs::is_directory(*config.data.data_cache_path, ignored)) {
-    add("data_cache_path", config.data.data_cache_path, true);
+    add_named(config.data.data_cache_path, true);
   }
   return outputs;
 }
@@ -128,8 +133,9 @@ void check_export(const Resolved& resolved, const std::vector<Output>& outputs, 
   }
   // The folder is replaced when the model is complete.
   for (const Output& other : outputs) {
-    if (other.option == "save_hf" || !lies_within(other.path, folder)) continue;
-    errors.emplace_back(fmt::format("save_hf {}: {} {} lies in it", folder.string(), other.option, other.path.string()),
+    if (other.option == &resolved.options->of(resolved.config.checkpoint.save_hf) || !lies_within(other.path, folder))
+      continue;
+    errors.emplace_back(fmt::format("save_hf {}: {} {} lies in it", folder.string(), other.name(), other.path.string()),
                         "give the exported model a folder of its own");
   }
   std::error_code ignored;
@@ -197,7 +203,7 @@ void check_shared_names(const std::vector<Output>& outputs, std::vector<UserErro
       if (fs::exists(outputs[i].path, ignored) && !fs::is_regular_file(outputs[i].path, ignored))
         continue;  // /dev/null
       errors.emplace_back(
-          fmt::format("{} and {} are both {}", outputs[j].option, outputs[i].option, outputs[i].path.string()),
+          fmt::format("{} and {} are both {}", outputs[j].name(), outputs[i].name(), outputs[i].path.string()),
           "name a file for each");
     }
   }
@@ -232,14 +238,18 @@ void place_run_folder(OptionSet& options, const Resolution& resolution) {
 void place_outputs(OptionSet& options, const Config& config) {
   if (!config.log.output_dir) return;
   const RunFolder folder{*config.log.output_dir};
-  std::map<std::string, std::string> places = {
-      {"save", folder.checkpoints().string()},     {"log_file", folder.log().string()},
-      {"metrics_file", folder.metrics().string()}, {"page_file", folder.page().string()},
-      {"loss_plot_file", folder.plot().string()},  {"tensorboard_dir", folder.tensorboard().string()}};
-  if (config.checkpoint.export_hf) places["save_hf"] = folder.exported().string();
-  if (config.tracking.writes_wandb()) places["wandb_save_dir"] = folder.root.string();
-  if (config.tracking.writes_mlflow()) places["mlflow_dir"] = folder.mlflow().string();
-  apply_values(options, places, {OptionLayer::kModel, "output_dir"});
+  const auto place = [&](const std::optional<std::string>& variable, const fs::path& path) {
+    options.of(variable).offer(WrittenValue::of(path.string()), {OptionLayer::kModel, "output_dir"});
+  };
+  place(config.checkpoint.save, folder.checkpoints());
+  place(config.log.log_file, folder.log());
+  place(config.log.metrics_file, folder.metrics());
+  place(config.log.page_file, folder.page());
+  place(config.log.loss_plot_file, folder.plot());
+  place(config.log.tensorboard_dir, folder.tensorboard());
+  if (config.checkpoint.export_hf) place(config.checkpoint.save_hf, folder.exported());
+  if (config.tracking.writes_wandb()) place(config.tracking.wandb_save_dir, folder.root);
+  if (config.tracking.writes_mlflow()) place(config.tracking.mlflow_dir, folder.mlflow());
 }
 
 void continue_automatically(Resolved& resolved) {
@@ -289,14 +299,14 @@ std::optional<UserError> check_writable(const std::string& option, const fs::pat
 
 std::vector<UserError> check_outputs(Resolved& resolved) {
   std::vector<UserError> errors;
-  const std::vector<Output> outputs = outputs_of(resolved.config);
+  const std::vector<Output> outputs = outputs_of(resolved);
   for (const Output& output : outputs) {
-    // Outputs in the run's folder fail with it.
-    const bool is_part = resolved.options->find(output.option)->source().where == "output_dir";
+    // What lies in a run's folder fails with it.
+    const bool is_part = output.option->source().where == "output_dir";
     if (is_part && !errors.empty() && errors.front().message().starts_with("output_dir")) continue;
-    auto error = check_writable(output.option, output.path, output.is_folder);
+    auto error = check_writable(output.name(), output.path, output.is_folder);
     if (!error && !is_part && !output.mark.empty()) {
-      error = check_replaceable(output.option, output.path, output.mark, resolved.config.checkpoint.overwrite);
+      error = check_replaceable(output.name(), output.path, output.mark, resolved.config.checkpoint.overwrite);
     }
     if (error) errors.push_back(std::move(*error));
   }

@@ -26,7 +26,7 @@ PictureRequest request_of(const Resolved& resolved) {
   request.has_guidance = config.model.guidance_embed;
   request.steps = config.samples.sample_steps.value_or(default_steps(request.has_guidance));
   request.guidance = config.samples.sample_guidance.value_or(request.guidance);
-  const bool has_own_seed = resolved.options->find("sampling_seed")->is_set();
+  const bool has_own_seed = resolved.options->of(config.sampling.sampling_seed).is_set();
   request.seed = static_cast<uint64_t>(has_own_seed ? config.sampling.sampling_seed : config.train.seed);
   return request;
 }

@@ -30,23 +30,26 @@ void SampleOptions::visit(OptionVisitor& v) {
       .unit("iterations")
       .at_least(1);
   v.field("sample_prompt", sample_prompt, "Text to continue, or what a picture shows.");
-  v.field("sample_prompt_ids", sample_prompt_ids, "Token ids to continue, instead of a text.");
+  v.field("sample_prompt_ids", sample_prompt_ids, "Token ids to continue, instead of a text.").read_by(kTextModels);
   v.field("sample_max_new_tokens", sample_max_new_tokens,
           "Longest continuation; default 64, or what max_position_embeddings leaves.")
       .unit("tokens")
-      .at_least(1);
+      .at_least(1)
+      .read_by(kTextModels);
   v.field("sample_steps", sample_steps,
           "Steps from noise to a picture. Default: 28 for a model with guidance_embed, else 4.")
-      .at_least(1)
-      .at_most(10000);
+      .within(1, 10000)
+      .read_by(kPictureModels);
   v.field("sample_guidance", sample_guidance,
           "How closely a picture follows sample_prompt, of a model with guidance_embed. Default: 3.5.")
-      .at_least(0);
+      .at_least(0)
+      .read_by(kPictureModels);
   v.field("sample_folder", sample_folder,
-          "Folder for the pictures, a PNG file each. Default: samples in the folder of save.");
+          "Folder for the pictures, a PNG file each. Default: samples in the folder of save.")
+      .read_by(kPictureModels);
 }
 
-std::vector<UserError> check_sample_options(const SampleOptions& options, SampleKind kind) {
+std::vector<UserError> check_sample_options(const SampleOptions& options) {
   std::vector<UserError> errors;
   const bool has_ids = !options.sample_prompt_ids.empty();
   if (options.is_on() && !options.sample_prompt && !has_ids) {
@@ -56,28 +59,13 @@ std::vector<UserError> check_sample_options(const SampleOptions& options, Sample
   if (options.sample_prompt && has_ids) {
     errors.emplace_back("sample_prompt and sample_prompt_ids are both given", "keep one of them");
   }
-  struct Given {
-    const char* option;
-    bool is_given;
-    SampleKind kind;
-  };
-  const Given all[] = {{"sample_prompt", options.sample_prompt.has_value(), kind},
-                       {"sample_prompt_ids", has_ids, SampleKind::kText},
-                       {"sample_max_new_tokens", options.sample_max_new_tokens.has_value(), SampleKind::kText},
-                       {"sample_steps", options.sample_steps.has_value(), SampleKind::kPicture},
-                       {"sample_guidance", options.sample_guidance.has_value(), SampleKind::kPicture},
-                       {"sample_folder", options.sample_folder.has_value(), SampleKind::kPicture}};
-  for (const Given& one : all) {
-    if (!one.is_given) continue;
-    if (!options.is_on()) {
-      errors.emplace_back(fmt::format("{} is given without sample_interval", one.option),
-                          "say how often with --sample_interval");
-    } else if (one.kind != kind && kind != SampleKind::kNone) {
-      errors.emplace_back(fmt::format("{} is of {}, and this model makes {}", one.option,
-                                      one.kind == SampleKind::kText ? "texts" : "pictures",
-                                      kind == SampleKind::kText ? "texts" : "pictures"),
-                          fmt::format("leave {} out", one.option));
-    }
+  if (options.is_on()) return errors;
+  SampleOptions given = options, fresh;
+  const OptionSet now(given), before(fresh);
+  for (const auto& option : now.options()) {
+    if (option->text() == before.find(option->name())->text()) continue;
+    errors.emplace_back(fmt::format("{} is given without sample_interval", option->name()),
+                        "say how often with --sample_interval");
   }
   return errors;
 }

@@ -37,8 +37,7 @@ struct SampleOptions {
 };
 
 // The rules between these options; empty if all hold.
-//   kind  of the run's task
-std::vector<UserError> check_sample_options(const SampleOptions& options, SampleKind kind);
+std::vector<UserError> check_sample_options(const SampleOptions& options);
 
 struct SamplePlan {
   GenerationRequest request;

@@ -10,12 +10,13 @@
 namespace megalith {
 
 void SamplingOptions::visit(OptionVisitor& v) {
-  v.group("Sampling", {.changes_numbers = false});
+  v.group("Sampling", {.changes_numbers = false, .acts_in = {RunCommand::kGenerate}});
   v.field("temperature", temperature, "Divides the logits; 0 always takes the most likely token.").at_least(0);
   v.field("top_k", top_k,
           "Sample among the k most likely tokens; 0 for no limit. In embed: how many of the nearest texts are printed; "
           "0 for 5.")
-      .at_least(0);
+      .at_least(0)
+      .acts_in({RunCommand::kGenerate, RunCommand::kEmbed});
   v.field("top_p", top_p, "Sample among the most likely tokens that hold this much probability together.")
       .above(0)
       .at_most(1);

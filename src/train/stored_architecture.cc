@@ -51,26 +51,31 @@ std::string network_of(std::string_view model_type, std::string_view activation)
 
 // The kind of model and of MLPs set by presets, files and the command line must match the folder's: activations would
 // combine, and a model would get another kind's options.
-void check_same_network(const std::filesystem::path& folder, const OptionSet& theirs, const OptionSet& ours) {
-  const auto is_given = [](const Option* option) { return option->source().layer > OptionLayer::kModel; };
-  const std::string type = theirs.find("model_type")->text();
-  const Option* asked = ours.find("model_type");
-  if (is_given(asked) && asked->text() != type) {
+void check_same_network(const std::filesystem::path& folder, const ModelConfig& stored, const OptionSet& theirs,
+                        const Resolved& resolved) {
+  const OptionSet& ours = *resolved.options;
+  const ModelConfig& model = resolved.config.model;
+  const auto is_given = [](const Option& option) { return option.source().layer > OptionLayer::kModel; };
+  const std::string type = theirs.of(stored.model_type).text();
+  const Option& asked = ours.of(model.model_type);
+  if (is_given(asked) && model.model_type != stored.model_type) {
     throw UserError(fmt::format("{} holds a model of model_type {}; this model is of model_type {} ({}): these are "
                                 "different networks",
-                                folder.string(), type, asked->text(), asked->source().where),
+                                folder.string(), type, asked.text(), asked.source().where),
                     "leave model_type away: --load_hf gives the architecture");
   }
-  constexpr const char* kActivations[] = {"swiglu", "geglu", "quick_geglu", "squared_relu", "relu", "openai_gelu"};
-  for (const char* stored : kActivations) {
-    const Option* replaced = ours.find(stored);
-    if (theirs.find(stored)->text() != "true" || (is_given(replaced) && replaced->text() != "true")) continue;
-    for (const char* name : kActivations) {
-      const Option* other = ours.find(name);
-      if (std::string_view(name) == stored || !is_given(other) || other->text() != "true") continue;
+  constexpr bool ModelConfig::*kActivations[] = {&ModelConfig::swiglu,      &ModelConfig::geglu,
+                                                 &ModelConfig::quick_geglu, &ModelConfig::squared_relu,
+                                                 &ModelConfig::relu,        &ModelConfig::openai_gelu};
+  for (const auto has : kActivations) {
+    if (!(stored.*has) || (is_given(ours.of(model.*has)) && !(model.*has))) continue;
+    for (const auto other : kActivations) {
+      const Option& option = ours.of(model.*other);
+      if (other == has || !is_given(option) || !(model.*other)) continue;
       throw UserError(fmt::format("{} holds {}; this model is {} ({}): these are different networks", folder.string(),
-                                  network_of(type, stored), network_of(type, name), other->source().where),
-                      fmt::format("leave {} away: --load_hf gives the architecture", name));
+                                  network_of(type, theirs.of(stored.*has).name()), network_of(type, option.name()),
+                                  option.source().where),
+                      fmt::format("leave {} away: --load_hf gives the architecture", option.name()));
     }
   }
 }
@@ -82,7 +87,7 @@ void apply_hf_architecture(Resolved& resolved) {
   HfModel hf = read_hf_config(folder);
   for (std::string& note : hf.notes) resolved.notes.push_back(std::move(note));
   OptionSet theirs(hf.config);
-  check_same_network(folder, theirs, *resolved.options);
+  check_same_network(folder, hf.config, theirs, resolved);
   std::map<std::string, std::string> values;
   for (const auto& option : theirs.options()) values[option->name()] = plain_text(option->text());
   apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
@@ -152,7 +157,7 @@ void apply_adapter_form(Resolved& resolved) {
   if (values.empty()) return;
   const OptionSource source{OptionLayer::kModel, file.string()};
   apply_values(*resolved.options, values, source);
-  resolved.options->find("lora.target_modules")->offer({WrittenValue::Form::kList, targets}, source);
+  resolved.options->of(resolved.config.lora.target_modules).offer({WrittenValue::Form::kList, targets}, source);
 }
 
 }  // namespace megalith

@@ -1,7 +1,6 @@
 #include "train/task_rules.h"
 
 #include <algorithm>
-#include <array>
 
 #include "core/error.h"
 #include "core/number_of.h"
@@ -11,23 +10,10 @@
 namespace megalith {
 namespace {
 
-void refuse_options_of_pictures(const Resolved& resolved, std::vector<UserError>& errors) {
-  constexpr std::array kOfPictures = {
-      "image_size", "text_length",    "vae_latent_mode", "timestep_sampling_strategy", "logit_mean",    "logit_std",
-      "mode_scale", "fixed_timestep", "flow_shift",      "cfg_dropout_prob",           "guidance_scale"};
-  for (const char* name : kOfPictures) {
-    const Option& option = *resolved.options->find(name);
-    if (option.is_default()) continue;
-    errors.emplace_back(fmt::format("{} {} is of pictures, and this is a model of texts", name, option.text()),
-                        fmt::format("leave {} out, or set model_type to diffusion_model", name));
-  }
-}
-
 void check_samples(const Resolved& resolved, const Task& task, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
-  const SampleKind kind = task.sample_kind();
-  for (UserError& error : check_sample_options(config.samples, kind)) errors.push_back(std::move(error));
-  if (config.samples.is_on() && kind == SampleKind::kNone) {
+  for (UserError& error : check_sample_options(config.samples)) errors.push_back(std::move(error));
+  if (config.samples.is_on() && task.sample_kind() == SampleKind::kNone) {
     errors.emplace_back(fmt::format("sample_interval is given, and a model of task {} writes no text", task.name()),
                         "leave sample_interval out");
   }
@@ -42,20 +28,10 @@ void check_pictures(const Config& config, Derived& d, std::vector<UserError>& er
   const auto refuse = [&](bool is_wrong, const std::string& what, const std::string& remedy) {
     if (is_wrong) errors.emplace_back(what, remedy);
   };
-  refuse(flux.image_size % 16 != 0, fmt::format("image_size {} is no multiple of 16, the pixels of a token",
-                                                flux.image_size),
+  refuse(flux.image_size % 16 != 0,
+         fmt::format("image_size {} is no multiple of 16, the pixels of a token", flux.image_size),
          fmt::format("set image_size to {} or {}", std::max<int64_t>(flux.image_size / 16, 1) * 16,
                      (flux.image_size / 16 + 1) * 16));
-  refuse(config.train.seq_length.has_value(), "seq_length is of texts, and model_type is diffusion_model",
-         "leave seq_length out, and set image_size and text_length");
-  refuse(config.tokenizer.is_named(), "a tokenizer is given, and model_type diffusion_model is trained on encoded text",
-         "leave tokenizer_model and tokenizer_type out; megalith prepare flux encodes captions");
-  const int64_t vocabulary = config.model.vocab_size.value_or(0);
-  refuse(vocabulary > 0,
-         fmt::format("vocab_size {} is of language models, and model_type is diffusion_model", vocabulary),
-         "leave vocab_size out");
-  refuse(config.extra_vocab_size > 0, "extra_vocab_size is given, and model_type diffusion_model has no vocabulary",
-         "leave extra_vocab_size out");
   refuse(config.parallel.context_parallel_size > 1,
          fmt::format("context_parallel_size is {}, and text and picture of model_type diffusion_model are one sequence "
                      "that no ranks share",
@@ -74,12 +50,11 @@ void check_pictures(const Config& config, Derived& d, std::vector<UserError>& er
 void check_task(const Resolved& resolved, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   if (config.model.is_diffusion() && config.task.task != TaskKind::kFlowMatching) {
-    const Option* asked = resolved.options->find("task");
-    errors.emplace_back(fmt::format("task {} with model_type diffusion_model, which reads no tokens", asked->text()),
+    errors.emplace_back(fmt::format("task {} with model_type diffusion_model, which reads no tokens",
+                                    resolved.options->of(config.task.task).text()),
                         "leave task out: such a model is trained by task flow_matching");
     return;
   }
-  if (!config.model.is_diffusion()) refuse_options_of_pictures(resolved, errors);
   try {
     const std::unique_ptr<Task> task = make_task(config.task, make_task_setup(resolved));
     const std::vector<UserError> found = task->check(config.model, config.data);

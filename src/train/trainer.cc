@@ -93,7 +93,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   if (config.samples.is_on() && !config.model.is_diffusion()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
-  if (saver_ && (!config.checkpoint.save_interval || resolved_.options->find("save_interval_in_mins")->is_set())) {
+  if (saver_ &&
+      (!config.checkpoint.save_interval || resolved_.options->of(config.checkpoint.save_interval_in_mins).is_set())) {
     timed_save_s_ = config.checkpoint.save_interval_in_mins * 60;
   }
 }

@@ -98,6 +98,7 @@ void take_options(const Resolved& user, Resolved& toy) {
   for (const auto& option : toy.options->options()) {
     const InToy what = option->traits().in_toy;
     if (what == InToy::kKept || what == InToy::kMade) option->take(*user.options->find(option->name()));
+    if (option->traits().read_by.contains(user.config.model.model_type)) option->take_toy();
   }
 }
 
@@ -144,16 +145,13 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   if (config.model.vocab_size) config.task.mask_token_id = *config.model.vocab_size - 1;
   config.task.titles_data_path.reset();  // the check's rows are made up
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
-  config.train.fp32 = true;
   config.train.train_iters = num_steps;
-  config.train.eval_iters = 0;
   config.train.micro_batch_size = std::min<int64_t>(asked.train.micro_batch_size, 2);
   if (config.model.is_diffusion()) {
     shrink_picture(config);
   } else {
     shrink_sequence(asked, config);
   }
-  config.data.mock_data = true;
   config.optimizer.clip_grad = kClipGrad;
   config.optimizer.adam_eps = std::max(asked.optimizer.adam_eps, kLeastAdamEps);
 }
@@ -211,7 +209,7 @@ CheckedConfig resolve_for_check(const ConfigInputs& inputs, int64_t launched_ran
   if (launched_ranks > 1) {
     checked.world_size = launched_ranks;
     second.arguments.emplace_back("--dry_run_world_size=1");
-  } else if (first.options->find("dry_run_world_size")->is_set()) {
+  } else if (first.options->of(first.config.train.dry_run_world_size).is_set()) {
     checked.world_size = first.config.train.dry_run_world_size;
   }
   const int64_t smallest = smallest_world(first.config.parallel);

@@ -70,15 +70,15 @@ def folder(tmp_path_factory):
 
 # what is wrong, command, parts of the message in any order
 WRONG = [
-    ("a sequence of tokens", (*MOCK, "--seq_length", 64), ["seq_length is of texts", "set image_size and text_length"]),
-    ("a vocabulary", (*MOCK, "--vocab_size", 100), ["vocab_size 100 is of language models"]),
-    ("a tokenizer", (*MOCK, "--tokenizer_type", "ByteTokenizer"), ["a tokenizer is given", "prepare flux encodes captions"]),
-    ("experts", (*MOCK, "--num_experts", 4), ["num_experts 4 is of language models", "leave num_experts out"]),
-    ("layers", (*MOCK, "--num_layers", 4, "--swiglu"), ["num_layers 4 is of language models", "swiglu true is of language models"]),
+    ("a sequence of tokens", (*MOCK, "--seq_length", 64), ["seq_length is for model_type gpt", "leave seq_length out"]),
+    ("a vocabulary", (*MOCK, "--vocab_size", 100), ["vocab_size is for model_type gpt, t5, bert or biencoder, which is diffusion_model"]),
+    ("a tokenizer", (*MOCK, "--tokenizer_type", "ByteTokenizer"), ["tokenizer_type is for model_type gpt", "leave tokenizer_type out"]),
+    ("experts", (*MOCK, "--num_experts", 4), ["num_experts is for model_type gpt, t5 or bert", "leave num_experts out"]),
+    ("layers", (*MOCK, "--num_layers", 4, "--swiglu"), ["num_layers is for model_type gpt", "swiglu is for model_type gpt"]),
     ("a norm", (*MOCK, "--norm_epsilon", 1e-3), ["norm_epsilon is 0.001, and with model_type diffusion_model always 1e-06"]),
     ("another task", (*MOCK, "--task", "masked_lm"), ["task masked_lm with model_type diffusion_model", "leave task out"]),
     ("the task for a model of texts", (*TEXT, "--task", "flow_matching"), ["task flow_matching needs model_type diffusion_model"]),
-    ("a size for a model of texts", (*TEXT, "--image_size", 64, "--cfg_dropout_prob", 0.1), ["image_size 64 is of pictures", "cfg_dropout_prob [0.1] is of pictures"]),
+    ("a size for a model of texts", (*TEXT, "--image_size", 64, "--cfg_dropout_prob", 0.1), ["image_size is for model_type diffusion_model", "cfg_dropout_prob is for model_type diffusion_model"]),
     ("joint blocks of a model of texts", (*TEXT, "--num_joint_layers", 2), ["num_joint_layers is for model_type diffusion_model"]),
     ("instructions", (*TRAIN, "--sft_data_path", "rows.jsonl"), ["sft_data_path"]),
     ("a size that is no multiple of 16", (*MOCK, "--image_size", 40), ["image_size 40 is no multiple of 16", "32 or 48"]),
@@ -118,5 +118,5 @@ def test_what_cannot_work_is_refused(what, words, parts, program, folder):
 def test_all_that_is_wrong_is_told_at_once(program, folder):
     words = (*TRAIN, "--data_path", "good", "--image_size", 40, "--seq_length", 8, "--num_experts", 2, "--axes_dim", "4,4,4")
     _, _, errors = program.run(*words, expected=2, cwd=folder)
-    for part in ("image_size 40", "seq_length is of texts", "num_experts 2", "axes_dim 4,4,4"):
+    for part in ("image_size 40", "seq_length is for model_type gpt", "num_experts is for", "axes_dim 4,4,4"):
         assert part in errors, errors

@@ -69,7 +69,7 @@ CONFIGURATION = [
     (
         "layers of a second stack that is not there",
         ("train", *MOCK, "--decoder_num_layers", 2),
-        ["decoder_num_layers is for model_type t5", "leave it away"],
+        ["decoder_num_layers is for model_type t5", "leave decoder_num_layers out"],
     ),
     (
         "an encoder that rotates",
@@ -117,7 +117,7 @@ CONFIGURATION = [
         ["rotary_seq_len_interpolation_factor 4", "use_rope_scaling"],
     ),
     ("an unknown kind of model", ("train", *MOCK, "--model_type", "mamba"), ["model_type", "mamba", "gpt", "bert"]),
-    ("a causal BERT", ("train", *MOCK, "--model_type", "bert", "--is_causal"), ["is_causal true", "model_type bert", "leave is_causal away"]),
+    ("a causal BERT", ("train", *MOCK, "--model_type", "bert", "--is_causal"), ["is_causal is true", "model_type bert", "leave is_causal out"]),
     (
         "a BERT that sees more on one side",
         ("train", *MOCK, "--model_type", "bert", "--window_size=7,0"),
@@ -125,7 +125,7 @@ CONFIGURATION = [
     ),
     ("a BERT that learns the next token", ("train", *MOCK, "--model_type", "bert", "--task", "causal_lm"), ["causal_lm", "model_type bert", "masked_lm"]),
     ("prediction modules of a BERT", ("train", *MOCK, "--model_type", "bert", "--mtp_num_layers", 1), ["mtp_num_layers", "is_causal false"]),
-    ("types of tokens in a decoder", ("train", *MOCK, "--num_token_types", 2), ["num_token_types is 2", "model_type is gpt"]),
+    ("types of tokens in a decoder", ("train", *MOCK, "--num_token_types", 2), ["num_token_types is for model_type bert or biencoder, which is gpt"]),
     (
         "prediction modules without a final norm",
         ("train", *MOCK, "--norm_placement", "post_ln", "--mtp_num_layers", 1),

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/option_checks.h"
 #include "core/error.h"
 #include "core/strings.h"
 
@@ -292,6 +293,68 @@ TEST(OptionSet, JoinsSeveralStructs) {
   OptionSet set(own, values);
   EXPECT_NE(set.find("check"), nullptr);
   EXPECT_NE(set.find("decay"), nullptr);
+}
+
+struct OfModels {
+  int64_t width = 4, window = 0;
+  std::optional<int64_t> modules;
+  bool is_causal = true;
+  void visit(OptionVisitor& v) {
+    v.group("Model", OptionTraits{}.of(kTextModels));
+    v.field("width", width, "A width.").within(1, 8).read_by(kAllModels).toy("2");
+    v.field("window", window, "A window.").read_by({ModelType::kGpt}).toy("3");
+    v.field("modules", modules, "Modules.").read_by(kTextModels - kBiencoders);
+    v.field("is_causal", is_causal, "Sees only what is before.").always(kEncoders, "false");
+  }
+};
+
+std::vector<std::string> refused_by(OfModels given, ModelType type) {
+  OfModels fresh;
+  std::vector<UserError> errors;
+  check_readers(OptionSet(given), OptionSet(fresh), type, errors);
+  std::vector<std::string> texts;
+  for (const UserError& error : errors) texts.push_back(error.message() + ": " + error.remedy());
+  return texts;
+}
+
+TEST(OptionChecks, AModelRefusesWhatItDoesNotRead) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(refused_by({.width = 5, .window = 3, .modules = 1, .is_causal = false}, ModelType::kGpt), Texts{});
+  EXPECT_EQ(refused_by({.window = 3}, ModelType::kT5),
+            Texts{"window is for model_type gpt, which is t5: set model_type to gpt, or leave window out"});
+  EXPECT_EQ(refused_by({.modules = 1}, ModelType::kDiffusion),
+            Texts{"modules is for model_type gpt, t5 or bert, which is diffusion_model: leave modules out"});
+  EXPECT_EQ(refused_by({.modules = 0}, ModelType::kDiffusion), Texts{});
+}
+
+TEST(OptionChecks, AnOptionThatAModelDoesNotReadMayBeSaidAsItAlwaysIs) {
+  OfModels given, fresh;
+  const OptionSet options(given), defaults(fresh);
+  std::vector<UserError> errors;
+  options.of(given.is_causal).set("false", {});
+  check_readers(options, defaults, ModelType::kBert, errors);
+  EXPECT_TRUE(errors.empty());
+  OfModels causal;  // what is not said is not refused
+  EXPECT_TRUE(refused_by(causal, ModelType::kBert).empty());
+}
+
+TEST(OptionChecks, NumbersBeyondTheirRangeAreTold) {
+  OfModels given{.width = 9};
+  std::vector<UserError> errors;
+  check_ranges(OptionSet(given), errors);
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors[0].message(), "width is 9, expected at least 1 and at most 8");
+  EXPECT_NE(errors[0].remedy().find("no published model"), std::string::npos);
+}
+
+TEST(OptionSet, FindsAnOptionByItsVariable) {
+  OfModels given;
+  const OptionSet options(given);
+  EXPECT_EQ(options.of(given.window).name(), "window");
+  EXPECT_THROW(options.of(OfModels().window), InternalError);
+  for (const auto& option : options.options()) option->take_toy();
+  EXPECT_EQ(given.width, 2);
+  EXPECT_EQ(given.window, 0);  // there is none to shrink
 }
 
 TEST(EditDistance, CountsSwapsOfNeighboursOnce) {

@@ -140,6 +140,7 @@ void make_gemma(bool is_third, ModelConfig& config) {
 // Buckets that distances within the few tokens share; Megatron-LM's has learned positions, biases and GELU by a tanh.
 void make_t5(const TinyRun& task, ModelConfig& config) {
   config.model_type = ModelType::kT5;
+  config.rotary_base = RotaryOptions().rotary_base;
   if (task.family.starts_with("megatron")) {
     config.swiglu = config.group_query_attention = false;
     config.bias_gelu_fusion = config.add_bias_linear = true;

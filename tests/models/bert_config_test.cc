@@ -168,7 +168,7 @@ TEST(BertConfig, WordsOfDecodersAreRefused) {
   ModelConfig config = encoder();
   EXPECT_EQ(first_error(config), "");
   config.causal = true;
-  EXPECT_EQ(first_error(config), "is_causal true with model_type bert, whose tokens see those on both sides");
+  EXPECT_EQ(first_error(config), "is_causal is true, and with model_type bert always false");
   config = encoder();
   config.window_size = {3, 0};
   EXPECT_EQ(first_error(config),
@@ -181,16 +181,7 @@ TEST(BertConfig, WordsOfDecodersAreRefused) {
   config = encoder();
   config.model_type = ModelType::kGpt;
   config.num_token_types = 2;
-  EXPECT_EQ(first_error(config), "num_token_types is 2, and model_type is gpt, which has no types of tokens");
-}
-
-// A decoder has no heads of a BERT, whatever their options say.
-TEST(BertConfig, DecoderIgnoresTheClassifier) {
-  ModelConfig config = encoder();
-  config.model_type = ModelType::kGpt;
-  const ModelFamily& family = family_for(config);
-  config.bert_binary_head = false;
-  EXPECT_EQ(&family_for(config), &family);
+  EXPECT_EQ(first_error(config), "num_token_types is for model_type bert or biencoder, which is gpt");
 }
 
 }  // namespace

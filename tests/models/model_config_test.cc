@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "comm/groups.h"
 #include "device/memory.h"
 #include "models/families.h"
@@ -317,6 +319,45 @@ TEST(ModelRules, LayersWithoutAWindowOrARotationAreEveryNthOrThoseOfAList) {
   EXPECT_EQ(config.layers_with_window(), (List{1, 1}));
   config.window_attn_skip_freq = "2";
   EXPECT_EQ(config.layers_with_window(), (List{1, 0}));
+}
+
+// Any value that differs from the option's default.
+bool change(Option& option) {
+  const std::string before = option.text();
+  for (const char* text : {"true", "false", "2", "4", "0.5", "16,16", "null"}) {
+    try {
+      option.set(text, {});
+    } catch (const UserError&) {
+    }
+    if (option.text() != before && !option.is_off()) return true;
+  }
+  return false;
+}
+
+TEST(ModelRules, WhatAModelDoesNotReadIsNeverPassedOverInSilence) {
+  int num_refused = 0;
+  for (const ModelType type :
+       {ModelType::kGpt, ModelType::kT5, ModelType::kBert, ModelType::kBiencoder, ModelType::kDiffusion}) {
+    const std::string is = fmt::format("model_type {}", kModelTypeWords[static_cast<size_t>(type)]);
+    ModelConfig declared;
+    const OptionSet rows(declared);
+    for (const auto& row : rows.options()) {
+      if (row->traits().read_by.contains(type)) continue;
+      ModelConfig config;
+      config.model_type = type;
+      const OptionSet options(config);
+      Option& option = *options.find(row->name());
+      if (!change(option)) continue;
+      const std::string* always = option.text_always(type);
+      if (always != nullptr && option.text() == *always) continue;
+      const std::vector<UserError> errors = check_model_config(config);
+      const bool is_told = std::ranges::any_of(
+          errors, [&](const UserError& error) { return error.message().starts_with(option.name() + " is "); });
+      EXPECT_TRUE(is_told) << is << ", " << option.name() << " " << option.text();
+      ++num_refused;
+    }
+  }
+  EXPECT_GT(num_refused, 150);
 }
 
 TEST(ModelCost, IsMegatronsFormulaWithUnhalvedAttention) {

@@ -130,6 +130,7 @@ ModelConfig small_gpt_oss() {
 ModelConfig small_t5(bool is_v1_1) {
   ModelConfig config = tiny_config();
   config.model_type = ModelType::kT5;
+  config.rotary_base = RotaryOptions().rotary_base;
   config.decoder_num_layers = 1;
   config.group_query_attention = false;
   config.position_embedding_type = PositionEmbedding::kRelative;

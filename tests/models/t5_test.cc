@@ -21,6 +21,7 @@ using namespace test;
 ModelConfig tiny_t5() {
   ModelConfig config = tiny_config();
   config.model_type = ModelType::kT5;
+  config.rotary_base = RotaryOptions().rotary_base;
   config.decoder_num_layers = 3;
   config.group_query_attention = false;
   config.position_embedding_type = PositionEmbedding::kRelative;
@@ -370,13 +371,15 @@ TEST(T5, WhatItCannotBeIsRefused) {
   EXPECT_EQ(error_of([](ModelConfig& c) { c.position_embedding_type = PositionEmbedding::kRope; }),
             "model_type t5 with position_embedding_type rope");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.causal = false; }),
-            "model_type t5 with is_causal false: its encoder sees everything anyway, and its decoder must not");
+            "is_causal is false, and with model_type t5 always true");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.relative_attention_max_distance = 4; }),
             "relative_attention_num_buckets 8 with relative_attention_max_distance 4: the first must be even, and half "
             "of it less than the second");
   EXPECT_EQ(error_of([](ModelConfig& c) {
               c.model_type = ModelType::kGpt;
               c.position_embedding_type = PositionEmbedding::kNone;
+              c.relative_attention_num_buckets = 32;
+              c.relative_attention_max_distance = 128;
               c.scale_decoder_outputs = false;
             }),
             "decoder_num_layers is for model_type t5, which is gpt");

@@ -135,11 +135,11 @@ def test_pictures_need_encoders_and_words(program, flux, tmp_path):
     folder, _ = flux
     mock = ("train", "--config", "flux_535M", "--mock_data", "--dry_run", "--sample_interval", 2)
     _, _, errors = program.run(*mock, "--sample_max_new_tokens", 3, expected=2)
-    for message in ("without a prompt", "no encoders are named", "sample_max_new_tokens is of texts"):
+    for message in ("without a prompt", "no encoders are named", "sample_max_new_tokens is for model_type gpt"):
         assert message in errors, errors
     text = ("train", "--config", "demo", "--vocab_size", 257, "--mock_data", "--dry_run", "--sample_steps", 3)
     _, _, errors = program.run(*text, "--sample_interval", 2, "--sample_prompt", "a", expected=2)
-    assert "sample_steps is of pictures" in errors, errors
+    assert "sample_steps is for model_type diffusion_model" in errors, errors
     _, _, errors = program.run(
         *("train", "--config", "flux_535M", "--hidden_size", 64, "--num_attention_heads", 2, "--axes_dim", "8,12,12", "--context_dim", 36),
         *("--mock_data", "--image_size", 64, "--text_length", encoders.TEXT_LENGTH, "--micro_batch_size", 1, "--train_iters", 2, "--device", "cpu"),

@@ -36,6 +36,9 @@ OPENS_TO_WRITE = (
     "train/outputs.cc",
 )
 
+# Where options are found by name: a record holds nothing else, and resolve_fsdp() has a copy of the variables.
+FIND_BY_NAME = ("cli/verify.cc", "parallel/data_parallel_options.cc")
+
 # Words that readers stumbled over, and what was meant. A blank stands for a line break, too.
 STUMBLES = (
     (r"(?:^|\n\n|[.:;!?)*|#] )Of (?!course)", "a sentence begins with its subject"),
@@ -269,6 +272,19 @@ class Style(unittest.TestCase):
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if found := foreign.search(line):
                     problems.append(f"{path.relative_to(ROOT)}:{number}: {found[0]} is another tool's word: it belongs to src/compat/")
+        self.fail_with(problems)
+
+    def test_options_are_found_by_their_variables(self):
+        """OptionSet::of(variable); names are for declarations, messages, and the words of people and other programs."""
+        found_by_name = re.compile(r'\b(?:options|set)_?(?:->|\.)find\("')
+        problems = []
+        for path in sources("src"):
+            where = path.relative_to(ROOT / "src")
+            if where.parts[0] in ("config", "compat") or str(where) in FIND_BY_NAME:
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if found_by_name.search(line):
+                    problems.append(f"src/{where}:{number}: ask the set for the variable: options.of(config.…)")
         self.fail_with(problems)
 
     def test_headers_are_included_once(self):

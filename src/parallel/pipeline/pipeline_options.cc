@@ -11,7 +11,7 @@
 namespace megalith {
 
 void PipelineOptions::visit(OptionVisitor& v) {
-  v.group("Pipeline parallelism", {.changes_numbers = false, .in_toy = InToy::kMade});
+  v.group("Pipeline parallelism", {.changes_numbers = false, .in_toy = InToy::kMade, .acts_in = kOnLayouts | kPlan});
   v.field("pp_algorithm", pp_algorithm,
           "The order of work in a pipeline: gpipe, 1f1b, 1f1b-interleaved (1f1b with virtual stages), zero-bubble "
           "(weight gradients fill the gaps, memory of 1f1b) or zbv-formatted (two virtual stages a rank in a V, no gap "

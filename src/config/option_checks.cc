@@ -1,0 +1,53 @@
+// See option_checks.h.
+#include "config/option_checks.h"
+
+#include <string>
+
+namespace megalith {
+namespace {
+
+// "gpt, t5 or bert"
+std::string words_of(ModelTypes types) {
+  std::string text;
+  for (size_t i = kModelTypeWords.size(); i-- > 0;) {
+    if (!types.contains(static_cast<ModelType>(i))) continue;
+    const char* separator = text.empty() ? "" : text.find(' ') == std::string::npos ? " or " : ", ";
+    text = fmt::format("{}{}{}", kModelTypeWords[i], separator, text);
+  }
+  return text;
+}
+
+}  // namespace
+
+void check_ranges(const OptionSet& options, std::vector<UserError>& errors) {
+  for (const auto& option : options.options()) {
+    if (option->is_in_range() || option->is_off()) continue;
+    errors.emplace_back(
+        fmt::format("{} is {}, expected {}", option->name(), option->text(), option->range_text()),
+        option->is_above_range() ? "no published model comes near this bound: correct the value" : "correct the value");
+  }
+}
+
+void check_readers(const OptionSet& given, const OptionSet& fresh, ModelType type, std::vector<UserError>& errors) {
+  const std::string_view is = kModelTypeWords[static_cast<size_t>(type)];
+  for (const auto& untouched : fresh.options()) {
+    const Option& option = *given.find(untouched->name());
+    const ModelTypes readers = option.traits().read_by;
+    const bool is_default = option.text() == untouched->text() || (option.is_optional() && option.is_off());
+    if (is_default || readers.contains(type)) continue;
+    const std::string& name = option.name();
+    if (const std::string* always = option.text_always(type)) {
+      if (option.text() == *always) continue;
+      errors.emplace_back(fmt::format("{} is {}, and with model_type {} always {}", name, option.text(), is, *always),
+                          fmt::format("leave {} out", name));
+      continue;
+    }
+    const std::string words = words_of(readers);
+    const std::string other =
+        words.find(' ') == std::string::npos ? fmt::format("set model_type to {}, or ", words) : "";
+    errors.emplace_back(fmt::format("{} is for model_type {}, which is {}", name, words, is),
+                        fmt::format("{}leave {} out", other, name));
+  }
+}
+
+}  // namespace megalith
