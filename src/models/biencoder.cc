@@ -5,12 +5,17 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "comm/groups.h"
 #include "core/error.h"
 #include "models/bert_config.h"
 #include "models/families.h"
+#include "models/transformer.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
+#include "nn/retrieval_head.h"
 
 namespace megalith {
 
@@ -117,137 +122,193 @@ std::vector<UserError> check_biencoder_ranks(const SampleRanks& ranks) {
   return errors;
 }
 
-Biencoder::Biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part)
-    : Model(part), config_(config), dtype_(context.dtype) {
+namespace {
+
+struct BiencoderPass : TextPass {
+  int64_t num_queries = 0;          // rows of a tower for both sides that are questions
+  std::optional<std::string> only;  // the one tower that runs, without the loss
+};
+
+// Other names of what BERTs have, too.
+void add_names_in_bert(const Module& module) {
+  module.for_each_parameter([](Parameter& parameter) {
+    if (!parameter.options().is_adapter) parameter.add_aliases(names_in_bert);
+  });
+}
+
+class VectorUnit : public UnitModule {
+ public:
+  VectorUnit(const ModelConfig& config, const TransformerNames& names, const std::string& projection,
+             const LayerContext& context, size_t side)
+      : side_(side) {
+    if (!config.norms_sums()) {
+      register_module(norm_.emplace(context, names.final_norm, config.hidden_size, config));
+      add_names_in_bert(*norm_);
+    }
+    if (config.biencoder_projection_dim == 0) return;
+    LayerContext plain = context;
+    plain.recipe = nullptr;  // one token of a sequence is no work that eight bits would speed up
+    const LinearOptions options{.role = LinearRole::kReplicated, .has_bias = true, .init_std = config.init_method_std};
+    register_module(
+        projection_.emplace(plain, projection, config.hidden_size, config.biencoder_projection_dim, options));
+  }
+
+  Streams forward(Streams in, const UnitPass& pass) override {
+    const ForwardContext& context = pass.as<BiencoderPass>().sides[side_].context;
+    at::Tensor first = in[0].sum().view({context.b, context.s, -1}).select(1, 0).contiguous();
+    if (norm_) {
+      ResidualStream stream{.delta = first, .residual = {}};
+      first = norm_->forward(stream);
+    }
+    return {{projection_ ? projection_->forward(first) : first, {}}};
+  }
+  CostShape shape_in(const CostShape& shape) const override { return {.b = shape.b, .s = 1}; }
+
+ private:
+  size_t side_;
+  std::optional<Norm> norm_;  // none where the layers norm their sums
+  std::optional<Linear> projection_;
+};
+
+class RetrievalUnit : public UnitModule {
+ public:
+  RetrievalUnit(const ModelConfig& config, const LayerContext& context)
+      : head_(context,
+              {.vector_size = config.vector_size(),
+               .score_divisor = config.retriever_score_scaling ? std::sqrt(static_cast<double>(config.hidden_size)) : 1,
+               .top_ks = config.retriever_report_topk_accuracies}) {
+    register_module(head_);
+  }
+
+  Streams forward(Streams in, const UnitPass& pass) override {
+    at::Tensor queries = in[0].delta, contexts = in.back().delta;
+    if (in.size() == 1) {
+      const int64_t count = pass.as<BiencoderPass>().num_queries;
+      queries = contexts.narrow(0, 0, count);
+      contexts = contexts.narrow(0, count, contexts.size(0) - count);
+    }
+    RetrievalHead::Loss loss = head_.loss(queries, contexts, pass.input->scales(0));
+    loss.term.name = pass.input->terms.at(0).name;
+    pass.output->token_losses = loss.row_losses.unsqueeze(1);
+    pass.output->terms = std::move(loss.correct);
+    pass.output->terms.insert(pass.output->terms.begin(), std::move(loss.term));
+    return {};
+  }
+
+ private:
+  RetrievalHead head_;
+};
+
+const LayerContext& checked_ranks(const LayerContext& context) {
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
   if (auto errors = check_biencoder_ranks({.tp = sizes.tp, .cp = sizes.cp, .pp = sizes.pp}); !errors.empty()) {
     throw UserErrors(std::move(errors));
   }
+  return context;
+}
+
+}  // namespace
+
+Biencoder::Biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part)
+    : UnitChunk(config, checked_ranks(context), part, /*is_text=*/true),
+      towers_(tower_names(config)),
+      viewer_(std::make_shared<LayerViewer>(config, context)) {
   MEGALITH_CHECK(part.range == (UnitRange{0, std::ssize(part.units)}), "a part of a biencoder");
-  int64_t first_unit = 0;
-  for (const std::string& name : tower_names(config)) {
-    add_tower(name, first_unit, context);
-    first_unit += config.num_layers + 2;
-  }
-  const double divisor = config.retriever_score_scaling ? std::sqrt(static_cast<double>(config.hidden_size)) : 1;
-  head_ = std::make_unique<RetrievalHead>(context,
-                                          RetrievalHead::Options{.vector_size = config.vector_size(),
-                                                                 .score_divisor = divisor,
-                                                                 .top_ks = config.retriever_report_topk_accuracies});
-  register_module(*head_);
-  blocks_.push_back({.name = "head", .index = std::ssize(blocks_), .modules = {head_.get()}, .is_layer = false});
+  make_units(context);
 }
 
-void Biencoder::add_tower(const std::string& name, int64_t first_unit, const LayerContext& context) {
-  const TransformerNames names = bert::megatron_names(name);
-  ModelPart own = part();
-  own.range = {first_unit, config_.num_layers + 1};
-  own.blocks_before = std::ssize(blocks_);
-  own.layers_before = std::ssize(towers_) * config_.num_layers;
-  Tower& tower = towers_.emplace_back();
-  tower.encoder = std::make_unique<Transformer>(config_, names, context, own);
-  register_module(*tower.encoder);
-  blocks_.insert(blocks_.end(), tower.encoder->blocks().begin(), tower.encoder->blocks().end());
-  Block vector{.name = vector_name(name), .index = std::ssize(blocks_), .is_layer = false};
-  if (!config_.norms_sums()) {
-    tower.norm = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, config_);
-    register_module(*tower.norm);
-    vector.modules.push_back(tower.norm.get());
+std::vector<UnitChunk::Step> Biencoder::make_steps(const Unit& unit, const LayerContext& context, int64_t /*layer*/) {
+  std::vector<Step> steps;
+  if (unit.kind == kRetrievalUnit) {
+    auto head = std::make_unique<RetrievalUnit>(config(), context);
+    head_ = head.get();
+    steps.push_back(block_step(unit, std::move(head), "head"));
+    return steps;
   }
-  for (const Module* module : {static_cast<Module*>(tower.encoder.get()), static_cast<Module*>(tower.norm.get())}) {
-    if (module == nullptr) continue;
-    module->for_each_parameter([](Parameter& parameter) {
-      if (!parameter.options().is_adapter) parameter.add_aliases(names_in_bert);
-    });
+  const size_t side = unit.name.starts_with(towers_.back() + ".") ? towers_.size() - 1 : 0;
+  const TransformerNames names = bert::megatron_names(towers_[side]);
+  if (unit.kind == kVectorUnit) {
+    steps.push_back(block_step(unit, std::make_unique<VectorUnit>(config(), names, unit.name, context, side),
+                               vector_name(towers_[side])));
+    return steps;
   }
-  if (config_.biencoder_projection_dim > 0) {
-    LayerContext plain = context;
-    plain.recipe = nullptr;  // one token of a sequence is no work that eight bits would speed up
-    tower.projection = std::make_unique<Linear>(
-        plain, fmt::format("{}.{}", name, kProjection), config_.hidden_size, config_.biencoder_projection_dim,
-        LinearOptions{.role = LinearRole::kReplicated, .has_bias = true, .init_std = config_.init_method_std});
-    register_module(*tower.projection);
-    vector.modules.push_back(tower.projection.get());
+  if (unit.kind == kEmbeddingUnit) {
+    steps.push_back(block_step(unit, make_token_embedding(config(), names, context, part(), side), "embedding"));
+  } else {
+    MEGALITH_CHECK(unit.kind == kLayerUnit, "a biencoder has no unit of kind {}", unit.kind);
+    const LayerContext own = layer_context(context, unit.number, config().num_layers);
+    steps.push_back(layer_step(unit, make_text_layer(config(), names, own, unit, side)));
+    steps.back().adds_inputs = !config().norms_sums();
   }
-  tower.vector_block = blocks_.size();
-  blocks_.push_back(std::move(vector));
+  add_names_in_bert(*steps.back().module);
+  return steps;
 }
 
-at::Tensor Biencoder::encoded(Tower& tower, const at::Tensor& tokens, const ForwardContext& context) {
-  tower.encoder->set_runner(runner());
-  // Another tower's vector passes by.
-  Bundle boundary;
-  for (const std::string& name : tower_names(config_)) boundary.set(vector_name(name), {});
-  const ModelOutput output =
-      tower.encoder->forward({.tokens = tokens, .labels = {}, .loss_weights = {}, .context = context}, boundary, {});
-  const BlockBody body = [norm = tower.norm.get(), projection = tower.projection.get(), b = context.b,
-                          s = context.s](const std::vector<at::Tensor>& inputs) -> std::vector<at::Tensor> {
-    at::Tensor first = inputs[0].view({b, s, -1}).select(1, 0).contiguous();
-    if (norm != nullptr) {
-      ResidualStream stream{.delta = first, .residual = {}};
-      first = norm->forward(stream);
-    }
-    return {projection == nullptr ? first : projection->forward(first)};
-  };
-  return run_block(runner(), blocks_[tower.vector_block], {output.boundary.at("hidden")}, body)[0];
+TextSide Biencoder::side_of(const at::Tensor& tokens, ForwardContext context) const {
+  context.mask.is_causal = config().is_causal();
+  context.mask.softcap = config().attn_logit_softcapping;
+  return {.tokens = tokens, .token_types = {}, .context = context, .views = viewer_->views(context)};
 }
 
-at::Tensor Biencoder::vectors(Side side, const at::Tensor& tokens, const ForwardContext& context) {
-  return encoded(side == Side::kQuery ? towers_.front() : towers_.back(), tokens, context);
-}
-
-Biencoder::Pair Biencoder::encoded(const ModelInput& input) {
+std::shared_ptr<UnitPass> Biencoder::make_pass(const ModelInput& input, const ForwardContext& context) const {
   const at::Tensor queries = find_more(input, "query_tokens");
   if (!queries.defined()) {
     throw UserError("model_type biencoder got no questions beside its texts",
                     "this command or task is for models that read one sequence; a biencoder is trained by task ict");
   }
+  auto pass = std::make_shared<BiencoderPass>();
+  pass->context = context;
+  pass->viewer = viewer_;
   const ForwardContext of_queries = query_context(input, queries);
+  pass->num_queries = of_queries.b;
   if (towers_.size() == 2) {
-    const at::Tensor query_vectors = encoded(towers_[0], queries, of_queries);
-    return {query_vectors, encoded(towers_[1], input.tokens, input.context)};
+    pass->sides = {side_of(queries, of_queries), side_of(input.tokens, context)};
+  } else {
+    MEGALITH_CHECK(queries.sizes() == input.tokens.sizes(), "questions of {} tokens, texts of {}", queries.size(1),
+                   input.tokens.size(1));
+    pass->sides = {side_of(at::cat({queries, input.tokens}), joined(of_queries, queries, context, input.tokens))};
   }
-  MEGALITH_CHECK(queries.sizes() == input.tokens.sizes(), "questions of {} tokens, texts of {}", queries.size(1),
-                 input.tokens.size(1));
-  const at::Tensor both = encoded(towers_[0], at::cat({queries, input.tokens}),
-                                  joined(of_queries, queries, input.context, input.tokens));
-  return {both.narrow(0, 0, of_queries.b), both.narrow(0, of_queries.b, input.context.b)};
+  return pass;
 }
 
-ModelOutput Biencoder::forward(const ModelInput& input, const Bundle& /*boundary*/, HeadOutput head) {
+int64_t Biencoder::num_rows(const std::string& tensor, const ForwardContext& /*context*/) const {
+  MEGALITH_CHECK(false, "{} of a biencoder travels nowhere", tensor);
+}
+
+bool Biencoder::skips(const Unit& unit, const UnitPass& pass) const {
+  const std::optional<std::string>& only = pass.as<BiencoderPass>().only;
+  return only && !unit.name.starts_with(*only + ".");
+}
+
+at::Tensor Biencoder::vectors(Side side, const at::Tensor& tokens, const ForwardContext& context) const {
+  const size_t tower = side == Side::kQuery ? 0 : towers_.size() - 1;
+  auto pass = std::make_shared<BiencoderPass>();
+  pass->context = context;
+  pass->viewer = viewer_;
+  pass->only = towers_[tower];
+  pass->sides.resize(towers_.size());
+  pass->sides[tower] = side_of(tokens, context);
+  return run(pass, {}).at(vector_name(towers_[tower]));
+}
+
+ModelOutput Biencoder::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
   if (head != HeadOutput::kLoss) {
     throw UserError("model_type biencoder has no logits of tokens: it gives vectors", "train or evaluate it");
   }
-  const Pair pair = encoded(input);
-  ModelOutput output;
-  const std::vector<at::Tensor> objectives = run_block(
-      runner(), blocks_.back(), {pair.queries, pair.contexts}, [&](const std::vector<at::Tensor>& inputs) {
-        RetrievalHead::Loss loss = head_->loss(inputs[0], inputs[1], input.scales(0));
-        loss.term.name = input.terms.at(0).name;
-        const at::Tensor objective = loss.term.objective;
-        output.token_losses = loss.row_losses.unsqueeze(1);
-        output.terms = std::move(loss.correct);
-        output.terms.insert(output.terms.begin(), std::move(loss.term));
-        return std::vector<at::Tensor>{objective};
-      });
-  output.terms.front().objective = objectives[0];
-  return output;
+  return UnitChunk::forward(input, boundary, head);
 }
 
 std::vector<std::string> Biencoder::added_losses() const {
   std::vector<std::string> names;
-  for (const int64_t k : config_.retriever_report_topk_accuracies) names.push_back(top_k_name(k));
+  for (const int64_t k : config().retriever_report_topk_accuracies) names.push_back(top_k_name(k));
   return names;
 }
 
-// A tower for both sides sees twice as many rows, and what is behind an encoder one token of each.
+// A tower for both sides sees twice as many rows.
 CostShape Biencoder::shape_of(const Module& child, const CostShape& shape) const {
-  const int64_t rows = shape.b * (towers_.size() == 1 ? 2 : 1);
-  for (const Tower& tower : towers_) {
-    if (&child == tower.encoder.get()) return {.b = rows, .s = shape.s};
-    if (&child == tower.norm.get() || &child == tower.projection.get()) return {.b = rows, .s = 1};
-  }
-  return shape;
+  CostShape rows = shape;
+  if (towers_.size() == 1 && &child != head_) rows.b *= 2;
+  return UnitChunk::shape_of(child, rows);
 }
 
 std::unique_ptr<Model> build_biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {

@@ -26,11 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "models/model.h"
-#include "models/transformer.h"
-#include "nn/linear.h"
-#include "nn/norm.h"
-#include "nn/retrieval_head.h"
+#include "models/text_units.h"
 
 namespace megalith {
 
@@ -49,7 +45,7 @@ std::vector<UserError> check_biencoder_ranks(const SampleRanks& ranks);
 // Whether a parameter is of the linear layer behind an encoder, which no BERT has.
 bool is_of_projection(const std::string& parameter);
 
-class Biencoder : public Model {
+class Biencoder : public UnitChunk {
  public:
   // The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise, and for ranks that it
   // cannot be spread over. The part is all of biencoder_units().
@@ -59,38 +55,23 @@ class Biencoder : public Model {
   ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
   // The vectors (b, vector_size) of questions or of texts, differentiable; tokens (b, s) and context are theirs.
   enum class Side { kQuery, kContext };
-  at::Tensor vectors(Side side, const at::Tensor& tokens, const ForwardContext& context);
+  at::Tensor vectors(Side side, const at::Tensor& tokens, const ForwardContext& context) const;
 
-  const ModelConfig& config() const override { return config_; }
-  at::ScalarType dtype() const override { return dtype_; }
-  std::vector<TensorSpec> boundary(const ForwardContext&) const override { return {}; }
   std::vector<std::string> added_losses() const override;
-  const std::vector<Block>& blocks() const override { return blocks_; }
 
  protected:
+  std::vector<Step> make_steps(const Unit& unit, const LayerContext& context, int64_t layer) override;
+  std::shared_ptr<UnitPass> make_pass(const ModelInput& input, const ForwardContext& context) const override;
+  int64_t num_rows(const std::string& tensor, const ForwardContext& context) const override;
+  bool skips(const Unit& unit, const UnitPass& pass) const override;
   CostShape shape_of(const Module& child, const CostShape& shape) const override;
 
  private:
-  struct Tower {
-    std::unique_ptr<Transformer> encoder;
-    std::unique_ptr<Norm> norm;          // null where the layers norm their sums
-    std::unique_ptr<Linear> projection;  // null without one
-    size_t vector_block = 0;             // its place in blocks_
-  };
-  // first_unit: its embedding's
-  void add_tower(const std::string& name, int64_t first_unit, const LayerContext& context);
-  at::Tensor encoded(Tower& tower, const at::Tensor& tokens, const ForwardContext& context);
-  // Both sides of a batch.
-  struct Pair {
-    at::Tensor queries, contexts;
-  };
-  Pair encoded(const ModelInput& input);
+  TextSide side_of(const at::Tensor& tokens, ForwardContext context) const;
 
-  ModelConfig config_;
-  at::ScalarType dtype_;
-  std::vector<Tower> towers_;  // of questions and of texts; one for both
-  std::unique_ptr<RetrievalHead> head_;
-  std::vector<Block> blocks_;
+  std::vector<std::string> towers_;  // names: of questions and of texts; one for both
+  std::shared_ptr<const LayerViewer> viewer_;
+  const Module* head_ = nullptr;
 };
 
 std::unique_ptr<Model> build_biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part);

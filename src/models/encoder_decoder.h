@@ -25,18 +25,12 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/model.h"
 #include "nn/decoder_layer.h"
-#include "nn/dropout.h"
-#include "nn/embedding.h"
 #include "nn/encoder_decoder_layer.h"
-#include "nn/lm_head.h"
-#include "nn/norm.h"
-#include "nn/relative_bias.h"
 
 namespace megalith {
 
@@ -71,85 +65,8 @@ inline constexpr const char *kEncoderEmbeddingUnit = "encoder embedding", *kEnco
 
 std::vector<Unit> encoder_decoder_units(const ModelConfig& config);
 
-class EncoderDecoder : public Model {
- public:
-  // The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise. The part is of
-  // encoder_decoder_units(). UserError when ranks share a sequence (context parallelism).
-  EncoderDecoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
-
-  ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
-  const ModelConfig& config() const override { return config_; }
-  at::ScalarType dtype() const override { return dtype_; }
-  std::vector<TensorSpec> boundary(const ForwardContext& context) const override;
-  std::vector<std::string> added_losses() const override;
-  std::vector<ObservationSpec> observations() const override;
-  void after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) override;
-  std::map<int64_t, ExpertRouter*> routers() override;
-  const std::vector<Block>& blocks() const override { return blocks_; }
-
- protected:
-  CostShape shape_of(const Module& child, const CostShape& shape) const override;
-
- private:
-  using Blocks = std::vector<Block>::const_iterator;
-
-  // What a stack's tokens become.
-  struct Embedding {
-    std::unique_ptr<VocabParallelEmbedding> tokens;
-    std::unique_ptr<LearnedPositions> positions;  // null without learned positions
-    std::optional<HiddenDropout> dropout;
-  };
-
-  void make(const Unit& unit, const LayerContext& context);
-  void make_embedding(const LayerContext& context, Embedding& embedding, const std::string& name);
-  void make_encoder_layer(const Unit& unit, const LayerContext& context);
-  void make_decoder_layer(const Unit& unit, const LayerContext& context);
-  void make_encoder_norm(const LayerContext& context);
-  void make_head(const LayerContext& context);
-  // The table of a stack, made with the stack's first layer here.
-  std::unique_ptr<RelativeBias> make_bias(const LayerContext& context, const std::string& layers,
-                                          bool is_bidirectional);
-  LayerContext layer_context(const LayerContext& context, int64_t layer) const;
-  MlpNames mlp_names() const { return config_.is_gated() ? names_.gated : names_.plain; }
-  ExpertNames expert_names() const;
-  // A layer joins the stack's last block, or begins one. number: in the whole model.
-  void add_layer(const Module& layer, const std::string& name, int64_t number, bool is_first_of_stack);
-  void add_block(Block block);
-  VocabularyWeight table_weight(int tp) const;
-  Parameter* table() const;
-  Parameter* position_table() const;
-  bool is_tied() const { return !config_.untie_embeddings_and_output_weights; }
-  double embedding_std() const { return config_.embedding_init_method_std.value_or(config_.init_method_std); }
-
-  ForwardContext encoder_context(const ModelInput& input, const ForwardContext& of_decoder) const;
-  at::Tensor embed(Blocks& block, const Embedding& embedding, const at::Tensor& tokens,
-                   const ForwardContext& context) const;
-  // What queries of a forward pass add to their scores; undefined without relative positions.
-  at::Tensor bias_of(Blocks& block, RelativeBias* bias, const ForwardContext& context) const;
-  ResidualStream encode(Blocks& block, ResidualStream stream, const ForwardContext& context) const;
-  ResidualStream decode(Blocks& block, ResidualStream stream, const EncoderMemory& memory,
-                        const ForwardContext& context) const;
-  // The blocks of the encoder in this chunk, or what the stage before gave, or what a cache has kept.
-  at::Tensor memory_of(Blocks& block, const ModelInput& input, const ForwardContext& context, const Bundle& boundary,
-                       ResidualStream& stream) const;
-  ModelOutput head_output(const ModelInput& input, ResidualStream stream, HeadOutput head) const;
-
-  ModelConfig config_;
-  EncoderDecoderNames names_;
-  at::ScalarType dtype_;
-  int64_t token_split_;       // ranks over which sequence parallelism splits the tokens
-  int64_t first_layer_ = -1;  // of this chunk, in the whole model
-  Groups::Pointer cp_;
-  Embedding encoder_embedding_, decoder_embedding_;
-  std::unique_ptr<RelativeBias> encoder_bias_, decoder_bias_;
-  std::vector<std::unique_ptr<DecoderLayer>> encoder_;
-  std::vector<std::unique_ptr<CrossDecoderLayer>> decoder_;
-  int64_t first_of_encoder_ = 0, first_of_decoder_ = 0;  // numbers of these in the whole model
-  std::unique_ptr<Norm> encoder_norm_, decoder_norm_;
-  std::unique_ptr<LmHead> head_;
-  std::vector<Block> blocks_;
-};
-
+// The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise, and where ranks share a
+// sequence (context parallelism). The part is of encoder_decoder_units().
 std::unique_ptr<Model> build_encoder_decoder(const ModelConfig& config, const LayerContext& context,
                                              const ModelPart& part);
 

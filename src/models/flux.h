@@ -26,12 +26,10 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "models/model.h"
-#include "nn/flux_block.h"
-#include "nn/timestep_embedding.h"
+#include "nn/rotary_embedding.h"
 
 namespace megalith {
 
@@ -45,60 +43,7 @@ std::vector<Unit> flux_units(const ModelConfig& config);
 // fp64, one axis' behind the other's.
 RotaryAngles flux_angles(const at::Tensor& positions, const FluxOptions& options, at::ScalarType dtype);
 
-class Flux : public Model {
- public:
-  // The configuration passed check_model_config(); UserErrors otherwise. The part is of flux_units(). UserError when
-  // context-parallel ranks share a sequence.
-  Flux(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
-
-  ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
-  const ModelConfig& config() const override { return config_; }
-  at::ScalarType dtype() const override { return dtype_; }
-  std::vector<TensorSpec> boundary(const ForwardContext& context) const override;
-  const std::vector<Block>& blocks() const override { return blocks_; }
-
- protected:
-  CostShape shape_of(const Module& child, const CostShape& shape) const override;
-
- private:
-  using Blocks = std::vector<Block>::const_iterator;
-  struct State {
-    at::Tensor image, text, hidden, vec;
-  };
-
-  void make(const Unit& unit, const LayerContext& context);
-  void make_embedding(const LayerContext& context);
-  void make_head(const LayerContext& context);
-  FluxBlockOptions block_options(int64_t layer) const;
-  // A layer joins the stack's last block, or begins one. number: in the whole model.
-  void add_layer(const Module& layer, const std::string& name, int64_t number, bool is_first_of_stack);
-  void add_block(Block block);
-  at::Tensor cast(const at::Tensor& tensor) const { return tensor.to(dtype_); }
-  // This rank's tokens of (b, tokens, c).
-  at::Tensor own_tokens(const at::Tensor& all) const;
-  void check_tokens(const ForwardContext& context) const;
-
-  void embed(Blocks& block, const ModelInput& input, State& state) const;
-  void run_joint(Blocks& block, const FluxPass& pass, State& state) const;
-  void run_single(Blocks& block, const FluxPass& pass, State& state) const;
-  ModelOutput head_output(const Block& block, const ModelInput& input, const State& state, HeadOutput head) const;
-  FluxPass make_pass(const ModelInput& input) const;
-
-  ModelConfig config_;
-  at::ScalarType dtype_;
-  Kernels kernels_;
-  Group* tp_;
-  int64_t ranks_;             // that share a sample's tokens: tp under sequence parallelism, else 1
-  int64_t first_layer_ = -1;  // of this chunk, in the whole model
-  std::unique_ptr<Linear> image_in_, text_in_;
-  std::unique_ptr<VectorEmbedding> time_in_, guidance_in_, pooled_in_;
-  std::vector<std::unique_ptr<FluxJointBlock>> joint_;
-  std::vector<std::unique_ptr<FluxSingleBlock>> single_;
-  std::unique_ptr<Modulation> modulation_out_;
-  std::unique_ptr<Linear> out_;
-  std::vector<Block> blocks_;
-};
-
+// UserError when context-parallel ranks share a sequence.
 std::unique_ptr<Model> build_flux(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
 
 }  // namespace megalith

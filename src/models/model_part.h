@@ -17,8 +17,6 @@ struct ModelPart {
   std::vector<Unit> units;       // of the whole model
   UnitRange range;               // the chunk's among them
   int64_t layers_per_block = 1;  // consecutive layers that are one Block; the last block may have fewer
-  // Of a part that is one of several in a chunk: the blocks and layers that the others in front of it have.
-  int64_t blocks_before = 0, layers_before = 0;
   // Parameters that the chunk's units use and another chunk of this rank has, by canonical name. The chunk holds a copy
   // of what it uses and neither has nor finds here.
   std::map<std::string, Parameter*> found;

@@ -41,10 +41,12 @@ std::vector<Unit> transformer_units(const ModelConfig& config) { return transfor
 
 std::vector<Unit> with_states_as_end(std::vector<Unit> units, bool has_pooler) {
   std::erase_if(units, [](const Unit& unit) { return unit.kind == kPredictionUnit || unit.kind == kHeadUnit; });
-  units.push_back({.kind = has_pooler ? kPooledStatesUnit : kStatesUnit,
-                   .name = kStatesUnit,
-                   .letter = UnitLetter::kHead,
-                   .reads = {"hidden"}});
+  units.push_back(
+      {.kind = has_pooler ? kPooledStatesUnit : kStatesUnit,
+       .name = kStatesUnit,
+       .letter = UnitLetter::kHead,
+       .reads = {"hidden"},
+       .gives = has_pooler ? std::vector<std::string>{"states", "pooled"} : std::vector<std::string>{"states"}});
   return units;
 }
 
