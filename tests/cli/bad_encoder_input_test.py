@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 from transformers import BertConfig, BertForPreTraining, MegatronBertConfig, MegatronBertForPreTraining
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -90,10 +91,7 @@ WRONG = [
 
 @pytest.mark.parametrize("what, words, parts", WRONG, ids=[row[0] for row in WRONG])
 def test_what_cannot_work_is_refused(what, words, parts, program, folder):
-    _, _, errors = program.run(*words, expected=2, cwd=folder, timeout=60)
-    assert errors.startswith("error: ") or "\nerror: " in errors, errors
-    for part in parts:
-        assert part in errors, f"{part!r} is not in:\n{errors}"
+    refused(program, words, parts, folder)
 
 
 def test_a_vocabulary_with_holes_is_one_mistake(program, folder):

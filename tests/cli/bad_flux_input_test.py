@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import save_file
 
 SHAPE = (
@@ -109,14 +110,9 @@ WRONG = [
 
 @pytest.mark.parametrize("what, words, parts", WRONG, ids=[row[0] for row in WRONG])
 def test_what_cannot_work_is_refused(what, words, parts, program, folder):
-    _, _, errors = program.run(*words, expected=2, cwd=folder, timeout=60)
-    assert errors.startswith("error: ") or "\nerror: " in errors or "] error: " in errors, errors
-    for part in parts:
-        assert part in errors, f"{part!r} is not in:\n{errors}"
+    refused(program, words, parts, folder)
 
 
 def test_all_that_is_wrong_is_told_at_once(program, folder):
     words = (*TRAIN, "--data_path", "good", "--image_size", 40, "--seq_length", 8, "--num_experts", 2, "--axes_dim", "4,4,4")
-    _, _, errors = program.run(*words, expected=2, cwd=folder)
-    for part in ("image_size 40", "seq_length is for model_type gpt", "num_experts is for", "axes_dim 4,4,4"):
-        assert part in errors, errors
+    refused(program, words, ("image_size 40", "seq_length is for model_type gpt", "num_experts is for", "axes_dim 4,4,4"), folder)

@@ -149,8 +149,8 @@ def test_sequence_parallel_alone_is_off_and_says_so(program, data, tmp_path):
     assert errors.count("sequence_parallel is off: tensor_model_parallel_size is 1") == 1, errors
 
 
-@pytest.mark.parametrize("text", ["a | 2 | --lr 1", "a | 2 | | x\na | 4 | | y", " | 2 | | x", "# nothing"])
+@pytest.mark.parametrize("text", ["a | 2 | --lr 1", "a | 2 | | x\na | 4 | | y", " | 2 | | x", "a | 2 | | $X", "# nothing"])
 def test_rows_that_are_malformed_are_errors(text, tmp_path):
     (tmp_path / "rows.txt").write_text(text)
     with pytest.raises(ValueError, match="rows"):
-        read_rows(tmp_path / "rows.txt", 4)
+        read_rows(tmp_path / "rows.txt", 4, splits=(3,))
