@@ -49,9 +49,9 @@ class FluxRules {
       if (given == nullptr) continue;
       plan_.errors.emplace_back(fmt::format("{}: FLUX has no such choice", given->text()), "leave it out");
     }
-    for (const ScriptVariable& row : finetuning_variables()) {
-      const ScriptValue* given = values_.given(row.name());
-      if (given == nullptr || row.kind == VariableKind::kNoEffect || row.name() == "MODEL_DIR") continue;
+    for (const ScriptVariable* row : finetuning_variables()) {
+      const ScriptValue* given = values_.given(row->name());
+      if (given == nullptr || row->kind == VariableKind::kNoEffect || row->name() == "MODEL_DIR") continue;
       plan_.errors.emplace_back(fmt::format("{} is for fine-tuning, and -m is {}", given->text(), model_.name),
                                 fmt::format("leave {} out", given->spelling));
     }

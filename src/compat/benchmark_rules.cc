@@ -139,9 +139,9 @@ class BenchmarkRules {
     plan_.set({.name = "recompute_method", .value = "uniform"});
     plan_.set({.name = "recompute_num_layers", .value = "1"});
     if (is_finetuning_) return;
-    for (const ScriptVariable& row : finetuning_variables()) {
-      const ScriptValue* given = values_.given(row.name());
-      if (given == nullptr || row.kind == VariableKind::kNoEffect) continue;
+    for (const ScriptVariable* row : finetuning_variables()) {
+      const ScriptValue* given = values_.given(row->name());
+      if (given == nullptr || row->kind == VariableKind::kNoEffect) continue;
       fail(fmt::format("{} is for fine-tuning, and -t is {}", given->text(), run.mode),
            fmt::format("leave {} out", given->spelling));
     }

@@ -10,7 +10,7 @@
 #include <map>
 #include <optional>
 
-#include "compat/torchtitan_keys.h"
+#include "compat/file_keys.h"
 #include "config/presets.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -131,13 +131,13 @@ class JobFileReader {
 
   void check_keys() {
     for (const auto& [name, value] : values_) {
-      const JobKey* key = find_job_key(name);
+      const FileKey* key = torchtitan_keys().find(name);
       if (key == nullptr) {
-        const std::string nearest = nearest_word(name, job_key_names());
+        const std::string nearest = nearest_word(name, torchtitan_keys().names());
         fail(fmt::format("{}: torchtitan has no key '{}'{}", value.where, name,
                          nearest.empty() ? "" : fmt::format(". Did you mean '{}'?", nearest)),
              "job files of torchtitan v0.2 are read");
-      } else if (key->kind == JobKeyKind::kRefused && value.text != key->fallback) {
+      } else if (key->kind == FileKeyKind::kRefused && value.text != key->fallback) {
         fail(fmt::format("{}: {} = {} is not supported: {}", value.where, name, value.text, key->text),
              "remove the line");
       }
@@ -150,7 +150,7 @@ class JobFileReader {
   std::string text(std::string_view name) const {
     const auto found = values_.find(name);
     if (found != values_.end()) return found->second.text;
-    const JobKey* key = find_job_key(name);
+    const FileKey* key = torchtitan_keys().find(name);
     MEGALITH_CHECK(key != nullptr, "no key '{}' in the table", name);
     return std::string(key->fallback);
   }
@@ -207,7 +207,7 @@ class JobFileReader {
 
   // The whole value of a `name`, where it is one option by itself.
   void take_single_option(std::string_view name) {
-    const JobKey* key = find_job_key(name);
+    const FileKey* key = torchtitan_keys().find(name);
     set_as(name, std::string(key->text));
   }
 
@@ -456,7 +456,7 @@ class JobFileReader {
   void name_useless_keys() {
     std::vector<std::string> names;
     for (const auto& [name, value] : values_) {
-      if (find_job_key(name)->kind == JobKeyKind::kNoCounterpart) names.push_back(name);
+      if (torchtitan_keys().find(name)->kind == FileKeyKind::kNoEffect) names.push_back(name);
     }
     if (names.empty()) return;
     result_.notes.push_back(

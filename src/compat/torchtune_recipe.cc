@@ -386,8 +386,8 @@ class RecipeReader {
           fmt::format("{}: sequences are learned in an order drawn from --seed all the same", values_.said("shuffle")));
     }
     for (const auto& [name, value] : values_.all()) {
-      const RecipeKey* key = find_recipe_key(name);
-      if (key->kind == RecipeKeyKind::kOption && values_.is_given(name)) {
+      const FileKey* key = torchtune_keys().find(name);
+      if (key->kind == FileKeyKind::kOption && values_.is_given(name)) {
         set(name, std::string(key->text), value.written);
       }
     }
@@ -396,10 +396,10 @@ class RecipeReader {
   void name_useless_keys() {
     std::vector<std::string> names;
     for (const auto& [name, value] : values_.all()) {
-      const RecipeKey* key = find_recipe_key(name);
+      const FileKey* key = torchtune_keys().find(name);
       const bool is_inner = name.find('.') != std::string::npos;
-      if (key->kind != RecipeKeyKind::kNoEffect || is_inner || !values_.is_given(name)) continue;
-      if (lower_case(value.written.text()) != key->neutral) names.push_back(name);
+      if (key->kind != FileKeyKind::kNoEffect || is_inner || !values_.is_given(name)) continue;
+      if (lower_case(value.written.text()) != key->fallback) names.push_back(name);
     }
     if (names.empty()) return;
     note(fmt::format("{}: without a counterpart here, and so without effect: {}", file_, join(names, ", ")));

@@ -43,7 +43,7 @@ bool is_recipe_word(std::string_view word) {
   const size_t equals = word.find('=');
   if (equals == std::string_view::npos) return false;
   const std::string_view name = word.substr(0, equals);
-  return is_key(name) && (find_recipe_key(name) != nullptr || is_recipe_section(beginning(name)));
+  return is_key(name) && (torchtune_keys().find(name) != nullptr || torchtune_keys().is_section(beginning(name)));
 }
 
 RecipeValues::RecipeValues(const std::filesystem::path& file, const std::vector<std::string>& words,
@@ -59,18 +59,18 @@ RecipeValues::RecipeValues(const std::filesystem::path& file, const std::vector<
     errors.push_back(error);
   }
   for (const auto& [name, value] : values_) {
-    const RecipeKey* key = find_recipe_key(name);
+    const FileKey* key = torchtune_keys().find(name);
     if (key == nullptr) {
-      const std::string nearest = nearest_word(name, recipe_key_names());
+      const std::string nearest = nearest_word(name, torchtune_keys().names());
       errors.emplace_back(
           fmt::format("{}: recipes of torchtune for fine-tuning have no key '{}'{}", value.where, name,
                       nearest.empty() ? "" : fmt::format(". Did you mean '{}'?", nearest)),
           fmt::format("remove it, also with the word ~{}; options of this program are written --NAME", name));
-    } else if (key->kind == RecipeKeyKind::kRefused && is_given(name) &&
-               lower_case(value.written.text()) != key->neutral) {
+    } else if (key->kind == FileKeyKind::kRefused && is_given(name) &&
+               lower_case(value.written.text()) != key->fallback) {
       errors.emplace_back(
           fmt::format("{}: {} {} is not supported: {}", value.where, name, value.written.text(), key->text),
-          fmt::format("remove it, or add the word {}={}", name, key->neutral));
+          fmt::format("remove it, or add the word {}={}", name, key->fallback));
     }
   }
 }
@@ -112,7 +112,8 @@ void RecipeValues::change(const std::string& word) {
   const size_t equals = word.find('=');
   std::string name = word.substr(0, equals);
   // The component of a section, as in optimizer=torch.optim.SGD.
-  if (find_recipe_key(name) == nullptr && find_recipe_key(name + "._component_") != nullptr) name += "._component_";
+  const std::string component = name + "._component_";
+  if (torchtune_keys().find(name) == nullptr && torchtune_keys().find(component) != nullptr) name = component;
   std::string text = word.substr(equals + 1);
   WrittenValue value = WrittenValue::of(text);
   if (text.starts_with('[')) {

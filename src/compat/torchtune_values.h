@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "compat/torchtune_keys.h"
+#include "compat/file_keys.h"
 #include "config/option_value.h"
 #include "config/yaml_document.h"
 #include "core/error.h"

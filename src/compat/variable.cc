@@ -7,22 +7,87 @@
 #include <iterator>
 #include <map>
 
+#include "config/dialect.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace megalith {
 namespace {
 
-const std::vector<ScriptVariable>& all_variables() {
-  static const std::vector<ScriptVariable> rows = [] {
-    std::vector<ScriptVariable> all;
-    for (auto part : {benchmark_variables, finetuning_variables, model_variables, data_variables, launch_variables,
-                      exported_variables}) {
-      std::vector<ScriptVariable> some = part();
-      std::move(some.begin(), some.end(), std::back_inserter(all));
+// "llamas+mixtral"; front ends by their own names, or by those of the groups.
+FrontEnds front_ends_in(const DialectRow& row, const std::string& text) {
+  FrontEnds several = 0;
+  for (size_t begin = 0, end = 0; begin <= text.size(); begin = end + 1) {
+    end = std::min(text.find('+', begin), text.size());
+    const std::string name = text.substr(begin, end - begin);
+    if (const FrontEndRow* one = find_front_end(name)) {
+      several |= only(one->id);
+    } else {
+      several |= row.choose<FrontEnds>(name, {{"all", kAllFrontEnds},
+                                              {"training", kTrainingScripts},
+                                              {"megatron", kMegatronScripts},
+                                              {"rocm", kRocmScripts},
+                                              {"llamas", kLlamas},
+                                              {"deepseeks", kDeepseeks},
+                                              {"experts", kExpertScripts},
+                                              {"berts", kBertScripts},
+                                              {"gpts", kGptScripts},
+                                              {"t5s", kT5Scripts},
+                                              {"one_process", kOneProcessScripts},
+                                              {"stanford", kStanfordScripts}});
     }
+  }
+  return several;
+}
+
+ScriptVariable read_variable(const DialectRow& row) {
+  const auto [kind, arguments] = split_entry(row.cells[1]);
+  const auto [type, bounds] = split_entry(row.cells[2]);
+  ScriptVariable variable;
+  variable.spellings = split_words(row.cells[0]);
+  variable.kind = row.choose<VariableKind>(kind, {{"option", VariableKind::kOption},
+                                                  {"options", VariableKind::kOptions},
+                                                  {"launching", VariableKind::kLaunching},
+                                                  {"logging", VariableKind::kLogging},
+                                                  {"exported", VariableKind::kExported},
+                                                  {"no_effect", VariableKind::kNoEffect},
+                                                  {"refused", VariableKind::kRefused}});
+  variable.type = row.choose<VariableType>(type, {{"switch", VariableType::kSwitch},
+                                                  {"count", VariableType::kCount},
+                                                  {"number", VariableType::kNumber},
+                                                  {"word", VariableType::kWord},
+                                                  {"secret", VariableType::kText},
+                                                  {"text", VariableType::kText}});
+  variable.is_secret = type == "secret";
+  variable.front_ends = front_ends_in(row, row.cells[3]);
+  for (const std::string& entry : split_words(row.cells[4])) {
+    const size_t equals = entry.find('=');
+    variable.defaults.emplace_back(front_ends_in(row, entry.substr(0, equals)), entry.substr(equals + 1));
+  }
+  variable.source = row.cells[5];
+  variable.help = row.cells[6];
+  if (variable.kind == VariableKind::kOption) variable.option = arguments.at(0);
+  if (variable.kind == VariableKind::kRefused) variable.neutral = arguments.at(0);
+  if (variable.kind == VariableKind::kRefused || variable.kind == VariableKind::kNoEffect) {
+    variable.reason = row.cells[7].empty() ? variable.help : row.cells[7];
+  }
+  if (variable.type == VariableType::kWord) variable.words = bounds;
+  if (variable.type == VariableType::kCount) {
+    if (!bounds.empty()) variable.least = std::stoi(bounds[0]);
+    if (bounds.size() > 1) variable.most = std::stoi(bounds[1]);
+  }
+  return variable;
+}
+
+const std::vector<ScriptVariable>& all_variables() {
+  static const std::vector<ScriptVariable> variables = [] {
+    std::vector<ScriptVariable> all;
+    const auto rows =
+        dialect_rows("scripts", {"spellings", "kind", "type", "scripts", "defaults", "source", "help", "reason"});
+    std::transform(rows.begin(), rows.end(), std::back_inserter(all), read_variable);
     return all;
   }();
-  return rows;
+  return variables;
 }
 
 }  // namespace
@@ -67,15 +132,24 @@ std::span<const ScriptVariable> script_variables() { return std::span(all_variab
 
 std::span<const ScriptVariable> script_flags() {
   // They are the table's first part.
-  static const size_t count = benchmark_variables().size();
-  return std::span(all_variables()).first(count);
+  const std::vector<ScriptVariable>& all = all_variables();
+  const auto end = std::find_if(all.begin(), all.end(), [](auto& row) { return !row.name().starts_with('-'); });
+  return {all.begin(), end};
+}
+
+std::vector<const ScriptVariable*> finetuning_variables() {
+  std::vector<const ScriptVariable*> rows;
+  for (const ScriptVariable& row : all_variables()) {
+    if (row.source == "Torchtune_Tester.sh") rows.push_back(&row);
+  }
+  return rows;
 }
 
 const ScriptVariable* find_script_variable(std::string_view spelling) {
   static const std::map<std::string_view, const ScriptVariable*> by_spelling = [] {
     std::map<std::string_view, const ScriptVariable*> index;
     for (const ScriptVariable& row : all_variables()) {
-      for (const std::string_view one : row.spellings) {
+      for (const std::string& one : row.spellings) {
         MEGALITH_CHECK(index.emplace(one, &row).second, "two variables are spelled {}", one);
       }
     }

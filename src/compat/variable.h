@@ -1,6 +1,6 @@
 // The one table of variables that other tools' scripts have: every spelling, whose scripts have it, what it is without
 // a word of the user, and what it becomes here. Reading, messages in the user's spelling, `megalith launch NAME
-// --help`, docs/scripts.md and the tests' lists are derived from it.
+// --help`, docs/scripts.md and the tests' lists are derived from it. Its rows are config/dialects/scripts.table.
 //
 // A variable of one of ROCm's scripts works in all of them. The others have their own.
 #pragma once
@@ -36,22 +36,19 @@ enum class VariableType {
 };
 
 struct ScriptVariable {
-  std::vector<std::string_view> spellings;  // the first one is shown; -m and --model_repo take the next word
+  std::vector<std::string> spellings;  // the first one is shown; -m and --model_repo take the next word
   VariableKind kind;
   VariableType type;
   FrontEnds front_ends;  // whose pages or scripts have it
-  std::string_view help;
-  std::string_view source;  // where it is described: a page and its line, or the script it is from
-  std::vector<std::pair<FrontEnds, std::string_view>> defaults = {};
-  // kOption: the option; kNoEffect and kRefused: what would have been asked for.
-  std::string_view option = {};
-  // kOption: value -> the option's value; others stay as they are. A value of "" asks for nothing.
-  std::vector<std::pair<std::string_view, std::string_view>> values = {};
-  std::vector<std::string_view> words = {};  // kWord
-  std::string_view reason = {};              // kNoEffect, kRefused
-  std::string_view neutral = {};             // kRefused: the value that asks for nothing
-  int least = 1, most = 1'000'000'000;       // kCount
-  bool is_secret = false;                    // its value is never printed
+  std::vector<std::pair<FrontEnds, std::string>> defaults;
+  std::string source;  // where it is described: a page and its line, or the script it is from
+  std::string option;  // kOption
+  std::string help;
+  std::string reason;              // kNoEffect, kRefused
+  std::string neutral;             // kRefused: the value that asks for nothing
+  std::vector<std::string> words;  // kWord
+  int least = 1, most = 1'000'000'000;  // kCount
+  bool is_secret = false;               // its value is never printed
 
   std::string_view name() const { return spellings.front(); }
   // Nothing when the front end has none.
@@ -60,20 +57,14 @@ struct ScriptVariable {
 };
 
 std::span<const ScriptVariable> script_variables();
-// The rows that are no variables of an environment: -m and the like, which stand behind a script.
+// The rows that are no variables of an environment: -m and the like, which follow a script.
 std::span<const ScriptVariable> script_flags();
+// The variables that only fine-tuning in AMD's benchmarks reads.
+std::vector<const ScriptVariable*> finetuning_variables();
 // By any spelling; null when there is none.
 const ScriptVariable* find_script_variable(std::string_view spelling);
 // The rows that act in a front end, in their order.
 std::vector<const ScriptVariable*> variables_of(FrontEnd front_end);
-
-// Parts of the table, a topic each.
-std::vector<ScriptVariable> model_variables();
-std::vector<ScriptVariable> data_variables();
-std::vector<ScriptVariable> launch_variables();
-std::vector<ScriptVariable> exported_variables();
-std::vector<ScriptVariable> benchmark_variables();
-std::vector<ScriptVariable> finetuning_variables();
 
 // "TP=2", and of a flag "-m Llama-3.1-8B".
 std::string said_as(std::string_view spelling, std::string_view value);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "config/dialect.h"
 #include "config/known_names_table.h"
 #include "config/other_words.h"
 #include "core/strings.h"
@@ -22,7 +23,7 @@ std::string cell(const std::string& text) {
 }
 
 // "`a`, `b`"; with_values also says which values ask for nothing: "`a` (0, null)".
-std::string listed(const char* names, bool with_values) {
+std::string listed(const std::string& names, bool with_values) {
   std::vector<std::string> parts;
   for (const std::string& entry : split_words(names)) {
     const auto [name, neutral] = split_entry(entry);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "config/dialect.h"
 #include "config/known_names_table.h"
 #include "config/option_value.h"
 #include "core/strings.h"

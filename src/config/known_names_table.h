@@ -1,7 +1,8 @@
-// The rows behind known_names.h.
+// The rows behind known_names.h, of dialects/known_names.table.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "config/known_names.h"
 
@@ -10,9 +11,8 @@ namespace megalith {
 struct KnownNamesRow {
   KnownName::Kind kind;
   bool is_switch;
-  const char* text;
-  // Names apart by blanks; NAME=a|b lists the values that ask for nothing; PREFIX_* and MAP.* are families.
-  const char* names;
+  std::string text;
+  std::string names;  // apart by blanks, as in the file
 };
 
 std::span<const KnownNamesRow> known_names_rows();

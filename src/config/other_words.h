@@ -1,6 +1,6 @@
 // Other trainers' words for options of this program: Hugging Face's learning_rate is lr, torchtitan's
 // training.seq_len is seq_length. They are read as the option, whose meaning and unit are the same, and one line says
-// which. A word whose meaning differs stands in known_names_table.cc, with what to write instead.
+// which. A word whose meaning differs stands in dialects/known_names.table, with what to write instead.
 //
 // Source: Hugging Face transformers TrainingArguments and config.json, torchtune's recipes, torchtitan's job
 // configuration, DeepSpeed's JSON, nanoGPT's configuration, TRL's SFTConfig and DPOConfig, PEFT, LLaMA-Factory's
@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace megalith {
@@ -25,14 +24,11 @@ struct OtherWord {
 const OtherWord* find_other_word(std::string_view name);
 
 struct OtherWordsRow {
-  const char* program;
-  const char* option;
-  const char* names;  // apart by blanks; NAME=a|b lists the values that ask for nothing
+  std::string program;
+  std::string option;
+  std::string names;  // apart by blanks; NAME=a|b lists the values that ask for nothing
 };
 
 std::span<const OtherWordsRow> other_words_rows();
-
-// "max_steps=-1|0" is the name max_steps and the values -1 and 0.
-std::pair<std::string, std::vector<std::string>> split_entry(const std::string& entry);
 
 }  // namespace megalith

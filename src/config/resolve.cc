@@ -7,6 +7,7 @@
 
 #include "config/command_line.h"
 #include "config/dependent_names.h"
+#include "config/dialect.h"
 #include "config/environment.h"
 #include "config/presets.h"
 #include "config/yaml_config.h"

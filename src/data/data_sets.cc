@@ -5,12 +5,12 @@
 #include <map>
 #include <thread>
 
-#include "config/resolve.h"
 #include "core/error.h"
 #include "core/on_threads.h"
 #include "data/blend.h"
 #include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
+#include "data/throw_errors.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -195,7 +195,7 @@ DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logg
 }
 
 DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const SampleMaker& maker, Logger& log) {
-  throw_if_any(check_data_options(given));
+  throw_errors(check_data_options(given));
   const DataOptions options = with_listed_paths(given);
   MEGALITH_CHECK(setup.sequence_length > 0, "sequence length {}", setup.sequence_length);
   if (!options.data_path.empty() && !options.split) {

@@ -7,10 +7,10 @@
 
 #include <functional>
 
-#include "config/resolve.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/flux_folder.h"
+#include "data/throw_errors.h"
 
 namespace megalith {
 namespace {
@@ -199,12 +199,12 @@ std::vector<UserError> check_flux_data(const DataOptions& given, const FluxSampl
 }
 
 DataSets open_flux_data(const DataOptions& given, const FluxSampleShape& shape, const DataSetup& setup, Logger& log) {
-  throw_if_any(check_data_options(given));
+  throw_errors(check_data_options(given));
   const DataOptions options = with_listed_paths(given);
-  if (!options.has_paths()) throw_if_any(check_flux_data(given, shape));
+  if (!options.has_paths()) throw_errors(check_flux_data(given, shape));
   std::vector<UserError> errors;
   FluxSources samples = open_folders(options, shape, errors);
-  throw_if_any(std::move(errors));
+  throw_errors(std::move(errors));
   const bool is_split = options.mock_data || samples[0];
   if (options.mock_data) {
     samples[0] = mock_samples(shape, options.flux.vae_latent_mode == VaeLatentModeAsked::kResample, setup.seed);

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "config/resolve.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/strings.h"
+#include "data/throw_errors.h"
 #include "tensor_files/safetensors_writer.h"
 
 namespace megalith {
@@ -229,7 +229,7 @@ FluxFolder::FluxFolder(const fs::path& folder) : folder_(folder) {
       errors.push_back(error);
     }
   }
-  throw_if_any(errors);
+  throw_errors(errors);
 }
 
 FluxFolder::Place FluxFolder::place_of(int64_t number) const {
@@ -269,7 +269,7 @@ std::pair<at::Tensor, at::Tensor> FluxFolder::empty() const {
   std::vector<UserError> errors;
   check_tensor(file, "text_states", {index_.text_length, index_.context_dim}, true, errors);
   check_tensor(file, "pooled_text", {index_.vec_in_dim}, true, errors);
-  throw_if_any(errors);
+  throw_errors(errors);
   return {file.view(*file.find("text_states")), file.view(*file.find("pooled_text"))};
 }
 

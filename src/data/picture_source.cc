@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "config/resolve.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -16,6 +15,7 @@
 #include "data/json_rows.h"
 #include "data/picture_rows.h"
 #include "data/tar_reader.h"
+#include "data/throw_errors.h"
 #include "image/picture.h"
 
 namespace megalith {
@@ -340,7 +340,7 @@ std::unique_ptr<PictureSource> open_picture_source(const PictureSourceOptions& o
       errors.push_back(error);
     }
   }
-  throw_if_any(errors);
+  throw_errors(errors);
   switch (all->form) {
     case PictureForm::kTextFiles:
     case PictureForm::kFileNames:

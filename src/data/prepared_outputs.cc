@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "config/resolve.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/output_file.h"
 #include "data/prepare_state.h"
+#include "data/throw_errors.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -119,7 +119,7 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
                      .sequences = count("sequences"),
                      .bytes = count("bin_bytes")});
   }
-  throw_if_any(errors);
+  throw_errors(errors);
   if (found.size() < prefixes.size()) return std::nullopt;
   return found;
 }

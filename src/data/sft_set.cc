@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "config/resolve.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -18,6 +17,7 @@
 #include "core/time.h"
 #include "data/ordered_map.h"
 #include "data/prepare_state.h"
+#include "data/throw_errors.h"
 
 namespace megalith {
 namespace {
@@ -134,7 +134,7 @@ void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
     map.give({std::move(*line), {}, {}}, num_bytes);
   }
   map.finish();
-  throw_if_any(errors);
+  throw_errors(errors);
 }
 
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,

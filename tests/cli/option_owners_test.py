@@ -59,14 +59,10 @@ def options(program):
 
 
 def known_names():
-    """The names of src/config/known_names_table.cc that are no options; a family ends in '*'."""
-    text = (ROOT / "src/config/known_names_table.cc").read_text(encoding="utf-8")
-    rows = re.search(r"kRows\[\] = \{(.*?)^\};", text, re.DOTALL | re.MULTILINE)[1]
-    names = set()
-    for row in re.split(r"^    \{Kind::", rows, flags=re.MULTILINE)[1:]:
-        joined = re.sub(r'"\s*\n\s*"', "", row)
-        names.update(entry.partition("=")[0] for entry in re.findall(r'"([^"]*)"', joined)[-1].split())
-    return names
+    """The names of src/config/dialects/known_names.table that are no options; a family ends in '*'."""
+    text = (ROOT / "src/config/dialects/known_names.table").read_text(encoding="utf-8")
+    rows = re.sub(r"^#.*\n|\n(?= )", "", text, flags=re.MULTILINE).split("\n")[1:]
+    return {entry.partition("=")[0] for row in rows for entry in row.split(" | ")[-1].split()}
 
 
 def test_every_command_is_walked(program, options):
@@ -96,7 +92,7 @@ def test_no_known_name_is_an_option(options):
         for row in known
         if name not in SHARED and (name == row or row.endswith("*") and name.startswith(row[:-1]))
     )
-    assert not wrong, "these are options, and their rows of src/config/known_names_table.cc say otherwise"
+    assert not wrong, "these are options, and their rows of src/config/dialects/known_names.table say otherwise"
 
 
 def owners(options, here, name):

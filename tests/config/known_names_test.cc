@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/dialect.h"
 #include "config/known_names_table.h"
 #include "core/strings.h"
 
@@ -29,7 +30,7 @@ TEST(KnownNames, EveryKindIsThereWithAReason) {
   EXPECT_EQ(find_known_name("batch_size")->text, "write micro_batch_size");
   EXPECT_EQ(find_known_name("micro_batchsize"), nullptr);
   for (const KnownNamesRow& row : known_names_rows()) {
-    EXPECT_STRNE(row.text, "") << row.names;
+    EXPECT_NE(row.text, "") << row.names;
     for (const std::string& entry : split_words(row.names)) {
       // What is refused must say which values are not.
       EXPECT_EQ(entry.find('=') != std::string::npos, row.kind != Kind::kNoEffect) << entry;

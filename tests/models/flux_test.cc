@@ -1,6 +1,7 @@
 // FLUX: what a pass costs, the embedding of a number, angles, packed latents, what a folder may say, and a stream that
 // joins (everything else is compared with diffusers in tests/oracle/flux_test.py, and on ranks in tests/layouts).
 #include "models/flux.h"
+#include "nn/timestep_embedding.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>

@@ -45,11 +45,14 @@ def lines_of(path):
 
 
 def words_of_sources():
-    """Every string of src/ that is one word, as names of options are."""
+    """Every string and every cell of src/ that is one word, as names of options are."""
     names = set()
     for path in sources("src"):
         text = path.read_text(encoding="utf-8").replace("-", "_")
         names.update(re.findall(r'"_{0,2}(\w[\w.]*)"', text), re.findall(r"\b(\w+)=", text))
+    for path in sorted((ROOT / "src/config/dialects").glob("*.table")):
+        text = path.read_text(encoding="utf-8")
+        names.update(re.findall(r"(?:^|\| )(\w[\w.]*)(?= \||$)", text, re.MULTILINE), re.findall(r"\b(\w+)=", text))
     return names
 
 

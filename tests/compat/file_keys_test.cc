@@ -1,0 +1,33 @@
+// The tables of torchtitan's and torchtune's keys.
+#include "compat/file_keys.h"
+
+#include <gtest/gtest.h>
+
+#include "config/option.h"
+#include "train/config.h"
+
+namespace megalith {
+namespace {
+
+TEST(FileKeys, EveryRowCanBeUsed) {
+  Config config;
+  const OptionSet options(config);
+  for (const FileKeys* keys : {&torchtitan_keys(), &torchtune_keys()}) {
+    for (const FileKey& key : keys->all()) {
+      EXPECT_EQ(key.kind == FileKeyKind::kOption, options.find(key.text) != nullptr) << key.name;
+      EXPECT_EQ(key.kind == FileKeyKind::kOption || key.kind == FileKeyKind::kRefused, !key.text.empty()) << key.name;
+    }
+  }
+}
+
+TEST(FileKeys, AKeyBeatsTheSectionThatItIsIn) {
+  EXPECT_EQ(torchtitan_keys().find("activation_checkpoint.mode")->kind, FileKeyKind::kRule);
+  EXPECT_EQ(torchtitan_keys().find("activation_checkpoint.early_stop")->name, "activation_checkpoint.*");
+  EXPECT_EQ(torchtitan_keys().find("activation_checkpoint"), nullptr);
+  EXPECT_TRUE(torchtune_keys().is_section("optimizer"));
+  EXPECT_EQ(torchtune_keys().find("tokenizer.merges_file")->fallback, "null");
+  EXPECT_EQ(torchtitan_keys().find("training.seed")->fallback, "");
+}
+
+}  // namespace
+}  // namespace megalith
