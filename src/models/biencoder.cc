@@ -199,18 +199,15 @@ class RetrievalUnit : public UnitModule {
   RetrievalHead head_;
 };
 
-const LayerContext& checked_ranks(const LayerContext& context) {
+std::vector<UserError> check_ranks_of(const LayerContext& context) {
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
-  if (auto errors = check_biencoder_ranks({.tp = sizes.tp, .cp = sizes.cp, .pp = sizes.pp}); !errors.empty()) {
-    throw UserErrors(std::move(errors));
-  }
-  return context;
+  return check_biencoder_ranks({.tp = sizes.tp, .cp = sizes.cp, .pp = sizes.pp});
 }
 
 }  // namespace
 
 Biencoder::Biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part)
-    : UnitChunk(config, checked_ranks(context), part, /*is_text=*/true),
+    : UnitChunk(config, context, part, /*is_text=*/true, check_ranks_of(context)),
       towers_(tower_names(config)),
       viewer_(std::make_shared<LayerViewer>(config, context)) {
   MEGALITH_CHECK(part.range == (UnitRange{0, std::ssize(part.units)}), "a part of a biencoder");

@@ -216,17 +216,19 @@ class DecoderStackHead : public UnitModule {
   LmHead head_;
 };
 
+std::vector<UserError> check_ranks(const LayerContext& context) {
+  const int cp = context.groups->cp->size();
+  if (cp == 1) return {};
+  return {UserError(
+      fmt::format("context_parallel_size is {}, and model_type t5 has two sequences, which would both have to be cut",
+                  cp),
+      "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type t5")};
+}
+
 class EncoderDecoder : public UnitChunk {
  public:
   EncoderDecoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part)
-      : UnitChunk(config, context, part, /*is_text=*/true) {
-    if (context.groups->cp->size() > 1) {
-      throw UserError(
-          fmt::format("context_parallel_size is {}, and model_type t5 has two sequences, which would both have to be "
-                      "cut",
-                      context.groups->cp->size()),
-          "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type t5");
-    }
+      : UnitChunk(config, context, part, /*is_text=*/true, check_ranks(context)) {
     make_units(context);
   }
 

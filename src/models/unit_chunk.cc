@@ -11,7 +11,8 @@
 
 namespace megalith {
 
-UnitChunk::UnitChunk(const ModelConfig& config, const LayerContext& context, const ModelPart& part, bool is_text)
+UnitChunk::UnitChunk(const ModelConfig& config, const LayerContext& context, const ModelPart& part, bool is_text,
+                     std::vector<UserError> layout_errors)
     : Model(part),
       config_(config),
       dtype_(context.dtype),
@@ -22,7 +23,10 @@ UnitChunk::UnitChunk(const ModelConfig& config, const LayerContext& context, con
     errors.emplace_back("vocab_size is not set", "set vocab_size, or name a tokenizer whose vocabulary gives it");
   }
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
-  if (errors.empty()) errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
+  if (errors.empty()) {
+    errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
+    errors.insert(errors.end(), layout_errors.begin(), layout_errors.end());
+  }
   if (!errors.empty()) throw UserErrors(std::move(errors));
 }
 

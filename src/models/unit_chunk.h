@@ -57,8 +57,9 @@ class UnitChunk : public Model {
 
  protected:
   // The configuration passed check_model_config(), and is_text asks for its vocab_size; UserErrors otherwise, and where
-  // it does not divide over the ranks.
-  UnitChunk(const ModelConfig& config, const LayerContext& context, const ModelPart& part, bool is_text);
+  // it does not divide over the ranks. layout_errors: what the kind itself has against the ranks.
+  UnitChunk(const ModelConfig& config, const LayerContext& context, const ModelPart& part, bool is_text,
+            std::vector<UserError> layout_errors = {});
 
   // What a unit becomes here. Steps of a unit with the letter of a layer join blocks of layers, except those with a
   // block's name of their own.
