@@ -14,7 +14,7 @@
 //
 // Layers with experts (moe_layer_freq) are counted through both stacks, the encoder's first.
 //
-// A list that ends behind the encoder's norm is an encoder by itself (states_units(), models/families.h): its
+// A list that ends after the encoder's norm is an encoder by itself (states_units(), models/families.h): its
 // ModelOutput::boundary has "memory" (t, h), and it reads nothing of the decoder's.
 //
 // A ModelInput has the decoder's tokens, labels and context; context.encoder_s; and in `more`

@@ -246,17 +246,19 @@ class FluxHead : public UnitModule {
   Linear out_;
 };
 
+std::vector<UserError> check_flux_ranks(const LayerContext& context) {
+  const int cp = context.groups->cp->size();
+  if (cp == 1) return {};
+  return {UserError(fmt::format("context_parallel_size {} with model_type diffusion_model, whose text and picture are "
+                                "one sequence that no such ranks share",
+                                cp),
+                    "leave it out: tensor, sequence, pipeline and data parallelism take model_type diffusion_model")};
+}
+
 class Flux : public UnitChunk {
  public:
   Flux(const ModelConfig& config, const LayerContext& context, const ModelPart& part)
-      : UnitChunk(config, context, part, /*is_text=*/false) {
-    if (context.groups->cp->size() > 1) {
-      throw UserError(
-          fmt::format("context_parallel_size {} with model_type diffusion_model, whose text and picture are "
-                      "one sequence that no such ranks share",
-                      context.groups->cp->size()),
-          "leave it out: tensor, sequence, pipeline and data parallelism take model_type diffusion_model");
-    }
+      : UnitChunk(config, context, part, /*is_text=*/false, check_flux_ranks(context)) {
     make_units(context);
   }
 

@@ -16,7 +16,7 @@ namespace megalith {
 
 namespace {
 
-// A stage that ends with states in the place of a head.
+// The end of a stage that gives states instead of predicting.
 class TextStates : public UnitModule {
  public:
   TextStates(const ModelConfig& config, const TransformerNames& names, const LayerContext& context, bool has_pooler)

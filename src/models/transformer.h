@@ -1,6 +1,6 @@
 // The chunk of a transformer of one stack of layers, a decoder or a BERT, that a pipeline stage holds, built from a
 // range of the model's units: embedding (with positions and types of tokens), layers, modules of multi-token
-// prediction, head (with the final norm, and what a BERT has behind it).
+// prediction, head (with the final norm, and what a BERT has after it).
 //
 // A BERT reads ModelInput::more: "token_types" (b, s) int64 on the first stage, all 0 where it is absent, and where the
 // input has a second term "sentence_labels" (b) int64 on the last.
@@ -8,7 +8,7 @@
 // Canonical names are those of the family's Hugging Face class (TransformerNames). Between units travels one tensor,
 // "hidden" (t, h): the residual stream.
 //
-// A chunk that ends with states in the place of a head (states_units(), models/families.h) predicts nothing. Its
+// A chunk that ends with states instead of a head (states_units(), models/families.h) predicts nothing. Its
 // ModelOutput::boundary has "states" (t, h), what a head would read, and with a pooler "pooled" (b, h). Without
 // sequence parallelism.
 #pragma once

@@ -134,6 +134,9 @@ ModelOutput UnitChunk::forward(const ModelInput& input, const Bundle& boundary, 
   pass->head = head;
   pass->output = &output;
   Bundle given = run(pass, boundary);
+  // Backward may keep the pass longer than these live.
+  pass->input = nullptr;
+  pass->output = nullptr;
   output.boundary = part().is_last() ? std::move(given) : outgoing_bundle(part().units, part().range, given, boundary);
   if (context.expert_records) report_experts(config_, *cp_, *context.expert_records, head, output);
   return output;

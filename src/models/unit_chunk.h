@@ -106,7 +106,7 @@ class UnitChunk : public Model {
   struct Run {
     std::vector<Placed> steps;
     std::vector<size_t> reads, gives;  // of the block as a whole
-    std::vector<size_t> dead;          // nobody reads them any more
+    std::vector<size_t> dead;          // not read again
   };
 
   size_t place_of(const std::string& tensor);
