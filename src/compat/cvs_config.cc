@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "config/dialect.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/strings.h"
@@ -13,37 +14,20 @@ namespace {
 
 constexpr std::string_view kExample = "_example_";
 
-// Those of the guide, and those that newer versions of CVS added (from scripts_dir on).
-const std::vector<std::string> kConfigNames = {"container_image",
-                                               "container_name",
-                                               "distributed_training",
-                                               "nnodes",
-                                               "master_address",
-                                               "training_iterations",
-                                               "nic_type",
-                                               "nccl_ib_hca_list",
-                                               "nccl_ib_hca",
-                                               "nccl_socket_ifname",
-                                               "gloo_socket_ifname",
-                                               "nccl_ib_gid_index",
-                                               "nccl_debug",
-                                               "hf_token_file",
-                                               "shm_size",
-                                               "data_cache_dir",
-                                               "mock_data",
-                                               "log_dir",
-                                               "scripts_dir",
-                                               "rocm_dir",
-                                               "hca_id_pattern",
-                                               "verify_network_errors",
-                                               "megatron_root"};
-const std::vector<std::string> kParamNames = {
-    "tokenizer_model", "model_size",         "batch_size",           "micro_batch_size", "precision",
-    "sequence_length", "tensor_parallelism", "pipeline_parallelism", "recompute",        "fsdp"};
-const std::vector<std::string> kResultNames = {"throughput_per_gpu", "tokens_per_gpu", "elapsed_time_per_iteration",
-                                               "mem_usage"};
+// The names of an object in CVS's files.
+const std::vector<std::string>& known_names_of(std::string_view object) {
+  static const auto all = [] {
+    std::map<std::string, std::vector<std::string>, std::less<>> names;
+    for (const DialectRow& row : dialect_rows("cvs_names", {"object", "names"})) {
+      names[row.cells[0]] = split_words(row.cells[1]);
+    }
+    return names;
+  }();
+  return all.find(object)->second;
+}
 
-bool has_name(const std::vector<std::string>& names, const std::string& name) {
+bool has_name(std::string_view object, const std::string& name) {
+  const std::vector<std::string>& names = known_names_of(object);
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -146,15 +130,15 @@ class CvsReader {
 
   // A member of an object of texts, or a note.
   void read_text(CvsTexts& texts, const std::string& key, const Json& value, const std::string& where,
-                 const std::vector<std::string>& known) {
+                 std::string_view object) {
     const std::string name = cvs_name(key);
     if (name.starts_with("_")) {
       const std::string* text = try_text(value);
       if (name.starts_with(kExample) && text != nullptr) texts.examples[name.substr(kExample.size())] = resolved(*text);
       return;
     }
-    if (!has_name(known, name)) {
-      const std::string nearest = nearest_word(name, known);
+    if (!has_name(object, name)) {
+      const std::string nearest = nearest_word(name, known_names_of(object));
       out_.warnings.push_back(fmt::format("{}: nothing reads {}.{}{}", out_.file, where, key,
                                           nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
       return;
@@ -174,7 +158,7 @@ class CvsReader {
       } else if (name == "training_scripts") {
         read_scripts(value);
       } else {
-        read_text(out_.config, key, value, "config", kConfigNames);
+        read_text(out_.config, key, value, "config", "config");
       }
     }
   }
@@ -243,10 +227,10 @@ class CvsReader {
   void read_entry(CvsEntry entry, const Json& params) {
     for (const auto& [key, value] : params.items()) {
       if (cvs_name(key) != "result_dict") {
-        read_text(entry.params, key, value, entry.name(), kParamNames);
+        read_text(entry.params, key, value, entry.name(), "model_params");
       } else if (value.is_object()) {
         for (const auto& [result, bound] : value.items()) {
-          read_text(entry.results, result, bound, entry.name() + ".result_dict", kResultNames);
+          read_text(entry.results, result, bound, entry.name() + ".result_dict", "result_dict");
         }
       } else {
         errors_.emplace_back(fmt::format("{}: {}.result_dict is no object", out_.file, entry.name()), "");
@@ -289,9 +273,10 @@ CvsConfig parse_cvs_config(std::string_view text, const std::string& file, const
 }
 
 void set_cvs_values(CvsConfig& config, std::span<const std::string> words, const std::string& user) {
-  std::vector<std::string> all = kConfigNames;
-  all.insert(all.end(), kParamNames.begin(), kParamNames.end());
-  all.insert(all.end(), kResultNames.begin(), kResultNames.end());
+  std::vector<std::string> all;
+  for (const char* object : {"config", "model_params", "result_dict"}) {
+    all.insert(all.end(), known_names_of(object).begin(), known_names_of(object).end());
+  }
   std::vector<UserError> errors;
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
@@ -305,11 +290,11 @@ void set_cvs_values(CvsConfig& config, std::span<const std::string> words, const
     if (const size_t dot = name.rfind('.'); dot != std::string::npos) name.erase(0, dot + 1);
     name = cvs_name(name);
     if (const size_t at = value.find("{user-id}"); at != std::string::npos) value.replace(at, 9, user);
-    if (has_name(kConfigNames, name)) {
+    if (has_name("config", name)) {
       config.config.values[name] = value;
-    } else if (has_name(kParamNames, name)) {
+    } else if (has_name("model_params", name)) {
       for (CvsEntry& entry : config.entries) entry.params.values[name] = value;
-    } else if (has_name(kResultNames, name)) {
+    } else if (has_name("result_dict", name)) {
       for (CvsEntry& entry : config.entries) entry.results.values[name] = value;
     } else {
       const std::string nearest = nearest_word(name, all);

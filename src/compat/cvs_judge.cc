@@ -202,20 +202,18 @@ CvsFindings judge_kernel_log(const std::optional<std::string>& kernel_log) {
              "not looked at: it may not be read here, or run.json does not say when the run was", "", ""}};
   }
   CvsFindings findings;
+  constexpr std::string_view kKernel = "kernel_";
+  const auto phrases = cvs_patterns::phrases_of(kKernel);  // the exempt ones are the first
   for (size_t begin = 0; begin < kernel_log->size();) {
     const size_t end = std::min(kernel_log->find('\n', begin), kernel_log->size());
     const std::string_view line = std::string_view(*kernel_log).substr(begin, end - begin);
     begin = end + 1;
-    const auto has = [&](std::string_view phrase) { return line.find(phrase) != std::string_view::npos; };
-    if (std::any_of(cvs_patterns::kKernelExempt.begin(), cvs_patterns::kKernelExempt.end(), has)) continue;
-    for (const auto& [kind, phrase] : cvs_patterns::kKernel) {
-      if (!has(phrase)) continue;
-      findings.push_back({"results", fmt::format("kernel log, {}", kind),
-                          kind == cvs_patterns::kKernelWarning ? FindingLevel::kWarning : FindingLevel::kError,
-                          std::string(line.substr(0, 200)), fmt::format("no '{}'", phrase),
-                          "look at this machine before it is used again"});
-      break;
-    }
+    const auto* row = cvs_patterns::first_phrase(phrases, line);
+    if (row == nullptr || row->kind == "kernel_exempt") continue;
+    findings.push_back({"results", fmt::format("kernel log, {}", row->kind.substr(kKernel.size())),
+                        row->kind == "kernel_warn" ? FindingLevel::kWarning : FindingLevel::kError,
+                        std::string(line.substr(0, 200)), fmt::format("no '{}'", row->phrase),
+                        "look at this machine before it is used again"});
   }
   if (findings.empty())
     findings.push_back({"results", "kernel log", FindingLevel::kOk, "no phrase of a failure", "", ""});

@@ -67,8 +67,8 @@ class LogReader {
   explicit LogReader(CvsLog& log) : log_(log) {}
 
   void line(std::string_view whole, int64_t number) {
-    look_for(patterns::kFailures, whole, number, log_.failures);
-    look_for(patterns::kOutOfMemory, whole, number, log_.out_of_memory);
+    look_for(failures_, whole, number, log_.failures);
+    look_for(out_of_memory_, whole, number, log_.out_of_memory);
     const bool may_be_iteration = whole.find("iteration") != std::string_view::npos;
     const bool may_be_setting = log_.steps.empty() && (whole.find(" ..") != std::string_view::npos ||
                                                        whole.find("world size") != std::string_view::npos);
@@ -79,13 +79,11 @@ class LogReader {
   }
 
  private:
-  template <typename Phrases>
-  static void look_for(const Phrases& phrases, std::string_view text, int64_t number, std::vector<CvsPhrase>& found) {
+  static void look_for(const std::vector<patterns::CvsPhraseRow>& phrases, std::string_view text, int64_t number,
+                       std::vector<CvsPhrase>& found) {
     if (found.size() >= kMostPhrases) return;
-    for (const std::string_view phrase : phrases) {
-      if (text.find(phrase) == std::string_view::npos) continue;
-      found.push_back({number, std::string(phrase), std::string(trim(text.substr(0, 200)))});
-      return;
+    if (const auto* row = patterns::first_phrase(phrases, text)) {
+      found.push_back({number, row->phrase, std::string(trim(text.substr(0, 200)))});
     }
   }
 
@@ -124,6 +122,8 @@ class LogReader {
   }
 
   CvsLog& log_;
+  const std::vector<patterns::CvsPhraseRow> failures_ = patterns::phrases_of("failure"),
+                                            out_of_memory_ = patterns::phrases_of("out_of_memory");
   LogFields fields_;
 };
 

@@ -26,9 +26,8 @@ std::vector<std::string> names_in(const fs::path& folder) {
 }
 
 bool counts_errors(const std::string& counter) {
-  const std::string name = lower_case(counter);
-  return std::any_of(cvs_patterns::kErrorCounters.begin(), cvs_patterns::kErrorCounters.end(),
-                     [&](std::string_view part) { return name.find(part) != std::string::npos; });
+  static const auto parts = cvs_patterns::phrases_of("counter");
+  return cvs_patterns::first_phrase(parts, lower_case(counter)) != nullptr;
 }
 
 // What a file of sysfs says; nothing when it cannot be read, as counters that a driver lacks.

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace megalith::cvs_patterns {
 
@@ -43,63 +45,14 @@ inline constexpr std::array<TailPattern, 4> kTail = {{
 }};
 inline constexpr const char* kTailComplete = R"(throughput per GPU(?:\s*\([^)]*\))?\s*:|tokens/GPU/s\s+[0-9]+)";
 
-// Phrases that fail a run, with regard to case.
-inline constexpr std::array<std::string_view, 9> kFailures = {
-    "NCCL ERROR",          "NCCL timeout",        "ncclRemoteError: A call failed possibly due to a network error",
-    "NCCL error:",         "HW Exception by GPU", "GPU Hang",
-    "Uncorrectable error", "GPU Reset",           "torch.distributed.elastic.multiprocessing.errors"};
-// Not CVS's: why a run may have ended early. torch says it of an NVIDIA GPU, of an AMD GPU and of the processor.
-inline constexpr std::array<std::string_view, 5> kOutOfMemory = {
-    "CUDA out of memory", "HIP out of memory", "torch.OutOfMemoryError", "can't allocate memory", "out of memory"};
-
-// Parts of the names of network counters that must not grow during a run.
-inline constexpr std::array<std::string_view, 10> kErrorCounters = {
-    "err", "retransmit", "drop", "discard", "naks", "invalid", "oflow", "out_of_buffer", "reset", "fail"};
-
-// Phrases of the kernel's log, by kind; lines with an exempt word (an audit of file access) are passed over.
-struct KernelPhrase {
-  std::string_view kind, phrase;
+// A row of config/dialects/cvs_phrases.table; kind is failure, out_of_memory, counter, kernel_exempt, or what the
+// kernel tells of, such as kernel_crash. kernel_warn is known to cost speed only.
+struct CvsPhraseRow {
+  std::string kind, phrase;
 };
-inline constexpr std::array<std::string_view, 2> kKernelExempt = {"ALLOWED", "DENIED"};
-// Known to cost speed only.
-inline constexpr std::string_view kKernelWarning = "warn";
-inline constexpr std::array<KernelPhrase, 36> kKernel = {{
-    {"gpu_reset", "GPU reset begin"},
-    {"gpu_reset", "GPU hang"},
-    {"gpu_reset", "cp might be in an unrecoverable state"},
-    {"gpu_reset", "fence wait loop timeout expired"},
-    {"crash", "crashed"},
-    {"crash", "Traceback"},
-    {"crash", "cut here"},
-    {"crash", "Bug:"},
-    {"crash", "Call Trace"},
-    {"crash", "RIP:"},
-    {"crash", "end trace"},
-    {"crash", "amdgpu: Fatal error"},
-    {"crash", "segfault"},
-    {"crash", "show_stack"},
-    {"crash", "dump_stack"},
-    {"crash", "fault "},
-    {"fault", "no-retry page fault"},
-    {"fault", "Illegal register access"},
-    {"fault", "PROTECTION_FAULT_STATUS"},
-    {"driver", "Queue preemption failed for queue"},
-    {"driver", "Failed to evict process queues"},
-    {"driver", "No more SDMA queue to allocate"},
-    {"driver", "amdgpu: process pid"},
-    {"hardware", "hardware error"},
-    {"hardware", "hardware fail"},
-    {"hardware", "ras error"},
-    {"hardware", "uncorrectable"},
-    {"hardware", "correctable err"},
-    {"network", "NIC Link is Down"},
-    {"network", "link is down"},
-    {"network", "ib_uverb"},
-    {"network", "CQE"},
-    {"network", "queue catastrophic"},
-    {"network", "CQ error"},
-    {kKernelWarning, "Runlist is getting oversubscribed"},
-    {kKernelWarning, "Expect reduced ROCm performance"},
-}};
+// The rows whose kind begins so.
+std::vector<CvsPhraseRow> phrases_of(std::string_view kind);
+// The first of them that the text has; null when it has none.
+const CvsPhraseRow* first_phrase(const std::vector<CvsPhraseRow>& phrases, std::string_view text);
 
 }  // namespace megalith::cvs_patterns

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHOWN = ("README.md", "ARCHITECTURE.md", "docs", "examples", "configs", "docker", "scripts")
 LLAMA3 = ROOT / "examples/llama/train_llama3.sh"
 # Where a phrase must stand, and why.
-EXCEPTIONS = {"src/compat/cvs_patterns.h": "the list by which verify judges; its findings quote what a log has"}
+EXCEPTIONS = {"src/config/dialects/cvs_phrases.table": "the list by which verify judges; its findings quote what a log has"}
 
 
 def help_texts(program):
@@ -43,7 +43,7 @@ def test_pages_scripts_and_sources_have_none():
     """Messages stand in the sources, so a phrase in one of them would be found here before anybody meets it."""
     files = [path for name in SHOWN for path in sorted((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name])]
     files += sorted((ROOT / "src").rglob("*"))
-    files = [path for path in files if path.suffix in (".md", ".sh", ".yaml", ".json", ".py", ".cc", ".h", ".cu", ".rocm", ".cuda")]
+    files = [path for path in files if path.suffix in (".md", ".sh", ".yaml", ".json", ".py", ".cc", ".h", ".cu", ".table", ".rocm", ".cuda")]
     assert len(files) > 500
     found = {}
     for path in files:
@@ -55,9 +55,8 @@ def test_pages_scripts_and_sources_have_none():
 
 def test_verify_judges_by_the_same_phrases():
     """Its list, and the one here, were each taken from CVS."""
-    text = (ROOT / "src/compat/cvs_patterns.h").read_text()
-    block = re.search(r"kFailures = \{(.*?)\};", text, re.DOTALL)[1]
-    assert sorted(re.findall(r'"([^"]+)"', block)) == sorted(log_patterns.CVS_FAILURES)
+    text = (ROOT / "src/config/dialects/cvs_phrases.table").read_text()
+    assert sorted(re.findall(r"^failure \| (.+)$", text, re.MULTILINE)) == sorted(log_patterns.CVS_FAILURES)
 
 
 @pytest.mark.parametrize(
