@@ -4,122 +4,58 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace megalith {
 namespace {
 
-using Words = std::vector<std::pair<std::string_view, std::string_view>>;
-
-Words joined(Words first, const Words& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
+FrontEnds read_names(const std::vector<FrontEndRow>& rows, const DialectRow& row, std::string names) {
+  std::replace(names.begin(), names.end(), '+', ' ');
+  FrontEnds several = 0;
+  for (const std::string& name : split_words(names)) {
+    const auto one = std::find_if(rows.begin(), rows.end(), [&](const FrontEndRow& each) { return each.name == name; });
+    several |= one != rows.end() ? only(one->id)
+                                 : row.choose<FrontEnds>(name, {{"all", kAllFrontEnds},
+                                                                {"training", kTrainingScripts},
+                                                                {"megatron", kMegatronScripts},
+                                                                {"rocm", kRocmScripts},
+                                                                {"llamas", kLlamas},
+                                                                {"deepseeks", kDeepseeks},
+                                                                {"experts", kExpertScripts},
+                                                                {"berts", kBertScripts},
+                                                                {"gpts", kGptScripts},
+                                                                {"small_gpts", kSmallGptScripts},
+                                                                {"t5s", kT5Scripts},
+                                                                {"one_process", kOneProcessScripts},
+                                                                {"stanford", kStanfordScripts}});
+  }
+  return several;
 }
 
-// What the scripts have in common. Fusions, workers and log switches of theirs change nothing here and are left out.
-const Words kRocmWords = {
-    {"optimizer", "adam"},         {"lr_decay_style", "cosine"},    {"weight_decay", "0.1"},
-    {"clip_grad", "1.0"},          {"adam_beta1", "0.9"},           {"adam_beta2", "0.95"},
-    {"dataloader_type", "cyclic"}, {"overlap_grad_reduce", "true"}, {"eval_iters", "-1"},
-    {"log_interval", "1"},         {"log_throughput", "true"},      {"distributed_timeout_minutes", "120"},
-    {"log_format", "megatron"},
-};
-const Words kLlamaWords = joined(kRocmWords, {{"lr", "1e-4"},
-                                              {"min_lr", "1e-5"},
-                                              {"lr_decay_iters", "320000"},
-                                              {"init_method_std", "0.02"},
-                                              {"no_save_optim", "true"}});
-const Words kDeepseekWords = joined(kRocmWords, {{"lr", "1e-5"},
-                                                 {"min_lr", "1e-6"},
-                                                 {"lr_warmup_iters", "2"},
-                                                 {"init_method_std", "0.008"},
-                                                 {"moe_aux_loss_coeff", "0.01"},
-                                                 {"moe_token_dispatcher_type", "alltoall"},
-                                                 {"mtp_num_layers", "0"}});
-const Words kMixtralWords = joined(kRocmWords, {{"lr", "1e-4"},
-                                                {"min_lr", "1e-5"},
-                                                {"lr_decay_iters", "320000"},
-                                                {"init_method_std", "0.01"},
-                                                {"moe_aux_loss_coeff", "0.01"},
-                                                {"moe_token_dispatcher_type", "alltoall"},
-                                                {"split", "9900,80,20"}});
-
-std::vector<FrontEndRow> benchmarked_rows() {
-  std::vector<FrontEndRow> rows = {
-      {FrontEnd::kLlama2,
-       "llama2",
-       "Llama 2 as ROCm's Megatron-LM trains it",
-       {"examples/llama/train_llama2.sh"},
-       {{"70", "llama2_70B", 80}, {"7", "llama2_7B", 32}, {"13", "llama2_13B", 40}},
-       joined(kLlamaWords, {{"split", "99990,8,2"}})},
-      {FrontEnd::kLlama3,
-       "llama3",
-       "Llama 3, 3.1 and 3.3 as ROCm's Megatron-LM trains them",
-       {"examples/llama/train_llama3.sh"},
-       {{"70", "llama3.1_70B", 80}, {"8", "llama3.1_8B", 32}},
-       kLlamaWords},
-      {FrontEnd::kDeepseekV2,
-       "deepseek_v2",
-       "DeepSeek-V2 and V2-Lite as ROCm's Megatron-LM trains them",
-       {"examples/deepseek_v2/train_deepseekv2.sh"},
-       {{"16", "deepseek_v2_lite", 27, 1}, {"236", "deepseek_v2", 60, 1}},
-       kDeepseekWords},
-      {FrontEnd::kDeepseekV3,
-       "deepseek_v3",
-       "DeepSeek-V3 as ROCm's Megatron-LM trains it",
-       {"examples/deepseek_v3/train_deepseekv3.sh", "examples/deepseek_v3/train_deepseek_v3_slurm.sh"},
-       {{"16", "deepseek_v2_lite", 27, 1}, {"236", "deepseek_v2", 60, 1}, {"671", "deepseek_v3", 61, 3}},
-       kDeepseekWords},
-      {FrontEnd::kMixtral,
-       "mixtral",
-       "Mixtral as ROCm's Megatron-LM trains it",
-       {"examples/mixtral/train_mixtral_moe.sh"},
-       {{"8x7", "mixtral_8x7B_v0.1", 32}, {"8x22", "mixtral_8x22B_v0.1", 56}},
-       kMixtralWords},
-      {FrontEnd::kPrimus,
-       "primus",
-       "an experiment file of Primus",
-       {"examples/run_pretrain.sh", "examples/run_local_pretrain.sh", "examples/run_slurm_pretrain.sh"},
-       {},
-       {{"log_format", "megatron"}}},
-      {FrontEnd::kBenchmark,
-       "benchmark",
-       "a benchmark of AMD's PyTorch training image",
-       {"scripts/pytorch-train/pytorch_benchmark_report.sh"},
-       {},
-       // The job that AMD's script starts: torchtitan's, for 50 steps.
-       {{"optimizer", "adam"},
-        {"lr", "3e-4"},
-        {"adam_beta1", "0.9"},
-        {"adam_beta2", "0.95"},
-        {"adam_eps", "1e-8"},
-        {"weight_decay", "0.1"},
-        {"clip_grad", "1.0"},
-        {"lr_decay_style", "linear"},
-        {"lr_warmup_iters", "10"},
-        {"train_iters", "50"},
-        {"eval_iters", "0"},
-        {"bf16", "true"},
-        {"log_interval", "1"},
-        {"log_throughput", "true"},
-        {"log_format", "megatron"},
-        {"log_style", "torchtitan"},
-        {"distributed_timeout_minutes", "60"}}},
-      {FrontEnd::kBenchmarkSetup,
-       "benchmark_setup",
-       "the downloads that AMD's PyTorch benchmarks need",
-       {"scripts/pytorch-train/pytorch_benchmark_setup.sh"},
-       {},
-       {}},
-  };
+std::vector<FrontEndRow> read_front_ends() {
+  std::vector<FrontEndRow> rows;
+  for (const DialectRow& row : dialect_rows("front_ends", {"name", "title", "scripts", "sizes"})) {
+    std::vector<ModelSize> sizes;
+    for (const std::string& entry : split_words(row.cells[3])) {
+      const auto [size, facts] = split_entry(entry);
+      sizes.push_back({size, facts.at(0), std::stoi(facts.at(1)), facts.size() > 2 ? std::stoi(facts[2]) : 0});
+    }
+    const auto id = static_cast<FrontEnd>(rows.size());
+    rows.push_back({id, row.cells[0], row.cells[1], split_words(row.cells[2]), std::move(sizes), {}});
+  }
+  MEGALITH_CHECK(rows.size() == kNumFrontEnds, "front_ends.table has {} rows", rows.size());
+  for (const DialectRow& row : dialect_rows("script_words", {"scripts", "options"})) {
+    const std::vector<SaidOption> words = option_words(row, row.cells[1]);
+    const FrontEnds several = read_names(rows, row, row.cells[0]);
+    for (FrontEndRow& one : rows) {
+      if (has(several, one.id)) one.fixed.insert(one.fixed.end(), words.begin(), words.end());
+    }
+  }
   return rows;
 }
 
 const std::vector<FrontEndRow>& table() {
-  static const std::vector<FrontEndRow> rows = [] {
-    std::vector<FrontEndRow> all = benchmarked_rows();
-    for (FrontEndRow& row : stanford_front_ends()) all.push_back(std::move(row));
-    return all;
-  }();
+  static const std::vector<FrontEndRow> rows = read_front_ends();
   return rows;
 }
 
@@ -127,18 +63,15 @@ const std::vector<FrontEndRow>& table() {
 
 std::span<const FrontEndRow> front_ends() { return table(); }
 
-const FrontEndRow& row_of(FrontEnd id) {
-  for (const FrontEndRow& row : table()) {
-    if (row.id == id) return row;
-  }
-  throw InternalError("a front end without a row");
-}
+const FrontEndRow& row_of(FrontEnd id) { return table().at(static_cast<size_t>(id)); }
 
 const FrontEndRow* find_front_end(std::string_view name) {
   const auto found =
       std::find_if(table().begin(), table().end(), [&](const FrontEndRow& row) { return row.name == name; });
   return found == table().end() ? nullptr : &*found;
 }
+
+FrontEnds front_ends_called(const DialectRow& row, const std::string& names) { return read_names(table(), row, names); }
 
 std::string names_of(FrontEnds several) {
   std::string names;

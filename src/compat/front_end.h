@@ -1,9 +1,6 @@
 // The front ends of `megalith launch`: whose scripts and variables are understood. Each is a script of examples/ or
-// scripts/ that people of other tools know by name; what it sets by itself stands here, what people set in
-// compat/variable.h.
-//
-// Source: ROCm/Megatron-LM examples/**/train_*.sh (v25.5), AMD-AGI/Primus examples/run_pretrain.sh (v0.1.0-rc1),
-// ROCm/MAD scripts/pytorch_train/*.sh (v25.3), stanford-futuredata/Megatron-LM examples/pretrain_*.sh (85f95ae).
+// scripts/ that people of other tools know by name: a row of config/dialects/front_ends.table. What it sets by itself
+// is in script_words.table, what people set in scripts.table (compat/variable.h).
 #pragma once
 
 #include <span>
@@ -12,8 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "config/dialect.h"
+
 namespace megalith {
 
+// In the order of their table.
 enum class FrontEnd {
   kLlama2,
   kLlama3,
@@ -35,6 +35,7 @@ enum class FrontEnd {
   kT5WithMp,
   kIct,
 };
+inline constexpr size_t kNumFrontEnds = static_cast<size_t>(FrontEnd::kIct) + 1;
 
 // Several of them, a bit each.
 using FrontEnds = unsigned;
@@ -52,8 +53,9 @@ inline constexpr FrontEnds kSetupScripts = only(FrontEnd::kBenchmarkSetup);
 // Stanford's, by the kind of the model; and those that upstream starts as one process.
 inline constexpr FrontEnds kBertScripts =
     only(FrontEnd::kBert) | only(FrontEnd::kBertDistributed) | only(FrontEnd::kBertWithMp);
-inline constexpr FrontEnds kGptScripts =
-    only(FrontEnd::kGpt) | only(FrontEnd::kGptDistributed) | only(FrontEnd::kGptWithMp) | only(FrontEnd::kGpt3);
+inline constexpr FrontEnds kSmallGptScripts =
+    only(FrontEnd::kGpt) | only(FrontEnd::kGptDistributed) | only(FrontEnd::kGptWithMp);
+inline constexpr FrontEnds kGptScripts = kSmallGptScripts | only(FrontEnd::kGpt3);
 inline constexpr FrontEnds kT5Scripts =
     only(FrontEnd::kT5) | only(FrontEnd::kT5Distributed) | only(FrontEnd::kT5WithMp);
 inline constexpr FrontEnds kIctScripts = only(FrontEnd::kIct);
@@ -65,18 +67,17 @@ inline constexpr FrontEnds kAllFrontEnds = kTrainingScripts | kSetupScripts;
 
 // A value of MODEL_SIZE, without the letter behind it: "8" is 8B, 8b and 8.
 struct ModelSize {
-  std::string_view size, preset;  // preset: of configs/models
+  std::string size, preset;  // preset: of configs/models
   int num_layers = 0;
   int num_dense = 0;  // first layers that have no experts, of a model with experts in the others
 };
 
 struct FrontEndRow {
   FrontEnd id;
-  std::string_view name, title;
-  std::vector<std::string_view> scripts;
-  std::vector<ModelSize> sizes;  // the first is what MODEL_SIZE is without a word of the user
-  // What the script always says to the trainer: pairs of option and value.
-  std::vector<std::pair<std::string_view, std::string_view>> fixed;
+  std::string name, title;
+  std::vector<std::string> scripts;
+  std::vector<ModelSize> sizes;   // the first is what MODEL_SIZE is without a word of the user
+  std::vector<SaidOption> fixed;  // what the script always says to the trainer
 };
 
 std::span<const FrontEndRow> front_ends();
@@ -87,8 +88,7 @@ const FrontEndRow* find_front_end(std::string_view name);
 std::string names_of(FrontEnds several);
 // The same for pages: "pretrain_bert…" for all scripts whose names begin so.
 std::string owners_of(FrontEnds several);
-
-// The rows of Stanford's scripts; a part of front_ends().
-std::vector<FrontEndRow> stanford_front_ends();
+// "llamas+mixtral" in a row of a table: front ends by their own names, or by those of groups.
+FrontEnds front_ends_called(const DialectRow& row, const std::string& names);
 
 }  // namespace megalith

@@ -30,12 +30,12 @@ std::vector<MigrationRow> migration_rows();
 // One run as the guide of each tool prints it, and what must be typed behind the second to get the first's numbers,
 // too: the guides' scripts have other learning rates, say.
 struct MigratedCommand {
-  std::string_view source;
+  std::string source;
   FrontEnd front_end;
-  std::string_view launcher, script, variables;  // bash, examples/…, "MBS=2 BS=16"
-  std::string_view settings;                     // what that script sets by itself
-  std::string_view primus_variables, experiment, primus_script, options;
-  std::string_view same_numbers;
+  std::string launcher, script, variables;  // bash, examples/…, "MBS=2 BS=16"
+  std::string settings;                     // what that script sets by itself
+  std::string primus_variables, experiment, primus_script, options;
+  std::string same_numbers;
 };
 std::span<const MigratedCommand> migrated_commands();
 

@@ -14,32 +14,6 @@
 namespace megalith {
 namespace {
 
-// "llamas+mixtral"; front ends by their own names, or by those of the groups.
-FrontEnds front_ends_in(const DialectRow& row, const std::string& text) {
-  FrontEnds several = 0;
-  for (size_t begin = 0, end = 0; begin <= text.size(); begin = end + 1) {
-    end = std::min(text.find('+', begin), text.size());
-    const std::string name = text.substr(begin, end - begin);
-    if (const FrontEndRow* one = find_front_end(name)) {
-      several |= only(one->id);
-    } else {
-      several |= row.choose<FrontEnds>(name, {{"all", kAllFrontEnds},
-                                              {"training", kTrainingScripts},
-                                              {"megatron", kMegatronScripts},
-                                              {"rocm", kRocmScripts},
-                                              {"llamas", kLlamas},
-                                              {"deepseeks", kDeepseeks},
-                                              {"experts", kExpertScripts},
-                                              {"berts", kBertScripts},
-                                              {"gpts", kGptScripts},
-                                              {"t5s", kT5Scripts},
-                                              {"one_process", kOneProcessScripts},
-                                              {"stanford", kStanfordScripts}});
-    }
-  }
-  return several;
-}
-
 ScriptVariable read_variable(const DialectRow& row) {
   const auto [kind, arguments] = split_entry(row.cells[1]);
   const auto [type, bounds] = split_entry(row.cells[2]);
@@ -59,10 +33,10 @@ ScriptVariable read_variable(const DialectRow& row) {
                                                   {"secret", VariableType::kText},
                                                   {"text", VariableType::kText}});
   variable.is_secret = type == "secret";
-  variable.front_ends = front_ends_in(row, row.cells[3]);
+  variable.front_ends = front_ends_called(row, row.cells[3]);
   for (const std::string& entry : split_words(row.cells[4])) {
     const size_t equals = entry.find('=');
-    variable.defaults.emplace_back(front_ends_in(row, entry.substr(0, equals)), entry.substr(equals + 1));
+    variable.defaults.emplace_back(front_ends_called(row, entry.substr(0, equals)), entry.substr(equals + 1));
   }
   variable.source = row.cells[5];
   variable.help = row.cells[6];
@@ -71,6 +45,7 @@ ScriptVariable read_variable(const DialectRow& row) {
   if (variable.kind == VariableKind::kRefused || variable.kind == VariableKind::kNoEffect) {
     variable.reason = row.cells[7].empty() ? variable.help : row.cells[7];
   }
+  variable.typed = row.cells[8];
   if (variable.type == VariableType::kWord) variable.words = bounds;
   if (variable.type == VariableType::kCount) {
     if (!bounds.empty()) variable.least = std::stoi(bounds[0]);
@@ -83,7 +58,7 @@ const std::vector<ScriptVariable>& all_variables() {
   static const std::vector<ScriptVariable> variables = [] {
     std::vector<ScriptVariable> all;
     const auto rows =
-        dialect_rows("scripts", {"spellings", "kind", "type", "scripts", "defaults", "source", "help", "reason"});
+        dialect_rows("scripts", {"spellings", "kind", "type", "scripts", "defaults", "source", "help", "reason", "typed"});
     std::transform(rows.begin(), rows.end(), std::back_inserter(all), read_variable);
     return all;
   }();

@@ -45,6 +45,7 @@ struct ScriptVariable {
   std::string option;  // kOption
   std::string help;
   std::string reason;              // kNoEffect, kRefused
+  std::string typed;               // kLaunching, kLogging: what it is where no script reads it
   std::string neutral;             // kRefused: the value that asks for nothing
   std::vector<std::string> words;  // kWord
   int least = 1, most = 1'000'000'000;  // kCount

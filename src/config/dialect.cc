@@ -70,4 +70,18 @@ std::pair<std::string, std::vector<std::string>> split_entry(const std::string& 
   return {entry.substr(0, equals), std::move(neutral)};
 }
 
+std::vector<SaidOption> option_words(const DialectRow& row, std::string_view text) {
+  std::vector<SaidOption> words;
+  for (text = trim(text); !text.empty(); text = trim(text)) {
+    const size_t equals = text.find('=');
+    const bool is_quoted = equals != std::string_view::npos && text.substr(equals).starts_with("='");
+    const size_t end = std::min(text.find(is_quoted ? '\'' : ' ', is_quoted ? equals + 2 : 0), text.size());
+    MEGALITH_CHECK(equals != std::string_view::npos && equals < end, "{}: '{}' gives no option a value", row.where, text);
+    const size_t begin = equals + (is_quoted ? 2 : 1);
+    words.push_back({std::string(text.substr(0, equals)), std::string(text.substr(begin, end - begin))});
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
 }  // namespace megalith

@@ -48,4 +48,10 @@ std::vector<DialectRow> dialect_rows(std::string_view name, std::initializer_lis
 // "max_steps=-1|0" is the name max_steps and the values -1 and 0.
 std::pair<std::string, std::vector<std::string>> split_entry(const std::string& entry);
 
+// An option and its value, as words of a cell say them: "lr=1e-4 lora.target_modules='[q_proj, v_proj]'".
+struct SaidOption {
+  std::string option, value;
+};
+std::vector<SaidOption> option_words(const DialectRow& row, std::string_view text);
+
 }  // namespace megalith
