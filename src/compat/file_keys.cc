@@ -21,6 +21,7 @@ FileKeys::FileKeys(std::string_view dialect, std::string_view unset) {
   std::set<std::string> names;
   for (const DialectRow& row : dialect_rows(dialect, {"key", "kind", "fallback", "text"})) {
     const auto kind = row.choose<FileKeyKind>(row.cells[1], {{"option", FileKeyKind::kOption},
+                                                             {"alias", FileKeyKind::kAlias},
                                                              {"rule", FileKeyKind::kRule},
                                                              {"no_effect", FileKeyKind::kNoEffect},
                                                              {"refused", FileKeyKind::kRefused}});

@@ -10,7 +10,8 @@ namespace megalith {
 
 enum class FileKeyKind {
   kOption,    // one option of ours: `text`
-  kRule,      // read by a rule of torchtitan_job.cc or torchtune_recipe.cc
+  kAlias,     // an older name of the key `text`, which counts where both are written
+  kRule,      // read by a row of torchtitan_rules.table or torchtune_rules.table, or by the code beside them
   kNoEffect,  // changes nothing here, and is named
   kRefused,   // an error unless it is as it would be without a word: `text` says what it asks for
 };

@@ -61,6 +61,8 @@ def messages_of_sources():
     texts = []
     for path in sources("src"):
         texts += [" ".join(text.split()) for _, text in texts_of_cpp(path.read_text(encoding="utf-8"))]
+    for path in sorted((ROOT / "src/config/dialects").glob("*.table")):  # an indented line goes on with its row
+        texts.append(re.sub(r"\n +", " ", path.read_text(encoding="utf-8")))
     return re.sub(r"\{[^{}\n]*\}", "\x00", "\n".join(texts))
 
 

@@ -1,0 +1,82 @@
+// What a file of another trainer says: its keys flattened ("optimizer.lr"), each with its place, and the configuration
+// that rules (word_rules.h) and code make of them.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compat/file_keys.h"
+#include "compat/word_rules.h"
+#include "config/yaml_config.h"
+
+namespace megalith {
+
+struct FileWord {
+  WrittenValue written;
+  std::string where;  // "llama3_8b.toml:31", "command line"
+  std::string key;    // as the file spells it: an alias, perhaps
+};
+
+// How a trainer is spoken of.
+struct FileTrainer {
+  std::string_view name;                    // "torchtitan"
+  std::string_view assigns, takes;          // " = ", "it takes"
+  std::string_view switch_values;           // "true or false"
+  bool has_null = false;                    // a key that is null is as if it were not written
+  std::string_view component_remedy = "";  // of a refused …._component_
+};
+
+class FileWords : public RuleWords {
+ public:
+  FileWords(const FileKeys& keys, const FileTrainer& trainer, std::filesystem::path config_root,
+            const EnvironmentMap& environment)
+      : keys_(keys), trainer_(trainer), root_(std::move(config_root)), environment_(environment) {}
+
+  // Null where the file does not say it; it may say null.
+  const FileWord* find(std::string_view name) const;
+  const std::map<std::string, FileWord, std::less<>>& all() const { return words_; }
+  // The value as it stands: of a component with the modules that it is in, which text() leaves out.
+  std::string written_text(std::string_view name) const;
+  std::vector<std::string> items(std::string_view name) const override;
+  bool is_written(std::string_view name) const override;
+  std::string said(std::string_view name) const override;
+  [[noreturn]] void refuse(std::string_view word, std::string_view expected, std::string remedy = "") const override;
+
+  // The option `preset` takes all settings of a preset.
+  void set(std::string_view word, std::string option, std::string value) override;
+  void set(std::string_view word, std::string option, WrittenValue value);
+  void note(std::string text) override { result.notes.push_back(std::move(text)); }
+  void fail(std::string message, std::string remedy) override {
+    result.errors.emplace_back(std::move(message), std::move(remedy));
+  }
+
+  // Calls each in turn; what one throws is an error of the file, and the others follow.
+  void apply_all(const std::vector<std::function<void()>>& rules);
+  // The keys that are one option by themselves.
+  void take_options();
+  // A note on the keys without effect; `is_shown` may leave some out.
+  void name_useless_keys(const std::string& file, const std::function<bool(const std::string& name)>& is_shown);
+
+  ConfigFile result;
+
+ protected:
+  std::optional<std::string> value_of(std::string_view word) const override;
+  std::string_view switch_values() const override { return trainer_.switch_values; }
+  virtual void take_preset(const std::string& name);
+  ConfigFile read_preset(const std::string& name) const;
+
+  const FileKeys& keys_;
+  std::map<std::string, FileWord, std::less<>> words_;
+
+ private:
+  const FileTrainer& trainer_;
+  const std::filesystem::path root_;
+  const EnvironmentMap& environment_;
+};
+
+}  // namespace megalith
