@@ -12,7 +12,6 @@
 #include "cli/help.h"
 #include "cli/prepare_flux.h"
 #include "cli/print.h"
-#include "compat/benchmark_flux.h"
 #include "compat/benchmark_results.h"
 #include "compat/benchmark_setup.h"
 #include "compat/benchmark_wikitext.h"

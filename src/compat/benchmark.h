@@ -2,8 +2,7 @@
 //
 // A tag of another backend's benchmark is a run of that backend's scripts: the table has the variables that they would
 // be called with, so such a benchmark and its script have one meaning.
-//
-// Source: ROCm/MAD scripts/pytorch_train, scripts/megatron-lm, scripts/primus (v25.3 to v25.8); its models.json.
+// Both are tables of config/dialects/.
 #pragma once
 
 #include <optional>
@@ -16,6 +15,9 @@
 
 namespace megalith {
 
+// What the setup makes of bghira/pseudo-camera-10k, in the current folder.
+inline constexpr std::string_view kPreparedPictures = "pseudo-camera-10k";
+
 enum class BenchmarkBackend {
   kTorchtitan,  // figures from the lines of log_style torchtitan
   kTorchtune,   // from those of log_style torchtune
@@ -26,23 +28,24 @@ enum class BenchmarkBackend {
 
 // A model of the PyTorch scripts.
 struct BenchmarkModel {
-  std::string_view name;    // of -m, and in the names of files
-  std::string_view preset;  // of configs/models
-  int pretrain_batch = 0;   // samples of a GPU; 0: no such benchmark
+  std::string name;    // of -m, and in the names of files
+  std::string preset;  // of configs/models
+  int pretrain_batch = 0;  // samples of a GPU; 0: no such benchmark
   int finetune_batch = 0;
-  int seq_length = 8192;            // FLUX: 512 tokens of text and 1024 of a picture of 512 by 512
-  std::string_view repo = "";       // on the hub, whose weights are fine-tuned, or FLUX's
-  std::string_view chat_repo = "";  // where conversations are learned, when that is another
-  bool has_pictures = false;
+  int seq_length = 0;
+  std::string repo;       // on the hub
+  std::string chat_repo;  // where conversations are learned, when that is another
+
+  bool has_pictures() const { return name == "Flux"; }
 };
 
 struct BenchmarkTag {
-  std::string_view tag;
-  std::string_view model;  // as in the names of files
+  std::string tag;
+  std::string model;  // as in the names of files
   BenchmarkBackend backend;
   FrontEnd front_end;  // whose script runs it
   // Assignments of the script, and behind them the trainer's options.
-  std::vector<std::string_view> variables = {}, options = {};
+  std::vector<std::string> variables, options;
 };
 
 // What a plan is measured for.

@@ -6,14 +6,15 @@
 
 #include <algorithm>
 
-#include "compat/benchmark_finetune.h"
-#include "compat/benchmark_flux.h"
+#include "compat/benchmark_wikitext.h"
+#include "compat/script_words.h"
 #include "core/strings.h"
 
 namespace megalith {
 namespace {
 
 constexpr std::string_view kFp8Sentence = "Only Llama 3.1 8B supports FP8 precision.";
+constexpr const char* kChats = "HuggingFaceH4/ultrachat_200k";
 constexpr std::string_view kPageSource = "the page of AMD's PyTorch image";
 
 bool is_benchmark_flag(const std::string& word) {
@@ -46,7 +47,7 @@ std::vector<std::string> echoed_block(const BenchmarkRun& run,
 class BenchmarkRules {
  public:
   BenchmarkRules(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan)
-      : values_(values), inputs_(inputs), plan_(plan) {}
+      : values_(values), inputs_(inputs), plan_(plan), words_(values, plan, /*names_defaults=*/false) {}
 
   void apply() {
     if (!choose_model()) return;
@@ -55,17 +56,20 @@ class BenchmarkRules {
     run.mode = values_.text("-t");
     run.precision = values_.text("-p");
     is_finetuning_ = run.mode.find("finetune") != std::string::npos;
-    run.backend = model_->has_pictures ? BenchmarkBackend::kFlux
+    run.backend = model_->has_pictures() ? BenchmarkBackend::kFlux
                   : is_finetuning_     ? BenchmarkBackend::kTorchtune
                                        : BenchmarkBackend::kTorchtitan;
     name_files(run, values_.given("-m")->spelling == "--model_repo");
     check_mode();
     check_precision();
-    if (run.backend == BenchmarkBackend::kFlux) {
-      plan_flux(*model_, values_, plan_);
+    plan_.config = model_->preset;
+    plan_.set_fixed();
+    set_facts(run);
+    if (model_->has_pictures()) {
+      choose_flux();
     } else {
       choose_options();
-      is_finetuning_ ? plan_finetuning(*model_, values_, plan_) : choose_data();
+      is_finetuning_ ? finetune() : choose_data();
     }
     say_block(run);
   }
@@ -73,12 +77,6 @@ class BenchmarkRules {
  private:
   void fail(std::string message, std::string remedy) {
     plan_.errors.emplace_back(std::move(message), std::move(remedy));
-  }
-
-  // An option that a flag says, or the benchmark where nobody gave the flag.
-  void set(std::string_view flag, std::string name, std::string value) {
-    const ScriptValue* given = values_.given(flag);
-    plan_.set({std::move(name), std::move(value), given ? given->spelling : "", given ? given->value : ""});
   }
 
   bool choose_model() {
@@ -118,33 +116,72 @@ class BenchmarkRules {
                     kPageSource, kFp8Sentence));
   }
 
+  int count(std::string_view variable, int fallback) const {
+    return values_.given(variable) != nullptr ? values_.count(variable) : fallback;
+  }
+  bool is_on(std::string_view variable, bool fallback) const {
+    return values_.given(variable) != nullptr ? values_.is_on(variable) : fallback;
+  }
+
+  void set_facts(const BenchmarkRun& run) {
+    const bool is_packed = run.mode == "finetune_qlora", is_chat = run.mode == "HF_finetune_lora";
+    const bool is_405b = model_->name.ends_with("405B");
+    words_.set_fact("@mode", run.mode);
+    words_.set_fact("@precision", run.precision);
+    words_.set_switch("@is_large", is_405b || model_->name.ends_with("70B"));
+    words_.set_switch("@divides_all", is_on("-f", true));
+    words_.set_switch("@recomputes", is_on("ACTIVATION_CHECKPOINTING", true));
+    words_.set_switch("@offloads", is_on("CPU_OFFLOAD", is_405b && !is_packed));
+    words_.set_switch("@packs", is_on("PACKED", true));
+    words_.set_fact("@gas", std::to_string(count("GAS", 1)));
+    words_.set_fact("@seed", std::to_string(count("SEED", 42)));
+    words_.set_fact("@steps", std::to_string(count("MAX_STEPS", 20) * count("EPOCHS", 1)),
+                    values_.given("MAX_STEPS") ? "MAX_STEPS" : "EPOCHS");
+    const std::string rows = model_->has_pictures() ? "DATA_PATH" : "TRAIN_FILE";
+    words_.set_switch("@makes_up", is_on("MOCK_DATA", plan_.is_tiny && values_.given(rows) == nullptr));
+    words_.set_switch("@loads", !plan_.is_tiny || values_.given("MODEL_DIR") != nullptr);
+    const auto given_or = [&](std::string_view variable, const std::string& otherwise) {
+      return values_.given(variable) != nullptr ? values_.text(variable) : otherwise;
+    };
+    words_.set_fact("@weights", given_or("MODEL_DIR", is_chat && !model_->chat_repo.empty() ? model_->chat_repo
+                                                                                           : model_->repo));
+    words_.set_fact("@rows", given_or("TRAIN_FILE", is_chat ? kChats : kWikitextFile));
+    words_.set_fact("@pictures", given_or("DATA_PATH", std::string(kPreparedPictures)));
+    words_.set_fact("@batch", given_or("-b", std::to_string(model_->pretrain_batch)));
+  }
+
   void choose_options() {
-    const BenchmarkRun& run = *plan_.benchmark;
-    plan_.config = model_->preset;
-    for (const auto& [name, value] : row_of(plan_.front_end).fixed) {
-      plan_.set({.name = std::string(name), .value = std::string(value)});
-    }
     const int batch = is_finetuning_ ? model_->finetune_batch : model_->pretrain_batch;
     set_size("-b", "MBS", "micro_batch_size", batch);
     set_size("-s", "SEQ_LENGTH", "seq_length", model_->seq_length);
-    if (run.precision == "FP8") set("-p", "fp8_format", "hybrid");
-    if (values_.find("-f") == nullptr || values_.is_on("-f")) {
-      set("-f", "use_torch_fsdp2", "true");
-    } else {
-      for (const char* name : {"use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"}) {
-        set("-f", name, "true");
-      }
-    }
-    plan_.set({.name = "recompute_granularity", .value = "full"});
-    plan_.set({.name = "recompute_method", .value = "uniform"});
-    plan_.set({.name = "recompute_num_layers", .value = "1"});
-    if (is_finetuning_) return;
+    words_.apply("benchmark");
+    if (!is_finetuning_) refuse_finetuning(fmt::format("-t is {}", plan_.benchmark->mode), "");
+  }
+
+  void refuse_finetuning(const std::string& reason, std::string_view but) {
     for (const ScriptVariable* row : finetuning_variables()) {
       const ScriptValue* given = values_.given(row->name());
-      if (given == nullptr || row->kind == VariableKind::kNoEffect) continue;
-      fail(fmt::format("{} is for fine-tuning, and -t is {}", given->text(), run.mode),
+      if (given == nullptr || row->kind == VariableKind::kNoEffect || row->name() == but) continue;
+      fail(fmt::format("{} is for fine-tuning, and {}", given->text(), reason),
            fmt::format("leave {} out", given->spelling));
     }
+  }
+
+  void finetune() {
+    for (const char* part : {"finetune", "memory", "curve", "adapters", "inputs"}) words_.apply(part);
+    const bool is_made = !words_.is_on("@makes_up") && words_.text("@rows") == kWikitextFile;
+    if (is_made && values_.given("TRAIN_FILE") == nullptr) plan_.benchmark->made_rows = kWikitextFile;
+  }
+
+  void choose_flux() {
+    for (const char* flag : {"-s", "-f"}) {
+      if (const ScriptValue* given = values_.given(flag)) {
+        fail(fmt::format("{}: FLUX has no such choice", given->text()), "leave it out");
+      }
+    }
+    refuse_finetuning(fmt::format("-m is {}", model_->name), "MODEL_DIR");
+    words_.apply("flux");
+    words_.apply("pictures");
   }
 
   // A size that a flag or a variable says.
@@ -155,25 +192,17 @@ class BenchmarkRules {
            "keep one of them");
     }
     const std::string_view said = by_flag != nullptr || by_variable == nullptr ? flag : variable;
-    set(said, option, values_.given(said) ? values_.text(said) : std::to_string(fallback));
+    words_.set(said, option, values_.given(said) ? values_.text(said) : std::to_string(fallback));
   }
 
   void choose_data() {
-    if (values_.is_on("MOCK_DATA")) {
-      const ScriptValue* said = values_.given("MOCK_DATA");
-      return plan_.set({"mock_data", "true", said ? said->spelling : "", said ? said->value : ""});
-    }
+    if (values_.is_on("MOCK_DATA")) return words_.set("MOCK_DATA", "mock_data", "true");
     const ScriptValue* paths = values_.given("DATA_PATH");
     if (paths == nullptr) {
       return fail("MOCK_DATA=0 needs DATA_PATH", "set DATA_PATH to the prefix of a .bin and .idx file");
     }
-    for (const std::string& path : split_words(paths->value)) {
-      const bool is_weight = path.find_first_not_of("0123456789.") == std::string::npos;
-      if (is_weight || inputs_.exists(path + ".idx") || inputs_.exists(path)) continue;
-      fail(fmt::format("{}: there is no {}.idx", paths->text(), path),
-           "DATA_PATH is the prefix of a .bin and .idx file");
-    }
-    plan_.set({"data_path", paths->value, paths->spelling, paths->value});
+    words_.check_paths(paths->text(), paths->value, inputs_, "DATA_PATH is the prefix of a .bin and .idx file");
+    words_.set("DATA_PATH", "data_path", paths->value);
   }
 
   void say_block(const BenchmarkRun& run) {
@@ -193,6 +222,7 @@ class BenchmarkRules {
   const ScriptValues& values_;
   const LaunchInputs& inputs_;
   LaunchPlan& plan_;
+  ScriptWords words_;
   const BenchmarkModel* model_ = nullptr;
   bool is_finetuning_ = false;
 };
@@ -252,7 +282,7 @@ LaunchPlan plan_tagged_benchmark(const BenchmarkTag& tag, const LaunchInputs& in
   // The table's words are the lowest, so that the user's win.
   std::string assignments = fmt::format("TRAIN_LOG='{}'\n", run.log);
   std::vector<std::string> words(tag.options.begin(), tag.options.end());
-  for (const std::string_view variable : tag.variables) {
+  for (const std::string& variable : tag.variables) {
     assignments += is_primus
                        ? fmt::format("EXP='{}examples/megatron/configs/{}-pretrain.yaml'\n", inputs.tree, variable)
                        : fmt::format("{}\n", variable);

@@ -1,5 +1,4 @@
-// See benchmark_setup.h. Source: ROCm/MAD scripts/pytorch_train/pytorch_benchmark_setup.sh; sizes as the hub lists
-// them.
+// See benchmark_setup.h.
 #include "compat/benchmark_setup.h"
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 
 #include "compat/benchmark_wikitext.h"
 #include "compat/script_values.h"
+#include "config/dialect.h"
 #include "config/resolve.h"
 #include "core/json.h"
 #include "core/strings.h"
@@ -22,52 +22,40 @@ namespace {
 constexpr const char *kFluxRepo = "black-forest-labs/FLUX.1-dev", *kPicturesRepo = "bghira/pseudo-camera-10k";
 
 struct SetupItem {
+  std::string repo;
   HubRepoType type;
-  std::string_view repo, why;
-  std::string_view size;  // the hub says it to the byte
   bool is_gated;
-  std::vector<std::string_view> models;  // of -m
-  std::vector<std::string> include = {}, exclude = {};
+  std::string why, size;
+  std::vector<std::string> models;  // of -m
+  std::vector<std::string> include, exclude;
 };
 
 const std::vector<SetupItem>& setup_items() {
-  using enum HubRepoType;
-  static const std::vector<std::string> tokenizer = {"tokenizer*", "special_tokens_map.json", "config.json"};
-  static const std::vector<SetupItem> items = {
-      {kModel, "meta-llama/Llama-3.1-8B-Instruct", "tokenizer", "about 9 MB", true, {"Llama-3.1-8B"}, tokenizer},
-      {kModel,
-       "meta-llama/Llama-3.1-70B-Instruct",
-       "tokenizer and weights",
-       "about 141 GB",
-       true,
-       {"Llama-3.1-70B"},
-       {},
-       {"original/*.pth"}},
-      {kModel, "meta-llama/Llama-3.3-70B-Instruct", "tokenizer", "about 9 MB", true, {"Llama-3.3-70B"}, tokenizer},
-      {kDataset,
-       kWikitextRepo,
-       "texts for fine-tuning",
-       "about 310 MB",
-       false,
-       {"Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.3-70B"},
-       {"wikitext-103-raw-v1/*"}},
-      {kDataset,
-       "HuggingFaceH4/ultrachat_200k",
-       "conversations for fine-tuning with -t HF_finetune_lora",
-       "about 730 MB",
-       false,
-       {"Llama-3.1-70B"},
-       {"data/train_sft*"}},
-      {kModel, kFluxRepo, "weights and encoders", "about 58 GB", true, {"Flux"}},
-      {kDataset, kPicturesRepo, "pictures and captions", "a few GB", false, {"Flux"}},
-  };
+  static const std::vector<SetupItem> items = [] {
+    std::vector<SetupItem> all;
+    for (const DialectRow& row :
+         dialect_rows("benchmark_setup", {"repo", "type", "what", "size", "models", "files"})) {
+      SetupItem& item = all.emplace_back();
+      item.repo = row.cells[0];
+      item.is_gated = row.cells[1].starts_with("gated ");
+      item.type = row.choose<HubRepoType>(
+          row.cells[1], {{"gated model", HubRepoType::kModel}, {"dataset", HubRepoType::kDataset}});
+      item.why = row.cells[2];
+      item.size = row.cells[3];
+      item.models = split_words(row.cells[4]);
+      for (const std::string& file : split_words(row.cells[5])) {
+        file.starts_with('-') ? item.exclude.push_back(file.substr(1)) : item.include.push_back(file);
+      }
+    }
+    return all;
+  }();
   return items;
 }
 
 std::string setup_models() {
   std::vector<std::string> names;
   for (const SetupItem& item : setup_items()) {
-    for (const std::string_view model : item.models) {
+    for (const std::string& model : item.models) {
       if (std::find(names.begin(), names.end(), model) == names.end()) names.emplace_back(model);
     }
   }
@@ -80,8 +68,8 @@ std::vector<const SetupItem*> chosen_items(const ScriptValue* given, std::vector
   const BenchmarkTag* tag = given == nullptr ? nullptr : find_benchmark_tag(given->value);
   for (const SetupItem& item : setup_items()) {
     const bool is_meant =
-        given == nullptr || std::any_of(item.models.begin(), item.models.end(), [&](auto model) {
-          return lower_case(model) == lower_case(tag != nullptr ? tag->model : std::string_view(given->value));
+        given == nullptr || std::any_of(item.models.begin(), item.models.end(), [&](const std::string& model) {
+          return lower_case(model) == lower_case(tag != nullptr ? tag->model : given->value);
         });
     if (is_meant) chosen.push_back(&item);
   }
@@ -97,7 +85,7 @@ void check_token(const HubSettings& settings, const std::vector<const SetupItem*
                  std::vector<UserError>& errors) {
   if (!settings.token.empty() || settings.is_offline) return;
   for (const SetupItem* item : items) {
-    const HubName name{item->type, std::string(item->repo)};
+    const HubName name{item->type, item->repo};
     if (!item->is_gated || cached_snapshot(settings, name)) continue;
     errors.emplace_back(
         fmt::format("{} is gated, and there is no token", item->repo),
@@ -108,7 +96,7 @@ void check_token(const HubSettings& settings, const std::vector<const SetupItem*
 void print_items(const HubSettings& settings, const std::vector<const SetupItem*>& items, bool as_json) {
   OrderedJson list = OrderedJson::array();
   for (const SetupItem* item : items) {
-    const HubName name{item->type, std::string(item->repo)};
+    const HubName name{item->type, item->repo};
     const std::string from = fmt::format("{}/{}", settings.shown_endpoint(), name.page());
     const bool is_cached = cached_snapshot(settings, name).has_value();
     if (as_json) {
@@ -131,7 +119,7 @@ void print_items(const HubSettings& settings, const std::vector<const SetupItem*
 }
 
 std::filesystem::path fetch_item(const HubSettings& settings, const SetupItem& item, Logger& log) {
-  const HubName name{item.type, std::string(item.repo)};
+  const HubName name{item.type, item.repo};
   if (settings.is_offline) {
     if (const auto folder = cached_snapshot(settings, name)) return *folder;
     throw UserError(

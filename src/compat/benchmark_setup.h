@@ -18,7 +18,7 @@ struct FetchedPictures {
 
 // `words` and the environment are those of the script: -m MODEL for one model, DRY_RUN=1 to see what, from where and
 // how large. Prints the folder of each repository. Gives the pictures that are to be prepared then, as
-// kPreparedPictures (benchmark_flux.h). Throws UserErrors before anything is fetched, and what fetching throws.
+// kPreparedPictures (benchmark.h). Throws UserErrors before anything is fetched, and what fetching throws.
 std::optional<FetchedPictures> set_up_benchmarks(const LaunchInputs& inputs, Logger& log);
 
 }  // namespace megalith

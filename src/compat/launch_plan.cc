@@ -139,6 +139,10 @@ void LaunchPlan::set(PlannedOption option) {
   options.push_back(std::move(option));
 }
 
+void LaunchPlan::set_fixed() {
+  for (const auto& [name, value] : row_of(front_end).fixed) set({.name = name, .value = value});
+}
+
 void LaunchPlan::drop(std::string_view name) {
   std::erase_if(options, [&](const PlannedOption& one) { return one.name == name; });
 }

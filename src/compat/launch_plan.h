@@ -82,6 +82,7 @@ struct LaunchPlan {
   // Whether the user gave the option itself, which then wins over a variable.
   bool is_typed(const std::string& name) const;
   void set(PlannedOption option);  // replaces one of the same name
+  void set_fixed();                // what the front end's script always says
   void drop(std::string_view name);
   // Arguments of `megalith train`; the user's own options come last, and so win.
   std::vector<std::string> arguments() const;

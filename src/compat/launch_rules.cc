@@ -57,9 +57,7 @@ void check_devices(const ScriptValue* given, const LaunchInputs& inputs, LaunchP
 }  // namespace
 
 void plan_primus_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan) {
-  for (const auto& [name, value] : row_of(plan.front_end).fixed) {
-    plan.set({.name = std::string(name), .value = std::string(value)});
-  }
+  plan.set_fixed();
   const ScriptValue* file = values.given("EXP");
   if (file == nullptr) {
     plan.errors.emplace_back("EXP is not set",
