@@ -14,8 +14,9 @@
 #include "checkpoint/load_store.h"
 #include "core/error.h"
 #include "core/json.h"
-#include "models/hf_config.h"
+#include "models/hf_rows.h"
 #include "models/hf_text_part.h"
+#include "models/model_bounds.h"
 
 namespace megalith {
 
@@ -61,7 +62,8 @@ namespace {
 void set_quantization(const Json& quantization, const std::string& where, TensorStore& store) {
   if (json_get_or<std::string>(quantization, "quant_method", "", where) == "mxfp4") return store.unpack_mxfp4();
   const auto block = json_get_or<std::vector<int64_t>>(quantization, "weight_block_size", {128, 128}, where);
-  if (block.size() != 2 || block[0] < 1 || block[1] < 1) {
+  const bool is_pair = block.size() == 2 && std::ranges::min(block) >= 1 && std::ranges::max(block) <= kMostFfnWidth;
+  if (!is_pair) {
     throw UserError(fmt::format("{}: weight_block_size is [{}], expected rows and columns of a block", where,
                                 fmt::join(block, ", ")),
                     "the file is broken: fetch it again");
@@ -112,16 +114,17 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
     weights.store.drop_prefix(part->prefix);
     weights.unused.assign(part->others.begin(), part->others.end());
   }
-  check_hf_bounds(json, where);
   if (const Json* quantization = find_member(json, "quantization_config", where)) {
     set_quantization(*quantization, where, weights.store);
   }
   const auto type = json_get_or<std::string>(json, "model_type", "", where);
   weights.has_bert_heads = type == "bert" || type == "megatron-bert";
-  if (const auto num_layers = json_find<int64_t>(json, "num_hidden_layers", where)) {
-    const auto num_predictions = json_get_or<int64_t>(json, "num_nextn_predict_layers", 0, where);
+  constexpr const char *kLayers = "num_hidden_layers", *kPredictions = "num_nextn_predict_layers";
+  if (find_member(json, kLayers, where) != nullptr && find_member(json, kPredictions, where) != nullptr) {
+    const int64_t num_layers = json_get_whole(json, kLayers, 0, kMostLayers, where);
+    const int64_t num_predictions = json_get_whole(json, kPredictions, 0, kMostPredictionModules, where);
     for (int64_t i = 0; i < num_predictions; ++i) {
-      weights.unused.push_back(fmt::format("model.layers.{}.", *num_layers + i));
+      weights.unused.push_back(fmt::format("model.layers.{}.", num_layers + i));
     }
   }
   return weights;

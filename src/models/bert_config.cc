@@ -1,42 +1,16 @@
 // See bert_config.h.
 #include "models/bert_config.h"
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
-#include "core/error.h"
-#include "core/json.h"
-#include "models/hf_config.h"
 #include "models/transformer.h"
 
 namespace megalith::bert {
 namespace {
 
-constexpr const char *kGeluErf = "gelu", *kGeluTanh = "gelu_new";
 constexpr std::string_view kPrefix = "bert.";
-
-// The classes have one activation for the layers and the head.
-void read_activation(const Json& json, ModelConfig& config) {
-  const auto name = json_get_or<std::string>(json, "hidden_act", kGeluErf, kHfConfigFile);
-  config.bias_gelu_fusion = false;
-  config.openai_gelu = name == kGeluTanh || name == "gelu_pytorch_tanh";
-  if (config.openai_gelu || name == kGeluErf) return;
-  throw UserError(
-      fmt::format("{}: hidden_act is \"{}\", expected \"{}\" or \"{}\"", kHfConfigFile, name, kGeluErf, kGeluTanh),
-      "a BERT has GELU here, by the error function or by a tanh");
-}
-
-// A class without the classifier of sentences says that there is none; a file that names no class is of the one with
-// both heads, as is one whose heads are to be added.
-bool has_binary_head(const Json& json, const Network& network) {
-  const Json* classes = find_member(json, "architectures", kHfConfigFile);
-  if (classes == nullptr) return true;
-  for (const Json& name : *classes) {
-    if (name == network.masked_class) return false;
-  }
-  return true;
-}
 
 // bert.embeddings.LayerNorm.weight -> bert.embeddings.LayerNorm.gamma
 std::string old_name(const std::string& name) {
@@ -60,59 +34,41 @@ std::vector<std::string> other_names(const std::string& name) {
   return others;
 }
 
-ModelConfig read(const Json& json, const Network& network) {
-  ModelConfig config;
-  const auto integer = [&](std::string_view key) { return json_get<int64_t>(json, key, kHfConfigFile); };
-  const auto number = [&](std::string_view key, double otherwise) {
-    return json_get_or<double>(json, key, otherwise, kHfConfigFile);
+HfRows rows(const std::string& hf_class, const std::string& masked_class) {
+  // A file that names no class is of the one with both heads, as is one whose heads are to be added.
+  const auto read_head = [=](const Json& file, ModelConfig& config) {
+    const Json* classes = find_member(file, "architectures", kHfConfigFile);
+    if (classes == nullptr) return;
+    config.bert_binary_head = std::find(classes->begin(), classes->end(), masked_class) == classes->end();
   };
-  config.model_type = ModelType::kBert;
-  config.num_layers = integer("num_hidden_layers");
-  config.hidden_size = integer("hidden_size");
-  config.ffn_hidden_size = integer("intermediate_size");
-  config.num_attention_heads = integer("num_attention_heads");
-  config.max_position_embeddings = json_get_or<int64_t>(json, "max_position_embeddings", 512, kHfConfigFile);
-  config.num_token_types = json_get_or<int64_t>(json, "type_vocab_size", 2, kHfConfigFile);
-  read_hf_common(json, {.is_tied = true}, config);
-  check_hf_sizes({config.num_layers, config.hidden_size, *config.ffn_hidden_size, config.num_attention_heads,
-                  config.max_position_embeddings, *config.num_token_types, *config.vocab_size});
-
-  config.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
-  config.normalization = Normalization::kLayerNorm;
-  config.norm_placement = network.norm_placement;
-  config.embedding_norm = network.embedding_norm;
-  config.norm_epsilon = number("layer_norm_eps", 1e-12);
-  config.add_bias_linear = true;
-  config.hidden_dropout = number("hidden_dropout_prob", 0.1);
-  config.attention_dropout = number("attention_probs_dropout_prob", 0.1);
-  config.bert_binary_head = has_binary_head(json, network);
-  read_activation(json, config);
-  refuse_unless(json, "position_embedding_type", "absolute", "a BERT adds a learned vector for each position here");
-  refuse_unless(json, "is_decoder", false, "a BERT attends to both sides here");
-  refuse_unless(json, "add_cross_attention", false, "there is no other sequence to attend to");
-  return config;
-}
-
-Json write(const ModelConfig& config, at::ScalarType dtype, const Network& network) {
-  Json json = write_hf_common(config, dtype);
-  json.update({
-      {"architectures", {config.bert_binary_head ? network.hf_class : network.masked_class}},
-      {"model_type", network.model_type},
-      {"num_hidden_layers", config.num_layers},
-      {"hidden_size", config.hidden_size},
-      {"intermediate_size", config.ffn_size()},
-      {"num_attention_heads", config.num_attention_heads},
-      {"hidden_act", config.openai_gelu ? kGeluTanh : kGeluErf},
-      {"max_position_embeddings", config.max_position_embeddings},
-      {"type_vocab_size", std::max<int64_t>(config.token_types(), 1)},
-      {"layer_norm_eps", config.norm_epsilon},
-      {"hidden_dropout_prob", config.hidden_dropout},
-      {"attention_probs_dropout_prob", config.attention_dropout},
-      {"position_embedding_type", "absolute"},
-      {"is_decoder", false},
-      {"pad_token_id", 0},
-  });
-  return json;
+  return hf_common_rows()
+      .required("num_hidden_layers", &ModelConfig::num_layers)
+      .required("hidden_size", &ModelConfig::hidden_size)
+      .required("intermediate_size", &ModelConfig::ffn_hidden_size, &ModelConfig::ffn_size)
+      .required("num_attention_heads", &ModelConfig::num_attention_heads)
+      .field("max_position_embeddings", &ModelConfig::max_position_embeddings, 512)
+      .field("type_vocab_size", &ModelConfig::num_token_types, 2,
+             [](const ModelConfig& config) { return std::max<int64_t>(config.token_types(), 1); })
+      .always(&ModelConfig::position_embedding_type, PositionEmbedding::kLearnedAbsolute)
+      .always(&ModelConfig::normalization, Normalization::kLayerNorm)
+      .field("layer_norm_eps", &ModelConfig::norm_epsilon, 1e-12)
+      .always(&ModelConfig::add_bias_linear, true)
+      .field("hidden_dropout_prob", &ModelConfig::hidden_dropout, 0.1)
+      .field("attention_probs_dropout_prob", &ModelConfig::attention_dropout, 0.1)
+      .custom("architectures", read_head,
+              [=](const ModelConfig& config) {
+                return Json::array({config.bert_binary_head ? hf_class : masked_class});
+              })
+      .always(&ModelConfig::bias_gelu_fusion, false)
+      .words("hidden_act",  // one activation for the layers and the head
+             {{"gelu", nullptr},
+              {"gelu_new", &ModelConfig::openai_gelu},
+              {"gelu_pytorch_tanh", &ModelConfig::openai_gelu}},
+             "a BERT has GELU here, by the error function or by a tanh")
+      .fixed("position_embedding_type", "absolute", "a BERT adds a learned vector for each position here")
+      .fixed("is_decoder", false, "a BERT attends to both sides here")
+      .only("add_cross_attention", false, "there is no other sequence to attend to")
+      .written("pad_token_id", 0);
 }
 
 TransformerNames names(const std::string& prefix) {

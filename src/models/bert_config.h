@@ -2,25 +2,17 @@
 // the norms stand.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "models/families.h"
+#include "models/hf_shared_rows.h"
 #include "models/transformer_names.h"
 
 namespace megalith::bert {
 
-// One of them, as its Hugging Face classes have it.
-struct Network {
-  std::string model_type;    // of config.json
-  std::string hf_class;      // with both heads
-  std::string masked_class;  // without the classifier of sentences
-  NormPlacement norm_placement;
-  bool embedding_norm;
-};
-
-ModelConfig read(const nlohmann::json& json, const Network& network);
-nlohmann::json write(const ModelConfig& config, at::ScalarType dtype, const Network& network);
+// The keys that both have. The class without the classifier of sentences says that there is none.
+HfRows rows(const std::string& hf_class, const std::string& masked_class);
 
 // The names that both have, below `prefix`. Those of the norms in the layers are Hugging Face's BERT's.
 TransformerNames names(const std::string& prefix = "bert");

@@ -312,14 +312,9 @@ std::unique_ptr<Model> build_biencoder(const ModelConfig& config, const LayerCon
   return std::make_unique<Biencoder>(config, context, part);
 }
 
-extern const ModelFamily kBiencoder;
-const ModelFamily kBiencoder = {.name = "biencoder",
-                                .model_type = ModelType::kBiencoder,
-                                .hf_model_type = "",
-                                .hf_class = "",
-                                .from_hf = nullptr,
-                                .to_hf = nullptr,
-                                .units = biencoder_units,
-                                .build = build_biencoder};
+extern const ModelFamily kBiencoder = {.name = "biencoder",
+                                       .model_type = ModelType::kBiencoder,
+                                       .units = biencoder_units,
+                                       .build = build_biencoder};
 
 }  // namespace megalith

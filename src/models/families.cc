@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "core/error.h"
 #include "core/json.h"
 #include "models/architecture.h"
-#include "models/hf_config.h"
+#include "models/hf_rows.h"
 #include "models/hf_text_part.h"
 
 namespace megalith {
@@ -32,6 +32,18 @@ std::string names_of_families(std::string_view ModelFamily::*word) {
     if (!(family->*word).empty()) names.push_back(family->*word);
   }
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Made once: building them takes longer than reading a file by them.
+const HfRows& rows_of(const ModelFamily& family) {
+  static const std::map<const ModelFamily*, HfRows> kRows = [] {
+    std::map<const ModelFamily*, HfRows> rows;
+    for (const ModelFamily* family : kFamilies) {
+      if (family->hf_rows != nullptr) rows.emplace(family, family->hf_rows());
+    }
+    return rows;
+  }();
+  return kRows.at(&family);
 }
 
 // What a family's class makes of a model.
@@ -80,6 +92,27 @@ ModelConfig with_vocabulary(ModelConfig config) {
 
 }  // namespace
 
+ModelConfig ModelFamily::from_hf(const Json& file) const {
+  ModelConfig config;
+  config.model_type = model_type;
+  rows_of(*this).read(file, kHfConfigFile, config);
+  return config;
+}
+
+Json ModelFamily::to_hf(const ModelConfig& config, at::ScalarType dtype) const {
+  Json json;
+  if (model_type == ModelType::kDiffusion) {
+    json = {{"_class_name", hf_class}, {"_diffusers_version", "0.35.2"}};
+  } else {
+    const bool is_half = dtype == at::kHalf, is_double = dtype == at::kDouble;
+    json = {{"architectures", {hf_class}}, {"model_type", hf_model_type}, {"transformers_version", "4.57.1"}};
+    json["torch_dtype"] = dtype == at::kBFloat16 ? "bfloat16" : is_half ? "float16" : is_double ? "float64" : "float32";
+    json["use_cache"] = true;
+  }
+  rows_of(*this).write(config, json);
+  return json;
+}
+
 std::span<const ModelFamily* const> model_families() { return kFamilies; }
 
 const ModelFamily& family_for(const ModelConfig& config) {
@@ -95,7 +128,7 @@ const ModelFamily& family_for(const ModelConfig& config) {
   const ModelConfig exact = with_vocabulary(config);
   const auto found = std::ranges::find_if(kFamilies, [&](const ModelFamily* family) {
     return family->model_type == asked.model_type &&
-           (family->to_hf == nullptr || translate(*family, asked).differences.empty() ||
+           (family->hf_rows == nullptr || translate(*family, asked).differences.empty() ||
             (config.rotary_interleaved && translate(*family, exact).differences.empty()));
   });
   MEGALITH_CHECK(found != std::ranges::end(kFamilies), "no family takes the rest");
@@ -105,14 +138,14 @@ const ModelFamily& family_for(const ModelConfig& config) {
 Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::ScalarType dtype) {
   const ModelFamily* nearest = nullptr;
   std::vector<std::string> differences;
-  if (family.to_hf != nullptr) {
+  if (family.hf_rows != nullptr) {
     Json json = family.to_hf(config, dtype);
     nearest = &family;
     differences = translate(family, config).differences;
     if (differences.empty()) return json;
   } else {
     for (const ModelFamily* other : kFamilies) {
-      if (other->to_hf == nullptr || other->model_type != config.model_type) continue;
+      if (other->hf_rows == nullptr || other->model_type != config.model_type) continue;
       Translation theirs = translate(*other, with_vocabulary(config));
       if (theirs.is_refused || (nearest != nullptr && theirs.differences.size() >= differences.size())) continue;
       nearest = other;
@@ -182,7 +215,6 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
           "only language models with their output head can be loaded");
     }
   }
-  check_hf_bounds(json, file.string());
   ModelConfig config = family.from_hf(json);
   // transformers loads such a file. GPT-2's has 50256 whatever the vocabulary is.
   std::erase_if(config.eos_token_ids, [&](int64_t token) {

@@ -13,24 +13,32 @@
 
 namespace megalith {
 
+class HfRows;
+
+// A decoder with Llama's names (models/transformer.h).
+std::vector<Unit> transformer_units(const ModelConfig& config);
+std::unique_ptr<Model> build_transformer(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
+
 struct ModelFamily {
   std::string_view name;  // "llama"
   ModelType model_type = ModelType::kGpt;
-  std::string_view hf_model_type;  // config.json's model_type; empty: no Hugging Face class has this architecture
-  std::string_view hf_class;       // "LlamaForCausalLM"
+  std::string_view hf_model_type = {};  // config.json's model_type; empty: no Hugging Face class has this architecture
+  std::string_view hf_class = {};       // "LlamaForCausalLM"
   // Other classes whose folders are read: the same network with fewer heads.
   std::vector<std::string_view> other_classes = {};
+  // Its dictionary (models/hf_rows.h); null without a Hugging Face class.
+  HfRows (*hf_rows)() = nullptr;
+  // What its models are lists of. Depends on numbers of layers and on what is tied, and on no other size.
+  std::vector<Unit> (*units)(const ModelConfig&) = transformer_units;
+  // The chunk that has this range of the units.
+  std::unique_ptr<Model> (*build)(const ModelConfig&, const LayerContext&, const ModelPart&) = build_transformer;
+
   // The whole architecture from config.json of transformers 4 or 5; UserError names the key that cannot be honoured.
-  // Null without a Hugging Face class.
-  ModelConfig (*from_hf)(const nlohmann::json&);
+  ModelConfig from_hf(const nlohmann::json& file) const;
   // config.json that transformers 4 and 5 load; its class may differ from the model where it cannot say it (see
   // make_hf_config()). Any config that satisfies check_model_config() is taken; UserError for one that it has no form
-  // for. Null without a Hugging Face class.
-  nlohmann::json (*to_hf)(const ModelConfig&, at::ScalarType dtype);
-  // What its models are lists of. Depends on numbers of layers and on what is tied, and on no other size.
-  std::vector<Unit> (*units)(const ModelConfig&);
-  // The chunk that has this range of the units.
-  std::unique_ptr<Model> (*build)(const ModelConfig&, const LayerContext&, const ModelPart&);
+  // for.
+  nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) const;
 
   std::unique_ptr<Model> build_whole(const ModelConfig& config, const LayerContext& context) const {
     return build(config, context, ModelPart::whole(units(config)));

@@ -2,17 +2,9 @@
 // learned positions or a squared ReLU. No Hugging Face class has it; its tensors have the names of Llama's.
 // Source: Shoeybi et al. 2019, arXiv:1909.08053.
 #include "models/families.h"
-#include "models/transformer.h"
 
 namespace megalith {
 
-extern const ModelFamily kGpt;
-const ModelFamily kGpt = {.name = "gpt",
-                          .hf_model_type = "",
-                          .hf_class = "",
-                          .from_hf = nullptr,
-                          .to_hf = nullptr,
-                          .units = transformer_units,
-                          .build = build_transformer};
+extern const ModelFamily kGpt = {.name = "gpt"};
 
 }  // namespace megalith

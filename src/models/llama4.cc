@@ -4,13 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/json.h"
 #include "models/families.h"
-#include "models/hf_config.h"
+#include "models/hf_shared_rows.h"
 #include "models/layer_pattern.h"
+#include "models/model_bounds.h"
 #include "models/transformer.h"
 
 namespace megalith {
@@ -21,137 +20,110 @@ namespace {
 using Layers = std::vector<int64_t>;
 
 constexpr const char *kChunked = "chunked_attention", *kWhole = "full_attention";
-
-// no_rope_layers has 1 for a layer that rotates.
-Layers unrotated_layers(const Json& json, int64_t num_layers) {
-  Layers layers = json_get_or<Layers>(json, "no_rope_layers", {}, kHfConfigFile);
-  if (layers.empty()) {
-    const auto interval = json_get_or<int64_t>(json, "no_rope_layer_interval", 4, kHfConfigFile);
-    check_hf_sizes({interval});
-    return parse_no_rope_freq(std::to_string(interval), num_layers);
-  }
-  for (int64_t& layer : layers) layer = layer == 0 ? 1 : 0;
-  return parse_no_rope_freq(fmt::format("[{}]", fmt::join(layers, ",")), num_layers);
-}
+constexpr int64_t kChunk = 8192;  // of the class, as are the next
+constexpr double kTemperature = 0.1;
 
 // 1 for a layer with experts.
-Layers expert_layers(const Json& json, int64_t num_layers) {
-  Layers layers(static_cast<size_t>(num_layers), 0);
-  if (find_member(json, "moe_layers", kHfConfigFile) != nullptr) {
-    for (const int64_t layer : json_get<Layers>(json, "moe_layers", kHfConfigFile)) {
-      if (layer < 0 || layer >= num_layers) {
-        throw UserError(fmt::format("{}: moe_layers has {}, and there are {} layers", kHfConfigFile, layer, num_layers),
+void read_expert_layers(const Json& file, ModelConfig& config) {
+  Layers layers(static_cast<size_t>(config.num_layers), 0);
+  if (find_member(file, "moe_layers", kHfConfigFile) != nullptr) {
+    for (const int64_t layer : json_get<Layers>(file, "moe_layers", kHfConfigFile)) {
+      if (layer < 0 || layer >= config.num_layers) {
+        throw UserError(fmt::format("{}: moe_layers has {}, and there are {} layers", kHfConfigFile, layer,
+                                    config.num_layers),
                         "the file is broken");
       }
       layers[static_cast<size_t>(layer)] = 1;
     }
-    return layers;
+  } else {
+    const int64_t step = hf_integer(file, "interleave_moe_layer_step", 1, kMostLayers);
+    for (int64_t layer = step - 1; layer < config.num_layers; layer += step) layers[static_cast<size_t>(layer)] = 1;
   }
-  const auto step = json_get_or<int64_t>(json, "interleave_moe_layer_step", 1, kHfConfigFile);
-  check_hf_sizes({step});
-  for (int64_t layer = step - 1; layer < num_layers; layer += step) layers[static_cast<size_t>(layer)] = 1;
+  config.moe_layer_freq = normalised_moe_layer_freq(fmt::format("[{}]", fmt::join(layers, ",")), config.num_layers);
+}
+
+Json expert_layers(const ModelConfig& config) {
+  Json layers = Json::array();
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.has_experts_at(layer)) layers.push_back(layer);
+  }
   return layers;
 }
 
 // The class lets layers that rotate have chunks, and its files say so twice.
-bool has_chunks(const Json& json, const Layers& unrotated) {
-  const Json* types = find_member(json, "layer_types", kHfConfigFile);
-  if (types == nullptr) return true;
-  const auto named = json_as<std::vector<std::string>>(*types, "config.json: layer_types");
-  const auto count = std::count(named.begin(), named.end(), kChunked);
-  if (count == 0) return false;
-  for (size_t i = 0; i < unrotated.size(); ++i) {
-    if (i < named.size() && named[i] == (unrotated[i] == 1 ? kWhole : kChunked)) continue;
-    throw UserError(fmt::format("{}: layer_types has chunks in other layers than those that rotate", kHfConfigFile),
-                    "this model cannot be loaded: chunks and rotation go together here");
+void read_chunks(const Json& file, ModelConfig& config) {
+  if (const Json* types = find_member(file, "layer_types", kHfConfigFile)) {
+    const auto named = json_as<std::vector<std::string>>(*types, "config.json: layer_types");
+    if (std::ranges::find(named, kChunked) == named.end()) return;
+    const Layers unrotated = config.layers_without_rotation();
+    for (size_t i = 0; i < unrotated.size(); ++i) {
+      if (i < named.size() && named[i] == (unrotated[i] == 1 ? kWhole : kChunked)) continue;
+      throw UserError(fmt::format("{}: layer_types has chunks in other layers than those that rotate", kHfConfigFile),
+                      "this model cannot be loaded: chunks and rotation go together here");
+    }
   }
-  return true;
+  config.attention_chunk_size = hf_integer(file, "attention_chunk_size", kChunk, kMostPositions);
+}
+
+Json layer_types(const ModelConfig& config) {
+  Json types = Json::array();
+  for (const int64_t unrotated : config.layers_without_rotation()) {
+    types.push_back(unrotated == 0 && config.attention_chunk_size > 0 ? kChunked : kWhole);
+  }
+  return types;
 }
 
 // A switch, or a number where published files have one.
-bool is_tempered(const Json& json) {
-  const Json* value = find_member(json, "attn_temperature_tuning", kHfConfigFile);
+bool is_tempered(const Json& file) {
+  const Json* value = find_member(file, "attn_temperature_tuning", kHfConfigFile);
   if (value == nullptr) return true;
   return value->is_number() ? json_as<double>(*value, "attn_temperature_tuning") != 0
                             : json_as<bool>(*value, "config.json: attn_temperature_tuning");
 }
 
-// What the class takes for missing keys, where it differs from what other classes take.
-Json with_defaults(const Json& file) {
-  Json json = file;
-  if (!json.contains("rope_theta") && !json.contains("rope_parameters")) json["rope_theta"] = 500000.0;
-  if (!json.contains("num_key_value_heads")) json["num_key_value_heads"] = 8;
-  if (find_member(json, "head_dim", kHfConfigFile) == nullptr) json["head_dim"] = 128;
-  return json;
+void read_temperature(const Json& file, ModelConfig& config) {
+  if (config.no_rope_freq.empty() || !is_tempered(file)) return;
+  config.attn_temperature_scale = json_get_or<double>(file, "attn_scale", kTemperature, kHfConfigFile);
+  config.attn_temperature_floor = hf_integer(file, "floor_scale", kChunk, kMostPositions);
 }
 
-ModelConfig from_hf(const Json& file) {
-  const Json json = with_defaults(file);
-  refuse_unless(json, "attention_bias", false, "biases in Llama 4's attention are not provided");
-  refuse_unless(json, "router_jitter_noise", 0.0, "noise on the experts' input is not provided");
-  refuse_unless(json, "num_experts_per_tok", 1, "more than one expert for a token is not provided in Llama 4");
-  ModelConfig config =
-      read_hf_decoder(json, {.max_position_embeddings = 131072, .allows_chunks = true, .norm_epsilon = 1e-5});
-  config.rotary_interleaved = true;
-  const Layers unrotated = unrotated_layers(json, config.num_layers);
-  config.no_rope_freq = no_rope_freq_text(unrotated);
-  if (has_chunks(json, unrotated)) {
-    config.attention_chunk_size = json_get_or<int64_t>(json, "attention_chunk_size", 8192, kHfConfigFile);
-  }
-  config.qk_l2_norm = json_get_or<bool>(json, "use_qk_norm", true, kHfConfigFile);
-  if (!config.no_rope_freq.empty() && is_tempered(json)) {
-    config.attn_temperature_scale = json_get_or<double>(json, "attn_scale", 0.1, kHfConfigFile);
-    config.attn_temperature_floor = json_get_or<int64_t>(json, "floor_scale", 8192, kHfConfigFile);
-  }
-  config.moe_ffn_hidden_size = config.ffn_hidden_size;
-  config.moe_shared_expert_intermediate_size = config.ffn_hidden_size;
-  config.ffn_hidden_size = json_get_or<int64_t>(json, "intermediate_size_mlp", 16384, kHfConfigFile);
-  config.num_experts = json_get_or<int64_t>(json, "num_local_experts", 16, kHfConfigFile);
-  check_hf_sizes({*config.ffn_hidden_size, *config.num_experts, config.attn_temperature_floor});
-  config.moe_layer_freq = normalised_moe_layer_freq(
-      fmt::format("[{}]", fmt::join(expert_layers(json, config.num_layers), ",")), config.num_layers);
-  config.moe_router_topk = 1;
-  config.moe_router_score_function = RouterScore::kSigmoid;
-  config.moe_apply_probs_on_input = true;
-  if (json_get_or<bool>(json, "output_router_logits", false, kHfConfigFile)) {
-    config.moe_aux_loss_coeff = json_get_or<double>(json, "router_aux_loss_coef", 0.001, kHfConfigFile);
-  }
-  return config;
-}
-
-Json to_hf(const ModelConfig& config, at::ScalarType dtype) {
-  ModelConfig plain = config;
-  plain.rotary_interleaved = false;  // the class's own, which from_hf() says again
-  Json json = write_hf_decoder(plain, dtype);
-  const Layers unrotated = config.layers_without_rotation();
-  Json types = Json::array(), rotated = Json::array(), with_experts = Json::array();
-  for (size_t i = 0; i < unrotated.size(); ++i) {
-    rotated.push_back(1 - unrotated[i]);
-    types.push_back(unrotated[i] == 0 && config.attention_chunk_size > 0 ? kChunked : kWhole);
-    if (config.has_experts_at(static_cast<int64_t>(i))) with_experts.push_back(i);
-  }
-  json.update({
-      {"architectures", {"Llama4ForCausalLM"}},
-      {"model_type", "llama4_text"},
-      {"attention_bias", false},
-      {"intermediate_size", config.has_experts() ? config.expert_ffn_size() : config.ffn_size()},
-      {"intermediate_size_mlp", config.ffn_size()},
-      {"num_local_experts", std::max<int64_t>(config.expert_count(), 1)},
-      {"num_experts_per_tok", config.moe_router_topk},
-      {"moe_layers", with_experts},
-      {"interleave_moe_layer_step", 1},
-      {"no_rope_layers", rotated},
-      {"layer_types", types},
-      {"attention_chunk_size", config.attention_chunk_size > 0 ? config.attention_chunk_size : 8192},
-      {"use_qk_norm", config.qk_l2_norm},
-      {"attn_temperature_tuning", config.attn_temperature_scale > 0},
-      {"attn_scale", config.attn_temperature_scale > 0 ? config.attn_temperature_scale : 0.1},
-      {"floor_scale", config.attn_temperature_floor},
-      {"output_router_logits", false},
-      {"router_aux_loss_coef", config.moe_aux_loss_coeff},
-      {"router_jitter_noise", 0.0},
-  });
-  return json;
+HfRows rows() {
+  using Config = ModelConfig;
+  return hf_decoder_rows()
+      .fixed("attention_bias", false, "biases in Llama 4's attention are not provided")
+      .fixed("router_jitter_noise", 0.0, "noise on the experts' input is not provided")
+      .fixed("num_experts_per_tok", 1, "more than one expert for a token is not provided in Llama 4",
+             &Config::moe_router_topk)
+      .required("intermediate_size", &Config::moe_ffn_hidden_size,
+                [](const Config& c) { return c.has_experts() ? c.expert_ffn_size() : c.ffn_size(); })
+      .field("max_position_embeddings", &Config::max_position_embeddings, 131072)
+      .nullable("num_key_value_heads", &Config::num_query_groups, 8, &Config::num_attention_heads,
+                &Config::num_kv_heads)
+      .field("head_dim", &Config::kv_channels, 128, &Config::query_head_dim)
+      .field("rms_norm_eps", &Config::norm_epsilon, 1e-5)
+      .field("rope_theta", &Config::rotary_base, 500000.0)
+      .only("partial_rotary_factor", 1.0, "all channels of a head are rotated in this family")
+      .always(&Config::rotary_interleaved, true)
+      .join(hf_unrotated_layers_rows())
+      .custom("layer_types", [](const Json& file, Config&) { check_hf_layer_types(file, {kChunked}); }, layer_types)
+      .custom("attention_chunk_size", read_chunks,
+              [](const Config& c) { return c.attention_chunk_size > 0 ? c.attention_chunk_size : kChunk; })
+      .field("use_qk_norm", &Config::qk_l2_norm, true)
+      .custom("attn_temperature_tuning", read_temperature,
+              [](const Config& config) { return config.attn_temperature_scale > 0; })
+      .written("attn_scale",
+               [](const Config& c) { return c.attn_temperature_scale > 0 ? c.attn_temperature_scale : kTemperature; })
+      .written("floor_scale", &Config::attn_temperature_floor)
+      .then([](Config& config) { config.moe_shared_expert_intermediate_size = config.moe_ffn_hidden_size; })
+      .field("intermediate_size_mlp", &Config::ffn_hidden_size, 16384, &Config::ffn_size)
+      .field("num_local_experts", &Config::num_experts, 16,
+             [](const Config& config) { return std::max<int64_t>(config.expert_count(), 1); })
+      .custom("moe_layers", read_expert_layers, expert_layers)
+      .written("interleave_moe_layer_step", 1)
+      .always(&Config::moe_router_topk, 1)
+      .always(&Config::moe_router_score_function, RouterScore::kSigmoid)
+      .always(&Config::moe_apply_probs_on_input, true)
+      .join(hf_balance_rows(0.001));
 }
 
 std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
@@ -165,13 +137,10 @@ std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& cont
 }  // namespace
 }  // namespace llama4
 
-extern const ModelFamily kLlama4;
-const ModelFamily kLlama4 = {.name = "llama4",
-                             .hf_model_type = "llama4_text",
-                             .hf_class = "Llama4ForCausalLM",
-                             .from_hf = llama4::from_hf,
-                             .to_hf = llama4::to_hf,
-                             .units = transformer_units,
-                             .build = llama4::build};
+extern const ModelFamily kLlama4 = {.name = "llama4",
+                                    .hf_model_type = "llama4_text",
+                                    .hf_class = "Llama4ForCausalLM",
+                                    .hf_rows = llama4::rows,
+                                    .build = llama4::build};
 
 }  // namespace megalith

@@ -1,8 +1,8 @@
 // How large a model may be. A configuration comes from outside, and sizes near 2^63 would wrap around in a product or
 // ask for more memory than any machine has before anybody looks at them. So each size has a bound, a few products have
 // one, and below them all arithmetic on sizes is exact in 64 bits. The bounds are far from every published model, and
-// far from what overflows. The options declare them as their ranges, config.json is held to them before it is read, and
-// check_model_config() begins with them.
+// far from what overflows. The options declare them as their ranges, rows of config.json are held to them as they are
+// read, and check_model_config() begins with them.
 #pragma once
 
 #include <cstdint>

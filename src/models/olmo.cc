@@ -1,27 +1,44 @@
-// The dictionary of OLMo 2, which OLMo 3 adds windows to; see olmo.h.
-#include "models/olmo.h"
+// OLMo 2: Llama with norms behind attention and the MLP in the place of those in front, and a norm of all queries of a
+// token and of all its keys. OLMo 3: a window in three of four layers, which rotate as they did before long wavelengths
+// were stretched. Source: OLMo team 2024, arXiv:2501.00656; OLMo team 2025, arXiv:2512.13961.
+#include "models/families.h"
+#include "models/hf_shared_rows.h"
 
-#include <nlohmann/json.hpp>
+namespace megalith {
 
-namespace megalith::olmo {
+namespace olmo {
+namespace {
 
-ModelConfig read(const nlohmann::json& json, const HfDefaults& defaults) {
-  refuse_unless(json, "attention_bias", false, "biases in OLMo's attention are not provided");
-  ModelConfig config = read_hf_decoder(json, defaults);
-  config.norm_placement = NormPlacement::kPost;
-  config.qk_layernorm = true;
-  config.qk_layernorm_scope = HeadNormScope::kProjection;
-  return config;
+HfRows rows_of_2() {
+  return hf_decoder_rows()
+      .fixed("attention_bias", false, "biases in OLMo's attention are not provided")
+      .field("rms_norm_eps", &ModelConfig::norm_epsilon, 1e-5)
+      .always(&ModelConfig::norm_placement, NormPlacement::kPost)
+      .always(&ModelConfig::qk_layernorm, true)
+      .always(&ModelConfig::qk_layernorm_scope, HeadNormScope::kProjection)
+      .join(hf_rope_rows({}))
+      .written("pad_token_id", nullptr);  // the classes take 1, whose embedding would get no gradient
 }
 
-nlohmann::json write(const ModelConfig& config, at::ScalarType dtype, std::string_view hf_class,
-                     std::string_view hf_model_type) {
-  nlohmann::json json = write_hf_decoder(config, dtype);
-  json["architectures"] = {hf_class};
-  json["model_type"] = hf_model_type;
-  json["attention_bias"] = false;
-  json["pad_token_id"] = nullptr;  // the classes take 1, whose embedding would get no gradient
-  return json;
+HfRows rows_of_3() {
+  return rows_of_2()
+      .join(hf_rope_rows({"llama3", "yarn"}))
+      .join(hf_windowed_layers_rows(4096, 4))
+      .then([](ModelConfig& config) {
+        if (config.use_rope_scaling && config.attention_window() > 0) config.rotary_base_local = config.rotary_base;
+      });
 }
 
-}  // namespace megalith::olmo
+}  // namespace
+}  // namespace olmo
+
+extern const ModelFamily kOlmo2 = {.name = "olmo2",
+                                   .hf_model_type = "olmo2",
+                                   .hf_class = "Olmo2ForCausalLM",
+                                   .hf_rows = olmo::rows_of_2};
+extern const ModelFamily kOlmo3 = {.name = "olmo3",
+                                   .hf_model_type = "olmo3",
+                                   .hf_class = "Olmo3ForCausalLM",
+                                   .hf_rows = olmo::rows_of_3};
+
+}  // namespace megalith

@@ -114,7 +114,9 @@ TEST(BertConfig, WhatCannotBeHonouredIsRefused) {
     json[key] = value;
     return refusal_of(json);
   };
-  EXPECT_EQ(with("hidden_act", "relu"), "config.json: hidden_act is \"relu\", expected \"gelu\" or \"gelu_new\"");
+  EXPECT_EQ(with("hidden_act", "relu"),
+            "config.json: hidden_act is \"relu\", and only \"gelu\" and \"gelu_new\" and \"gelu_pytorch_tanh\" can be "
+            "honoured");
   EXPECT_EQ(with("position_embedding_type", "relative_key"),
             "config.json: position_embedding_type is \"relative_key\", and only \"absolute\" can be honoured");
   EXPECT_EQ(with("is_decoder", true), "config.json: is_decoder is true, and only false can be honoured");

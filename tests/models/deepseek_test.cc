@@ -318,7 +318,7 @@ TEST(Deepseek, RefusesWhatItCannotHonour) {
         {"original_max_position_embeddings", 8192}},
        "'llama3'"},
       {deepseek_v3(), "num_experts_per_tok", nullptr, "num_experts_per_tok"},
-      {deepseek_v3(), "n_shared_experts", -1, "a size is 0"},
+      {deepseek_v3(), "n_shared_experts", -1, "n_shared_experts is -1, expected at least 0"},
       {deepseek_v2(), "topk_method", "noaux_tc", "topk_method is 'noaux_tc'"},
       {deepseek_v2(), "mlp_bias", true, "mlp_bias"},
   };

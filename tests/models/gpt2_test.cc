@@ -332,7 +332,7 @@ TEST_F(Gpt2Config, WhatCannotBeHonouredIsNamed) {
             std::string::npos);
   EXPECT_NE(refusal("reorder_and_upcast_attn", true).find("reorder_and_upcast_attn is true"), std::string::npos);
   EXPECT_NE(refusal("add_cross_attention", true).find("add_cross_attention is true"), std::string::npos);
-  EXPECT_NE(refusal("n_layer", 0).find("a size is 0"), std::string::npos);
+  EXPECT_NE(refusal("n_layer", 0).find("n_layer is 0, expected at least 1"), std::string::npos);
   EXPECT_NE(refusal("n_embd", nullptr).find("n_embd"), std::string::npos);
   EXPECT_NE(refusal("n_head", 5).find("num_attention_heads 5 does not divide hidden_size 768"), std::string::npos);
   EXPECT_NE(refusal("quantization_config", {{"quant_method", "gptq"}}).find("quantised (gptq)"), std::string::npos);

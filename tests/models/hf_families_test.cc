@@ -358,7 +358,7 @@ TEST(HfFamilies, Llama4IsRefusedWhereItWouldBeAnotherModel) {
   json stepless = llama4_file();
   stepless.erase("moe_layers");
   stepless["interleave_moe_layer_step"] = 0;
-  EXPECT_EQ(refusal_of_file(stepless), "config.json: a size is 0, expected at least 1");
+  EXPECT_EQ(refusal_of_file(stepless), "config.json: interleave_moe_layer_step is 0, expected at least 1");
   json types = llama4_file()["layer_types"];
   std::swap(types[2], types[3]);
   EXPECT_EQ(refused("layer_types", types),
