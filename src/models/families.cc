@@ -15,16 +15,16 @@
 namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
-    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kGpt2, kGpt, kT5, kMegatronT5, kBert, kMegatronBert, kEncoder,
-    kBiencoder, kFlux, kFluxLike;
+    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kSmolLm3, kGpt2, kGpt, kT5, kMegatronT5, kBert, kMegatronBert,
+    kEncoder, kBiencoder, kFlux, kFluxLike;
 
 namespace {
 
 const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral, &kQwen2,        &kQwen3,  &kQwen3Moe,   &kGemma2,
                                         &kGemma3,     &kMixtral, &kOlmo2,        &kOlmo3,  &kDeepseekV2, &kDeepseekV3,
-                                        &kGlm4Moe,    &kGptOss,  &kLlama4,       &kGpt2,   &kGpt,        &kT5,
-                                        &kMegatronT5, &kBert,    &kMegatronBert, &kEncoder, &kBiencoder,
-                                        &kFlux,       &kFluxLike};
+                                        &kGlm4Moe,    &kGptOss,  &kLlama4,       &kSmolLm3, &kGpt2,      &kGpt,
+                                        &kT5,         &kMegatronT5, &kBert,      &kMegatronBert, &kEncoder,
+                                        &kBiencoder,  &kFlux,    &kFluxLike};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;

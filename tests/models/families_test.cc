@@ -219,6 +219,12 @@ ModelConfig small_flux(double theta) {
   return config;
 }
 
+bool is_smollm3(const ModelConfig& c) {
+  return has_llamas_parts(c) && !c.has_experts() && !c.qk_layernorm && !c.add_qkv_bias && !has_window(c) &&
+         !has_gemmas_extras(c) && leaves_layers_unrotated(c) && c.attention_chunk_size == 0 && !c.qk_l2_norm &&
+         c.attn_temperature_scale == 0;
+}
+
 std::string expected_family(const ModelConfig& c) {
   // diffusers' class has one base of rotation.
   if (c.model_type == ModelType::kDiffusion) return c.theta == 10000 ? "flux" : "flux_like";
@@ -230,6 +236,7 @@ std::string expected_family(const ModelConfig& c) {
   if (is_gemma2(c)) return "gemma2";
   if (is_gemma3(c)) return "gemma3";
   if (is_llama4(c)) return "llama4";
+  if (is_smollm3(c)) return "smollm3";
   if (has_gemmas_extras(c) || has_llama4s_extras(c)) return "gpt";
   if (has_olmos_parts(c)) {
     if (!has_window(c)) return c.use_rope_scaling ? "olmo3" : "olmo2";
@@ -399,7 +406,8 @@ const std::vector<Change>& changes() {
 }
 
 TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
-  ModelConfig qwen2 = tiny_config(), qwen3 = qwen2, mistral = qwen2;
+  ModelConfig qwen2 = tiny_config(), qwen3 = qwen2, mistral = qwen2, smollm3 = qwen2;
+  smollm3.no_rope_freq = "2";
   mistral.window_size = {3, 0};
   qwen2.add_qkv_bias = true;
   qwen3.qk_layernorm = true;
@@ -413,6 +421,7 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            mistral,
                                            qwen2,
                                            qwen3,
+                                           smollm3,
                                            small_gemma(false),
                                            small_gemma(true),
                                            small_mixtral(),
