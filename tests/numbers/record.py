@@ -26,10 +26,10 @@ from pathlib import Path
 STEPS = 5
 
 RUN = (
-    *("--mock_data", "--seq_length", 32, "--lr", 3e-3, "--lr_decay_style", "constant", "--num_workers", 0),
-    *("--eval_iters", 0, "--train_iters", STEPS, "--device", "cpu", "--num_threads", 1, "--vocab_size", 131),
-    *("--max_position_embeddings", 64, "--distributed_timeout_minutes", 2),
+    *("--mock_data", "--lr", 3e-3, "--lr_decay_style", "constant", "--num_workers", 0, "--eval_iters", 0),
+    *("--train_iters", STEPS, "--device", "cpu", "--num_threads", 1, "--distributed_timeout_minutes", 2),
 )
+TEXT = ("--seq_length", 32, "--vocab_size", 131, "--max_position_embeddings", 64)
 NO_DROPOUT = ("--hidden_dropout", 0, "--attention_dropout", 0)
 BATCH = ("--micro_batch_size", 2, "--global_batch_size", 8)
 SMALL = ("--num_layers", 4, "--hidden_size", 64, "--num_attention_heads", 4)
@@ -71,7 +71,27 @@ MODELS = {
     ),
 }
 
-WITHOUT_HF_CLASS = ("gpt", "squared_relu")
+TWO_STACKS = ("--num_layers", 2, "--hidden_size", 64, "--num_attention_heads", 4)
+T5 = (*TWO_STACKS, "--model_type", "t5", "--task", "t5", "--decoder_seq_length", 16)
+RETRIEVER = (*TWO_STACKS, "--model_type", "biencoder", "--task", "ict")
+KINDS = {
+    "bert": (*SMALL, "--model_type", "bert", "--task", "bert"),
+    "t5": T5,
+    "t5_relative": (
+        *(*T5, *UNTIED, "--position_embedding_type", "relative", "--normalization", "RMSNorm"),
+        *("--disable_bias_linear", "--geglu"),
+    ),
+    "retriever": (*RETRIEVER, "--biencoder_projection_dim", 8),
+    "shared_retriever": (*RETRIEVER, "--biencoder_shared_query_context_model", "--retriever_report_topk_accuracies", 1),
+    "flux": (
+        *("--model_type", "diffusion_model", "--num_joint_layers", 2, "--num_single_layers", 2, "--hidden_size", 64),
+        *("--num_attention_heads", 4, "--in_channels", 16, "--context_dim", 32, "--vec_in_dim", 32),
+        *("--model_channels", 32, "--axes_dim", "4,6,6", "--image_size", 64, "--text_length", 16),
+    ),
+}
+WITHOUT_HF_CLASS = ("gpt", "squared_relu", *KINDS)
+MODELS |= KINDS
+MODELS = {name: options if name == "flux" else (*TEXT, *options) for name, options in MODELS.items()}
 
 TP2, PP2, CP2 = (
     (f"--{name}_model_parallel_size", 2) if name != "context" else ("--context_parallel_size", 2)
@@ -111,6 +131,12 @@ LAYOUTS = {
     "latent_pp2": ("deepseek_v3", 2, PP2),
     "latent_cp2": ("deepseek_v2", 2, CP2),
     "latent_ep2_zero1": ("deepseek_v3", 2, (*EP2, "--use_distributed_optimizer")),
+    **{f"{name}_tp2_sp": (name, 2, (*TP2, "--sequence_parallel")) for name in ("bert", "t5", "t5_relative", "flux")},
+    **{f"{name}_pp2": (name, 2, PP2) for name in ("bert", "t5", "t5_relative", "flux")},
+    **{f"{name}_full": (name, 1, FULL) for name in ("bert", "t5", "t5_relative", "retriever", "flux")},
+    "bert_cp2": ("bert", 2, CP2),
+    "flux_tp2": ("flux", 2, TP2),
+    "retriever_dp2": ("retriever", 2, ("--use_distributed_optimizer",)),
 }
 
 
@@ -127,7 +153,7 @@ def configurations():
         for layout, (model, ranks, options) in LAYOUTS.items():
             if dtype == "bf16" and layout == "reference_kernels":
                 continue
-            add(f"{layout}_{model}", model, dtype, ranks, (*BATCH, *options))
+            add(layout if layout.startswith(model) else f"{layout}_{model}", model, dtype, ranks, (*BATCH, *options))
     add("llama", "llama", "fp16")
     return found
 
@@ -190,7 +216,7 @@ def record(arguments):
         result[name] = numbers_of(program, *what, folder)
         elapsed = time.monotonic() - begin
         left = elapsed / (done + 1) * (len(chosen) - done - 1)
-        print(f"{done + 1}/{len(chosen)} {name}: lm loss {result[name]['steps'][-1]['lm_loss']:.6f}, {left:.0f} s left", flush=True)
+        print(f"{done + 1}/{len(chosen)} {name}: {result[name]['steps'][-1]}, {left:.0f} s left", flush=True)
     Path(arguments.record).write_text(json.dumps(result, indent=1), encoding="utf-8")
     if not arguments.folder:
         shutil.rmtree(place)
