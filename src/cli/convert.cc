@@ -20,6 +20,8 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "hub/hub.h"
+#include "models/encoder_decoder.h"
+#include "models/flux.h"
 #include "models/flux_latents.h"
 #include "train/exported_tokenizer.h"
 #include "train/text_tokenizer.h"
@@ -127,12 +129,12 @@ ModelInput some_picture(const ModelConfig& config) {
   input.context.s = 4;
   input.context.encoder_s = 3;
   input.context.is_training = false;
-  input.more.set("image", numbers({1, 4, config.in_channels}));
-  input.more.set("text", numbers({1, 3, config.context_dim}));
-  input.more.set("pooled", numbers({1, config.vec_in_dim}));
-  input.more.set("timesteps", at::full({1}, 0.3, at::kFloat));
-  input.more.set("guidance", at::full({1}, 3.5, at::kFloat));
-  input.more.set("image_positions", image_positions(2, 2));
+  for (const InputSpec& spec : flux_inputs(config, /*has_target=*/false)) {
+    input.more.set(spec.name, numbers(input_shape(spec, config, input.context)));
+  }
+  input.more.set(input::kTimesteps.name, at::full({1}, 0.3, at::kFloat));
+  if (config.guidance_embed) input.more.set(input::kGuidance.name, at::full({1}, 3.5, at::kFloat));
+  input.more.set(input::kImagePositions.name, image_positions(2, 2));
   return input;
 }
 
@@ -161,7 +163,7 @@ at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
   input.context.is_training = false;
   if (config.has_encoder()) {
     input.context.encoder_s = length;
-    input.more.set("encoder_tokens", input.tokens.flip(1));
+    input.more.set(input::kEncoderTokens.name, input.tokens.flip(1));
   }
   return model->forward(input, {}, HeadOutput::kLogits).logits.to(at::kDouble);
 }

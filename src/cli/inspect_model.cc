@@ -17,6 +17,8 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/output_file.h"
+#include "models/encoder_decoder.h"
+#include "models/transformer.h"
 #include "parallel/grad_buffer.h"
 #include "tensor_files/safetensors_writer.h"
 #include "train/setup.h"
@@ -48,7 +50,7 @@ struct OutputOptions {
   }
 };
 
-// What a model with an encoder reads, on the device: the decoder gets its first token and the targets but the last.
+// The input of an encoder and decoder, on the device: the decoder gets its first token and the targets but the last.
 ModelInput pair_input(const OutputOptions& options, const ModelConfig& config, at::Device device) {
   const auto row = [&](const std::vector<int64_t>& ids) {
     return at::tensor(at::ArrayRef<int64_t>(ids), at::kLong).unsqueeze(0).to(device);
@@ -63,7 +65,7 @@ ModelInput pair_input(const OutputOptions& options, const ModelConfig& config, a
   input.context.s = std::ssize(given);
   input.context.encoder_s = std::ssize(options.prompt_ids);
   input.context.is_training = false;
-  input.more.set("encoder_tokens", row(options.prompt_ids));
+  input.more.set(input::kEncoderTokens.name, row(options.prompt_ids));
   return input;
 }
 
@@ -180,7 +182,7 @@ int inspect_logits(CommandContext& context) {
     input.tokens = at::tensor(at::ArrayRef<int64_t>(options.prompt_ids), at::kLong).unsqueeze(0).to(session.device);
     if (!options.prompt_token_types.empty()) {
       const at::Tensor types = at::tensor(at::ArrayRef<int64_t>(options.prompt_token_types), at::kLong);
-      input.more.set("token_types", types.unsqueeze(0).to(session.device));
+      input.more.set(input::kTokenTypes.name, types.unsqueeze(0).to(session.device));
     }
     input.context.b = 1;
     input.context.s = input.tokens.size(1);

@@ -1,5 +1,4 @@
-// What the two networks that are called BERT share: config.json, names of tensors, building. Their difference is where
-// the norms stand.
+// The two networks that are called BERT, which differ in the place of their norms: config.json, names, building.
 #pragma once
 
 #include <string>
@@ -19,7 +18,7 @@ TransformerNames names(const std::string& prefix = "bert");
 // The same with those of the other network's norms beside them.
 TransformerNames megatron_names(const std::string& prefix = "bert");
 
-// Under which names files may have what is called `name` below `bert.`, that name left out.
+// Other names that files may have for what is called `name` below `bert.`.
 std::vector<std::string> other_names(const std::string& name);
 
 // Files may leave `bert.` away, as those of the class without heads do, and old ones call a norm's weight gamma and its

@@ -14,7 +14,6 @@
 #include "models/families.h"
 #include "models/transformer.h"
 #include "nn/linear.h"
-#include "nn/norm.h"
 #include "nn/retrieval_head.h"
 
 namespace megalith {
@@ -29,10 +28,10 @@ std::vector<std::string> tower_names(const ModelConfig& config) {
   return {kQueryTower, kContextTower};
 }
 
-// What a tower gives.
+// A tower gives it.
 std::string vector_name(const std::string& tower) { return tower + " vector"; }
 
-// Where a BERT's file has what is called so here: query_model.encoder.ln.weight -> bert.encoder.ln.weight, encoder.…
+// Its names in a BERT's file: query_model.encoder.ln.weight -> bert.encoder.ln.weight, encoder.…
 std::vector<std::string> names_in_bert(const std::string& name) {
   const std::string there = "bert" + name.substr(name.find('.'));
   std::vector<std::string> names = bert::other_names(there);
@@ -40,17 +39,12 @@ std::vector<std::string> names_in_bert(const std::string& name) {
   return names;
 }
 
-at::Tensor find_more(const ModelInput& input, std::string_view name) {
-  const at::Tensor* tensor = input.more.find(name);
-  return tensor == nullptr ? at::Tensor() : *tensor;
-}
-
 ForwardContext query_context(const ModelInput& input, const at::Tensor& tokens) {
   ForwardContext context;
   context.b = tokens.size(0);
   context.s = tokens.size(1);
-  context.row_ids = find_more(input, "query_row_ids");
-  context.mask.key_lengths = find_more(input, "query_key_lengths");
+  context.row_ids = found(input, input::kQueryRowIds);
+  context.mask.key_lengths = found(input, input::kQueryKeyLengths);
   context.is_training = input.context.is_training;
   return context;
 }
@@ -89,13 +83,7 @@ std::vector<Unit> biencoder_units(const ModelConfig& config) {
     const UnitLetter letter = units.empty() ? UnitLetter::kEmbedding : UnitLetter::kNone;
     units.push_back({.kind = kEmbeddingUnit, .name = names.embedding, .letter = letter, .gives = hidden});
     for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-      units.push_back({.kind = kLayerUnit,
-                       .name = fmt::format("{}.{}", names.layers, layer),
-                       .number = layer,
-                       .letter = UnitLetter::kLayer,
-                       .layers_worth = 1,
-                       .reads = hidden,
-                       .gives = hidden});
+      units.push_back(layer_unit(kLayerUnit, names.layers, layer, hidden, hidden));
     }
     units.back().stays_with_next = true;
     vectors.push_back(vector_name(tower));
@@ -136,68 +124,47 @@ void add_names_in_bert(const Module& module) {
   });
 }
 
-class VectorUnit : public UnitModule {
- public:
-  VectorUnit(const ModelConfig& config, const TransformerNames& names, const std::string& projection,
-             const LayerContext& context, size_t side)
-      : side_(side) {
-    if (!config.norms_sums()) {
-      register_module(norm_.emplace(context, names.final_norm, config.hidden_size, config));
-      add_names_in_bert(*norm_);
-    }
-    if (config.biencoder_projection_dim == 0) return;
+void make_vector(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
+                 const std::string& projection_name, const LayerContext& context, size_t side) {
+  Norm* norm = add_final_norm(unit, config, names, context);
+  if (norm != nullptr) add_names_in_bert(*norm);
+  Linear* projection = nullptr;
+  if (config.biencoder_projection_dim > 0) {
     LayerContext plain = context;
     plain.recipe = nullptr;  // one token of a sequence is no work that eight bits would speed up
     const LinearOptions options{.role = LinearRole::kReplicated, .has_bias = true, .init_std = config.init_method_std};
-    register_module(
-        projection_.emplace(plain, projection, config.hidden_size, config.biencoder_projection_dim, options));
+    const int64_t width = config.biencoder_projection_dim;
+    projection = &unit.add<Linear>(plain, projection_name, config.hidden_size, width, options);
   }
+  unit.forward = [norm, projection, side](Streams in, const UnitPass& pass) -> Streams {
+    const ForwardContext& context = pass.as<BiencoderPass>().sides[side].context;
+    const at::Tensor first = in[0].sum().view({context.b, context.s, -1}).select(1, 0).contiguous();
+    const at::Tensor normed = normed_end(norm, {first, {}});
+    return {{projection != nullptr ? projection->forward(normed) : normed, {}}};
+  };
+}
 
-  Streams forward(Streams in, const UnitPass& pass) override {
-    const ForwardContext& context = pass.as<BiencoderPass>().sides[side_].context;
-    at::Tensor first = in[0].sum().view({context.b, context.s, -1}).select(1, 0).contiguous();
-    if (norm_) {
-      ResidualStream stream{.delta = first, .residual = {}};
-      first = norm_->forward(stream);
-    }
-    return {{projection_ ? projection_->forward(first) : first, {}}};
-  }
-  CostShape shape_in(const CostShape& shape) const override { return {.b = shape.b, .s = 1}; }
-
- private:
-  size_t side_;
-  std::optional<Norm> norm_;  // none where the layers norm their sums
-  std::optional<Linear> projection_;
-};
-
-class RetrievalUnit : public UnitModule {
- public:
-  RetrievalUnit(const ModelConfig& config, const LayerContext& context)
-      : head_(context,
-              {.vector_size = config.vector_size(),
-               .score_divisor = config.retriever_score_scaling ? std::sqrt(static_cast<double>(config.hidden_size)) : 1,
-               .top_ks = config.retriever_report_topk_accuracies}) {
-    register_module(head_);
-  }
-
-  Streams forward(Streams in, const UnitPass& pass) override {
+void make_retrieval(UnitModule& unit, const ModelConfig& config, const LayerContext& context) {
+  const double divisor = config.retriever_score_scaling ? std::sqrt(static_cast<double>(config.hidden_size)) : 1;
+  const RetrievalHead::Options options{.vector_size = config.vector_size(),
+                                     .score_divisor = divisor,
+                                     .top_ks = config.retriever_report_topk_accuracies};
+  auto& head = unit.add<RetrievalHead>(context, options);
+  unit.forward = [&head](const Streams& in, const UnitPass& pass) -> Streams {
     at::Tensor queries = in[0].delta, contexts = in.back().delta;
     if (in.size() == 1) {
       const int64_t count = pass.as<BiencoderPass>().num_queries;
       queries = contexts.narrow(0, 0, count);
       contexts = contexts.narrow(0, count, contexts.size(0) - count);
     }
-    RetrievalHead::Loss loss = head_.loss(queries, contexts, pass.input->scales(0));
+    RetrievalHead::Loss loss = head.loss(queries, contexts, pass.input->scales(0));
     loss.term.name = pass.input->terms.at(0).name;
     pass.output->token_losses = loss.row_losses.unsqueeze(1);
     pass.output->terms = std::move(loss.correct);
     pass.output->terms.insert(pass.output->terms.begin(), std::move(loss.term));
     return {};
-  }
-
- private:
-  RetrievalHead head_;
-};
+  };
+}
 
 std::vector<UserError> check_ranks_of(const LayerContext& context) {
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
@@ -214,31 +181,29 @@ Biencoder::Biencoder(const ModelConfig& config, const LayerContext& context, con
   make_units(context);
 }
 
-std::vector<UnitChunk::Step> Biencoder::make_steps(const Unit& unit, const LayerContext& context, int64_t /*layer*/) {
-  std::vector<Step> steps;
-  if (unit.kind == kRetrievalUnit) {
-    auto head = std::make_unique<RetrievalUnit>(config(), context);
-    head_ = head.get();
-    steps.push_back(block_step(unit, std::move(head), "head"));
-    return steps;
-  }
+void Biencoder::make_unit(const Unit& unit, const LayerContext& context, int64_t /*layer*/) {
+  if (unit.kind == kRetrievalUnit) return make_retrieval(add_block(unit, "head"), config(), context);
   const size_t side = unit.name.starts_with(towers_.back() + ".") ? towers_.size() - 1 : 0;
   const TransformerNames names = bert::megatron_names(towers_[side]);
-  if (unit.kind == kVectorUnit) {
-    steps.push_back(block_step(unit, std::make_unique<VectorUnit>(config(), names, unit.name, context, side),
-                               vector_name(towers_[side])));
-    return steps;
-  }
-  if (unit.kind == kEmbeddingUnit) {
-    steps.push_back(block_step(unit, make_token_embedding(config(), names, context, part(), side), "embedding"));
-  } else {
-    MEGALITH_CHECK(unit.kind == kLayerUnit, "a biencoder has no unit of kind {}", unit.kind);
+  const bool is_vector = unit.kind == kVectorUnit, is_layer = unit.kind == kLayerUnit;
+  const std::string block = is_vector ? vector_name(towers_[side]) : "embedding";
+  UnitModule& module = is_layer ? add_layer(unit) : add_block(unit, block);
+  if (is_vector) {
+    make_vector(module, config(), names, unit.name, context, side);
+  } else if (is_layer) {
     const LayerContext own = layer_context(context, unit.number, config().num_layers);
-    steps.push_back(layer_step(unit, make_text_layer(config(), names, own, unit, side)));
-    steps.back().adds_inputs = !config().norms_sums();
+    make_text_layer(module, config(), names, own, unit.number, side);
+  } else {
+    MEGALITH_CHECK(unit.kind == kEmbeddingUnit, "a biencoder has no unit of kind {}", unit.kind);
+    make_token_embedding(module, config(), names, context, part(), side);
   }
-  add_names_in_bert(*steps.back().module);
-  return steps;
+  if (!is_vector) add_names_in_bert(module);
+  // A tower for both sides sees twice as many rows; what makes vectors, the first token of each.
+  module.cost_shape = [rows = 3 - std::ssize(towers_), is_vector](const Module& /*part*/, CostShape shape) {
+    shape.b *= rows;
+    if (is_vector) shape.s = 1;
+    return shape;
+  };
 }
 
 TextSide Biencoder::side_of(const at::Tensor& tokens, ForwardContext context) const {
@@ -248,7 +213,7 @@ TextSide Biencoder::side_of(const at::Tensor& tokens, ForwardContext context) co
 }
 
 std::shared_ptr<UnitPass> Biencoder::make_pass(const ModelInput& input, const ForwardContext& context) const {
-  const at::Tensor queries = find_more(input, "query_tokens");
+  const at::Tensor queries = found(input, input::kQueryTokens);
   if (!queries.defined()) {
     throw UserError("model_type biencoder got no questions beside its texts",
                     "this command or task is for models that read one sequence; a biencoder is trained by task ict");
@@ -299,13 +264,6 @@ std::vector<std::string> Biencoder::added_losses() const {
   std::vector<std::string> names;
   for (const int64_t k : config().retriever_report_topk_accuracies) names.push_back(top_k_name(k));
   return names;
-}
-
-// A tower for both sides sees twice as many rows.
-CostShape Biencoder::shape_of(const Module& child, const CostShape& shape) const {
-  CostShape rows = shape;
-  if (towers_.size() == 1 && &child != head_) rows.b *= 2;
-  return UnitChunk::shape_of(child, rows);
 }
 
 std::unique_ptr<Model> build_biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {

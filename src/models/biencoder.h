@@ -12,11 +12,7 @@
 // query_model.encoder.layer.0.attention.self.query.weight. The linear layer is query_model.projection_enc, as in
 // Megatron-LM. Files of a BERT serve each encoder: its parameters also have the names that they have there.
 //
-// A ModelInput has the texts' tokens and context, and in `more`
-//   query_tokens       (b, s) int64
-//   query_key_lengths  (b) int64: tokens from this index on are padding; absent: none are
-//   query_row_ids      (b, s) int64: global number of each token, none of which is a token of a text; absent without
-//                      dropout
+// A ModelInput has the texts' tokens and context, and the questions' in `more`.
 //
 // Tensor, context and pipeline parallelism are refused, as in Megatron-LM.
 // Source: Lee et al. 2019, arXiv:1906.00300; megatron/model/biencoder_model.py.
@@ -30,6 +26,15 @@
 
 namespace megalith {
 
+namespace input {
+inline constexpr InputSpec kQueryTokens{"query_tokens", {InputSize::kRows, InputSize::kTokens}};
+// Tokens from this index on are padding. Absent: none are.
+inline constexpr InputSpec kQueryKeyLengths{"query_key_lengths", {InputSize::kRows}};
+// The global number of each token, none of which is a token of a text. Absent without dropout.
+inline constexpr InputSpec kQueryRowIds{"query_row_ids", {InputSize::kRows, InputSize::kTokens}};
+}  // namespace input
+inline constexpr InputSpec kQueryInputs[] = {input::kQueryTokens, input::kQueryKeyLengths, input::kQueryRowIds};
+
 // The kinds of its units beside those of a Transformer.
 inline constexpr const char *kVectorUnit = "vector", *kRetrievalUnit = "retrieval";
 
@@ -42,7 +47,7 @@ struct SampleRanks {
 // One error for each axis that a biencoder cannot be spread over.
 std::vector<UserError> check_biencoder_ranks(const SampleRanks& ranks);
 
-// Whether a parameter is of the linear layer behind an encoder, which no BERT has.
+// The linear layer after an encoder, which no BERT has.
 bool is_of_projection(const std::string& parameter);
 
 class Biencoder : public UnitChunk {
@@ -60,18 +65,16 @@ class Biencoder : public UnitChunk {
   std::vector<std::string> added_losses() const override;
 
  protected:
-  std::vector<Step> make_steps(const Unit& unit, const LayerContext& context, int64_t layer) override;
+  void make_unit(const Unit& unit, const LayerContext& context, int64_t layer) override;
   std::shared_ptr<UnitPass> make_pass(const ModelInput& input, const ForwardContext& context) const override;
   int64_t num_rows(const std::string& tensor, const ForwardContext& context) const override;
   bool skips(const Unit& unit, const UnitPass& pass) const override;
-  CostShape shape_of(const Module& child, const CostShape& shape) const override;
 
  private:
   TextSide side_of(const at::Tensor& tokens, ForwardContext context) const;
 
   std::vector<std::string> towers_;  // names: of questions and of texts; one for both
   std::shared_ptr<const LayerViewer> viewer_;
-  const Module* head_ = nullptr;
 };
 
 std::unique_ptr<Model> build_biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part);

@@ -6,33 +6,42 @@
 //   stage 2    decoder's embedding, layers               reads memory; gives hidden and memory
 //   stage 3    decoder's layers, head                    reads hidden and memory
 //
-// Both stacks and a tied head use one table of the vocabulary. With relative positions each stack has one table of
-// them, which its first layer's name owns and all its layers use: a block computes what they add to the scores once,
-// and its gradient is the sum over the layers. Learned positions have one table for both stacks. Where linear layers
-// have biases, a tied output has one too, as that of Megatron-LM's T5. Names are those of Hugging Face's T5
-// (EncoderDecoderNames).
+// Both stacks and a tied head use one table of the vocabulary, and both stacks one of learned positions. Relative
+// positions have a table in each stack, named after its first layer: a block computes once what it adds to all scores.
+// Where linear layers have biases, a tied output has one too, as in Megatron-LM's T5. Names are those of
+// Hugging Face's T5 (EncoderDecoderNames).
 //
 // Layers with experts (moe_layer_freq) are counted through both stacks, the encoder's first.
 //
-// A list that ends after the encoder's norm is an encoder by itself (states_units(), models/families.h): its
-// ModelOutput::boundary has "memory" (t, h), and it reads nothing of the decoder's.
+// A list that ends after the encoder's norm is an encoder by itself (models/states_units.h): its
+// ModelOutput::boundary has kMemory (t, h), and it reads nothing of the decoder's.
 //
-// A ModelInput has the decoder's tokens, labels and context; context.encoder_s; and in `more`
-//   encoder_tokens       (b, encoder_s) int64; where the encoder's embedding is
-//   encoder_key_lengths  (b) int64: tokens from this index on are padding; everywhere; absent: none are
-//   encoder_row_ids      (b, encoder_s) int64: global number of each token, none of which is a token of the decoder;
-//                        where the encoder's layers are; absent without dropout
+// A ModelInput has the decoder's tokens, labels and context; context.encoder_s; and the encoder's in `more`.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "models/input_spec.h"
 #include "models/model.h"
 #include "nn/decoder_layer.h"
 #include "nn/encoder_decoder_layer.h"
 
 namespace megalith {
+
+namespace input {
+// For the encoder's embedding.
+inline constexpr InputSpec kEncoderTokens{"encoder_tokens", {InputSize::kRows, InputSize::kEncoderTokens}};
+// Everywhere: tokens from this index on are padding. Absent: none are.
+inline constexpr InputSpec kEncoderKeyLengths{"encoder_key_lengths", {InputSize::kRows}};
+// For the encoder's layers: the global number of each token, unlike any of the decoder's. Absent without dropout.
+inline constexpr InputSpec kEncoderRowIds{"encoder_row_ids", {InputSize::kRows, InputSize::kEncoderTokens}};
+}  // namespace input
+inline constexpr InputSpec kEncoderInputs[] = {input::kEncoderTokens, input::kEncoderKeyLengths, input::kEncoderRowIds};
+
+// The encoder's norm gives it.
+inline constexpr const char* kMemory = "memory";
 
 // Canonical names; the defaults are those of Hugging Face's T5.
 struct EncoderDecoderNames {

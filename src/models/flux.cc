@@ -23,50 +23,52 @@ at::Tensor joined_streams(const at::Tensor& text, const at::Tensor& image, int64
 }
 
 // (b, n / ranks, c) of each rank -> (b, n, c).
-at::Tensor whole_tokens(const at::Tensor& own, int64_t ranks, Group* tp) {
+at::Tensor whole_tokens(const at::Tensor& own, int64_t ranks, Group& tp) {
   if (ranks == 1) return own;
   const int64_t b = own.size(0), c = own.size(2);
-  const at::Tensor all = tp->gathered(own.contiguous(), "velocity");
+  const at::Tensor all = tp.gathered(own.contiguous(), "velocity");
   return all.view({ranks, b, -1, c}).transpose(0, 1).reshape({b, -1, c}).contiguous();
 }
 
-at::Tensor find_input(const ModelInput& input, std::string_view name) {
-  const at::Tensor* tensor = input.more.find(name);
+at::Tensor find_input(const ModelInput& input, const InputSpec& spec) {
+  const at::Tensor* tensor = input.more.find(spec.name);
   if (tensor != nullptr) return *tensor;
-  throw UserError(fmt::format("model_type diffusion_model got no {}", name),
+  throw UserError(fmt::format("model_type diffusion_model got no {}", spec.name),
                   "this command or task is for language models; train and generate take model_type diffusion_model");
+}
+
+// Likewise; of tokens this rank's.
+at::Tensor own_input(const ModelInput& input, const InputSpec& spec, int64_t ranks, const Group& tp) {
+  const at::Tensor all = find_input(input, spec);
+  if (!spec.is_split || ranks == 1) return all;
+  const int64_t count = all.size(1) / ranks;
+  return all.narrow(1, tp.rank() * count, count);
 }
 
 }  // namespace
 
+std::vector<InputSpec> flux_inputs(const ModelConfig& config, bool has_target) {
+  using namespace input;
+  std::vector<InputSpec> inputs = {kImage, kText, kPooledText, kTimesteps, kImagePositions};
+  if (config.guidance_embed) inputs.push_back(kGuidance);
+  if (has_target) inputs.push_back(kTarget);
+  return inputs;
+}
+
 std::vector<Unit> flux_units(const ModelConfig& config) {
-  const std::vector<std::string> streams = {"image", "text"};
+  const std::vector<std::string> streams = {"image", "text"}, all = {"image", "text", "vec"};
   std::vector<Unit> units;
-  units.push_back({.kind = kFluxEmbeddingUnit,
-                   .name = "x_embedder",
-                   .letter = UnitLetter::kEmbedding,
-                   .gives = {"image", "text", "vec"}});
+  units.push_back({.kind = kFluxEmbeddingUnit, .name = "x_embedder", .letter = UnitLetter::kEmbedding, .gives = all});
   for (int64_t layer = 0; layer < config.num_joint_layers; ++layer) {
-    units.push_back({.kind = kFluxJointUnit,
-                     .name = fmt::format("transformer_blocks.{}", layer),
-                     .number = layer,
-                     .letter = UnitLetter::kLayer,
-                     .layers_worth = 1,
-                     .reads = {"image", "text", "vec"},
-                     .gives = streams});
+    units.push_back(layer_unit(kFluxJointUnit, "transformer_blocks", layer, all, streams));
   }
+  const std::vector<std::string> joined = {"hidden", "vec"};
   for (int64_t layer = 0; layer < config.num_single_layers; ++layer) {
-    const bool joins = layer == 0;
+    // The first one joins the streams.
     units.push_back(
-        {.kind = kFluxSingleUnit,
-         .name = fmt::format("single_transformer_blocks.{}", layer),
-         .number = layer,
-         .letter = UnitLetter::kLayer,
-         .layers_worth = 1,
-         .reads = joins ? std::vector<std::string>{"image", "text", "vec"} : std::vector<std::string>{"hidden", "vec"},
-         .gives = {"hidden"}});
+        layer_unit(kFluxSingleUnit, "single_transformer_blocks", layer, layer == 0 ? all : joined, {"hidden"}));
   }
-  units.push_back({.kind = kFluxHeadUnit, .name = "proj_out", .letter = UnitLetter::kHead, .reads = {"hidden", "vec"}});
+  units.push_back({.kind = kFluxHeadUnit, .name = "proj_out", .letter = UnitLetter::kHead, .reads = joined});
   return units;
 }
 
@@ -93,158 +95,108 @@ struct FluxUnitPass : UnitPass {
 
 const FluxPass& flux_of(const UnitPass& pass) { return pass.as<FluxUnitPass>().flux; }
 
-// This rank's tokens of (b, tokens, c).
-at::Tensor own_tokens(const at::Tensor& all, int64_t ranks, const Group& tp) {
-  if (ranks == 1) return all;
-  const int64_t count = all.size(1) / ranks;
-  return all.narrow(1, tp.rank() * count, count);
-}
-
-class FluxEmbedding : public UnitModule {
- public:
-  FluxEmbedding(const ModelConfig& config, const LayerContext& context)
-      : config_(config), dtype_(context.dtype), tp_(*context.groups->tp) {
-    LayerContext whole = context;  // of vectors, which have no tokens to share
-    whole.is_sequence_parallel = false;
-    const int64_t h = config.hidden_size;
-    const auto entry = [&](const char* name, int64_t in) {
-      const auto init = Init::uniform(std::sqrt(6.0 / static_cast<double>(in + h)));
-      return add(std::make_unique<Linear>(context, name, in, h, LinearOptions{.has_bias = true, .weight_init = init}));
-    };
-    const auto vector = [&](const std::string& name, int64_t in) {
-      return add(std::make_unique<VectorEmbedding>(whole, "time_text_embed." + name, in, h, config.init_method_std));
-    };
-    image_ = entry("x_embedder", config.in_channels);
-    text_ = entry("context_embedder", config.context_dim);
-    time_ = vector("timestep_embedder", config.model_channels);
-    if (config.guidance_embed) guidance_ = vector("guidance_embedder", config.model_channels);
-    pooled_ = vector("text_embedder", config.vec_in_dim);
-  }
-
-  Streams forward(Streams /*in*/, const UnitPass& unit) override {
-    const FluxPass& pass = flux_of(unit);
-    const ModelInput& input = *unit.input;
-    const auto tokens = [&](const char* name) {
-      const at::Tensor x = own_tokens(find_input(input, name), pass.ranks, tp_).to(dtype_);
+void make_flux_embedding(UnitModule& unit, const ModelConfig& config, const LayerContext& context) {
+  LayerContext whole = context;  // of vectors, which have no tokens to share
+  whole.is_sequence_parallel = false;
+  const int64_t h = config.hidden_size;
+  const auto entry = [&](const char* name, int64_t in) -> Linear& {
+    const auto init = Init::uniform(std::sqrt(6.0 / static_cast<double>(in + h)));
+    return unit.add<Linear>(context, name, in, h, LinearOptions{.has_bias = true, .weight_init = init});
+  };
+  const auto vector = [&](const std::string& name, int64_t in) -> VectorEmbedding& {
+    return unit.add<VectorEmbedding>(whole, "time_text_embed." + name, in, h, config.init_method_std);
+  };
+  Linear& image = entry("x_embedder", config.in_channels);
+  Linear& text = entry("context_embedder", config.context_dim);
+  VectorEmbedding& time = vector("timestep_embedder", config.model_channels);
+  VectorEmbedding* guidance = config.guidance_embed ? &vector("guidance_embedder", config.model_channels) : nullptr;
+  VectorEmbedding& pooled = vector("text_embedder", config.vec_in_dim);
+  unit.cost_shape = [&text](const Module& part, const CostShape& shape) {
+    return &part == &text ? CostShape{.b = shape.b, .s = shape.encoder_s} : shape;
+  };
+  unit.forward = [&image, &text, &time, guidance, &pooled, channels = config.model_channels, dtype = context.dtype,
+                  &tp = *context.groups->tp](const Streams& /*in*/, const UnitPass& unit_pass) -> Streams {
+    const FluxPass& pass = flux_of(unit_pass);
+    const ModelInput& input = *unit_pass.input;
+    const auto tokens = [&](const InputSpec& spec) {
+      const at::Tensor x = own_input(input, spec, pass.ranks, tp).to(dtype);
       return x.reshape({-1, x.size(-1)}).contiguous();
     };
-    const at::Tensor image = tokens("image"), text = tokens("text"), t = find_input(input, "timesteps");
-    MEGALITH_CHECK(pass.ranks * image.size(0) == pass.b * input.context.s &&
-                       pass.ranks * text.size(0) == pass.b * input.context.encoder_s && t.size(0) == pass.b,
-                   "{} tokens of pictures, {} of texts and {} timesteps of {} samples", image.size(0), text.size(0),
-                   t.size(0), pass.b);
+    const at::Tensor x = tokens(input::kImage), y = tokens(input::kText);
+    const at::Tensor t = find_input(input, input::kTimesteps);
+    MEGALITH_CHECK(pass.ranks * x.size(0) == pass.b * input.context.s &&
+                       pass.ranks * y.size(0) == pass.b * input.context.encoder_s && t.size(0) == pass.b,
+                   "{} tokens of pictures, {} of texts and {} timesteps of {} samples", x.size(0), y.size(0), t.size(0),
+                   pass.b);
     const auto told = [&](VectorEmbedding& embedding, const at::Tensor& number) {
-      return embedding.forward(timestep_embedding(number, config_.model_channels, dtype_));
+      return embedding.forward(timestep_embedding(number, channels, dtype));
     };
-    at::Tensor vec = told(*time_, t);
-    if (guidance_) vec = vec + told(*guidance_, find_input(input, "guidance"));
-    const at::Tensor pooled = find_input(input, "pooled").to(dtype_).contiguous();
-    return {{image_->forward(image), {}}, {text_->forward(text), {}}, {vec + pooled_->forward(pooled), {}}};
-  }
+    at::Tensor vec = told(time, t);
+    if (guidance != nullptr) vec = vec + told(*guidance, find_input(input, input::kGuidance));
+    const at::Tensor caption = find_input(input, input::kPooledText).to(dtype).contiguous();
+    return {{image.forward(x), {}}, {text.forward(y), {}}, {vec + pooled.forward(caption), {}}};
+  };
+}
 
- protected:
-  CostShape shape_of(const Module& child, const CostShape& shape) const override {
-    return &child == text_.get() ? CostShape{.b = shape.b, .s = shape.encoder_s} : shape;
+void make_flux_block(UnitModule& module, const Unit& unit, const LayerContext& context,
+                     const FluxBlockOptions& options) {
+  if (unit.kind == kFluxJointUnit) {
+    auto& block = module.add<FluxJointBlock>(context, unit.name, options);
+    module.forward = [&block](const Streams& in, const UnitPass& pass) -> Streams {
+      const auto out = block.forward({.image = in[0].delta, .text = in[1].delta}, in[2].delta, flux_of(pass));
+      return {{out.image, {}}, {out.text, {}}};
+    };
+    return;
   }
-
- private:
-  template <typename Child>
-  std::unique_ptr<Child> add(std::unique_ptr<Child> child) {
-    register_module(*child);
-    return child;
-  }
-
-  ModelConfig config_;
-  at::ScalarType dtype_;
-  Group& tp_;
-  std::unique_ptr<Linear> image_, text_;
-  std::unique_ptr<VectorEmbedding> time_, guidance_, pooled_;
-};
-
-class FluxJoint : public UnitModule {
- public:
-  FluxJoint(const LayerContext& context, const Unit& unit, const FluxBlockOptions& options)
-      : block_(context, unit.name, options) {
-    register_module(block_);
-  }
-  Streams forward(Streams in, const UnitPass& pass) override {
-    const FluxJointBlock::Streams out =
-        block_.forward({.image = in[0].delta, .text = in[1].delta}, in[2].delta, flux_of(pass));
-    return {{out.image, {}}, {out.text, {}}};
-  }
-
- private:
-  FluxJointBlock block_;
-};
-
-// The first one joins the streams.
-class FluxSingle : public UnitModule {
- public:
-  FluxSingle(const LayerContext& context, const Unit& unit, const FluxBlockOptions& options)
-      : block_(context, unit.name, options) {
-    register_module(block_);
-  }
-  Streams forward(Streams in, const UnitPass& unit) override {
-    const FluxPass& pass = flux_of(unit);
+  auto& block = module.add<FluxSingleBlock>(context, unit.name, options);
+  module.forward = [&block](const Streams& in, const UnitPass& unit_pass) -> Streams {
+    const FluxPass& pass = flux_of(unit_pass);
     const at::Tensor joined = in.size() == 3 ? joined_streams(in[1].delta, in[0].delta, pass.b) : in[0].delta;
-    return {{block_.forward(joined, in.back().delta, pass), {}}};
+    return {{block.forward(joined, in.back().delta, pass), {}}};
+  };
+}
+
+// The term of these velocities (b, n / ranks, c), and the timesteps'.
+std::vector<LossTerm> flux_terms(const ModelInput& input, const FluxPass& pass, const at::Tensor& velocity, Group& tp) {
+  const auto wide = ops::wide_dtype(velocity.scalar_type());
+  const at::Tensor target = own_input(input, input::kTarget, pass.ranks, tp).to(wide);
+  const at::Tensor losses = (velocity.to(wide) - target).square().mean({1, 2}) / static_cast<double>(pass.ranks);
+  const at::Tensor sum = losses.sum(), factor = input.scales(0).per_weight;
+  // Each rank's backward pass begins with its own tokens' part.
+  at::Tensor whole_sum = sum.detach();
+  if (pass.ranks > 1) {
+    whole_sum = whole_sum.clone();
+    tp.all_reduce(whole_sum, ReduceOp::kSum, "mse loss").wait();
   }
+  const at::Tensor weight = at::full({}, static_cast<double>(pass.b), losses.options().requires_grad(false));
+  const at::Tensor objective = factor.defined() ? sum * factor.to(sum.device(), wide) : sum;
+  const at::Tensor timesteps = find_input(input, input::kTimesteps).to(wide).sum();
+  return {{.name = input.terms.at(0).name, .sum = whole_sum, .weight = weight, .objective = objective},
+          {.name = kTimestepTerm, .sum = timesteps, .weight = weight, .objective = {}}};
+}
 
- private:
-  FluxSingleBlock block_;
-};
-
-class FluxHead : public UnitModule {
- public:
-  FluxHead(const ModelConfig& config, const LayerContext& context)
-      : kernels_(context.kernels),
-        wide_(ops::wide_dtype(context.dtype)),
-        tp_(context.groups->tp.get()),
-        modulation_(context, "norm_out.linear", config.hidden_size, 2),
-        out_(context, "proj_out", config.hidden_size, config.in_channels,
-             {.has_bias = true, .weight_init = Init::constant(0)}) {
-    register_module(modulation_);
-    register_module(out_);
-  }
-
-  Streams forward(Streams in, const UnitPass& unit) override {
-    const FluxPass& pass = flux_of(unit);
-    const ModelInput& input = *unit.input;
-    const int64_t b = pass.b, n = input.context.s / pass.ranks;  // of this rank
+void make_flux_head(UnitModule& unit, const ModelConfig& config, const LayerContext& context) {
+  auto& modulation = unit.add<Modulation>(context, "norm_out.linear", config.hidden_size, 2);
+  auto& out = unit.add<Linear>(context, "proj_out", config.hidden_size, config.in_channels,
+                               LinearOptions{.has_bias = true, .weight_init = Init::constant(0)});
+  unit.forward = [&modulation, &out, kernels = context.kernels, &tp = *context.groups->tp](
+                     const Streams& in, const UnitPass& unit_pass) -> Streams {
+    const FluxPass& pass = flux_of(unit_pass);
+    const int64_t b = pass.b, n = unit_pass.context.s / pass.ranks;  // of this rank
     const at::Tensor hidden = in[0].delta.view({b, -1, in[0].delta.size(1)});
     const at::Tensor image = hidden.narrow(1, hidden.size(1) - n, n).reshape({b * n, -1}).contiguous();
-    const std::vector<at::Tensor> modulation = modulation_.forward(in[1].delta);  // scale, shift
+    const std::vector<at::Tensor> change = modulation.forward(in[1].delta);  // scale, shift
     const Activation normed =
-        modulated_norm(image, modulation[1], modulation[0], {.epsilon = kFluxEpsilon, .kernels = kernels_});
-    const at::Tensor velocity = out_.forward(normed).view({b, n, -1});
-    if (unit.head != HeadOutput::kLoss) {
-      unit.output->logits = whole_tokens(velocity.detach(), pass.ranks, tp_);
-      return {};
+        modulated_norm(image, change[1], change[0], {.epsilon = kFluxEpsilon, .kernels = kernels});
+    const at::Tensor velocity = out.forward(normed).view({b, n, -1});
+    if (unit_pass.head == HeadOutput::kLoss) {
+      unit_pass.output->terms = flux_terms(*unit_pass.input, pass, velocity, tp);
+    } else {
+      unit_pass.output->logits = whole_tokens(velocity.detach(), pass.ranks, tp);
     }
-    const at::Tensor target = own_tokens(find_input(input, "target"), pass.ranks, *tp_).to(wide_);
-    const at::Tensor losses = (velocity.to(wide_) - target).square().mean({1, 2}) / static_cast<double>(pass.ranks);
-    const at::Tensor sum = losses.sum(), factor = input.scales(0).per_weight;
-    // Each rank's backward pass begins with its own tokens' part.
-    at::Tensor whole_sum = sum.detach();
-    if (pass.ranks > 1) {
-      whole_sum = whole_sum.clone();
-      tp_->all_reduce(whole_sum, ReduceOp::kSum, "mse loss").wait();
-    }
-    const at::Tensor weight = at::full({}, static_cast<double>(b), losses.options().requires_grad(false));
-    const at::Tensor objective = factor.defined() ? sum * factor.to(sum.device(), wide_) : sum;
-    const at::Tensor timesteps = find_input(input, "timesteps").to(wide_).sum();
-    unit.output->terms = {{.name = input.terms.at(0).name, .sum = whole_sum, .weight = weight, .objective = objective},
-                          {.name = kTimestepTerm, .sum = timesteps, .weight = weight, .objective = {}}};
     return {};
-  }
-
- private:
-  Kernels kernels_;
-  at::ScalarType wide_;
-  Group* tp_;
-  Modulation modulation_;
-  Linear out_;
-};
+  };
+}
 
 std::vector<UserError> check_flux_ranks(const LayerContext& context) {
   const int cp = context.groups->cp->size();
@@ -263,26 +215,18 @@ class Flux : public UnitChunk {
   }
 
  protected:
-  std::vector<Step> make_steps(const Unit& unit, const LayerContext& context, int64_t layer) override {
+  void make_unit(const Unit& unit, const LayerContext& context, int64_t layer) override {
     LayerContext plain = context;
     plain.recipe = nullptr;
-    const LayerContext own = layer_context(context, layer, config().num_all_layers());
-    const FluxBlockOptions options{.hidden = config().hidden_size,
-                                   .ffn = config().ffn_size(),
-                                   .num_heads = config().num_attention_heads,
-                                   .layer = layer};
-    std::vector<Step> steps;
-    if (unit.kind == kFluxEmbeddingUnit) {
-      steps.push_back(block_step(unit, std::make_unique<FluxEmbedding>(config(), plain), "embedding"));
-    } else if (unit.kind == kFluxJointUnit) {
-      steps.push_back(layer_step(unit, std::make_unique<FluxJoint>(own, unit, options)));
-    } else if (unit.kind == kFluxSingleUnit) {
-      steps.push_back(layer_step(unit, std::make_unique<FluxSingle>(own, unit, options)));
-    } else {
-      MEGALITH_CHECK(unit.kind == kFluxHeadUnit, "FLUX has no unit of kind {}", unit.kind);
-      steps.push_back(block_step(unit, std::make_unique<FluxHead>(config(), plain), "head"));
-    }
-    return steps;
+    if (unit.kind == kFluxEmbeddingUnit) return make_flux_embedding(add_block(unit, "embedding"), config(), plain);
+    if (unit.kind == kFluxHeadUnit) return make_flux_head(add_block(unit, "head"), config(), plain);
+    MEGALITH_CHECK(unit.kind == kFluxJointUnit || unit.kind == kFluxSingleUnit, "FLUX has no unit of kind {}",
+                   unit.kind);
+    make_flux_block(add_layer(unit), unit, layer_context(context, layer, config().num_all_layers()),
+                    {.hidden = config().hidden_size,
+                     .ffn = config().ffn_size(),
+                     .num_heads = config().num_attention_heads,
+                     .layer = layer});
   }
 
   int64_t num_rows(const std::string& tensor, const ForwardContext& context) const override {
@@ -306,7 +250,7 @@ class Flux : public UnitChunk {
     pass.b = b;
     pass.ranks = token_split();
     if (count_units(part().own_units(), UnitLetter::kLayer) == 0) return made;
-    const at::Tensor image = find_input(input, "image_positions");
+    const at::Tensor image = find_input(input, input::kImagePositions);
     MEGALITH_CHECK(image.dim() == 2 && image.size(0) == n, "{} positions of {} tokens", image.size(0), n);
     pass.angles = flux_angles(at::cat({at::zeros({l, image.size(1)}, image.options()), image}), config(), dtype());
     // In a single block's order; a row (b, l + n, …) becomes (ranks, b, (l + n) / ranks, …).

@@ -10,15 +10,7 @@
 // is whole.
 //
 // A ModelInput has context.b samples, context.s = n tokens of the picture and context.encoder_s = l of the text, and in
-// `more`, where the chunk's units read it
-//   image            (b, n, in_channels) the noisy picture; first chunk
-//   text             (b, l, context_dim) states of the text; first chunk
-//   pooled           (b, vec_in_dim) the text's vector; first chunk
-//   timesteps        (b) fp32: the share of noise, 0 to 1; first chunk, and the last one for kLoss
-//   guidance         (b) fp32; first chunk, with guidance_embed
-//   image_positions  (n, 3) int64: (0, row, column) of each token; where blocks are
-//   target           (b, n, in_channels) fp32: noise - picture; last chunk, for kLoss
-// Floating-point tensors of other dtypes are cast.
+// `more` what is declared below. Floating-point tensors of other dtypes are cast.
 //
 // kLoss: the term is the sum over samples of the mean squared error of a sample's numbers, its weight the samples, and
 // behind it "timestep", the sum of the shares of noise, which is only measured. kLogits: ModelOutput::logits
@@ -28,10 +20,30 @@
 #include <memory>
 #include <vector>
 
+#include "models/input_spec.h"
 #include "models/model.h"
 #include "nn/rotary_embedding.h"
 
 namespace megalith {
+
+namespace input {
+// The first chunk's: the noisy picture, states of the text, the text's vector, the share of noise (0 to 1; for kLoss
+// the last chunk's, too), and with guidance_embed the guidance.
+inline constexpr InputSpec kImage{
+    "image", {InputSize::kRows, InputSize::kTokens, &ModelConfig::in_channels}, at::kFloat, /*is_split=*/true};
+inline constexpr InputSpec kText{
+    "text", {InputSize::kRows, InputSize::kEncoderTokens, &ModelConfig::context_dim}, at::kFloat, /*is_split=*/true};
+inline constexpr InputSpec kPooledText{"pooled", {InputSize::kRows, &ModelConfig::vec_in_dim}, at::kFloat};
+inline constexpr InputSpec kTimesteps{"timesteps", {InputSize::kRows}, at::kFloat};
+inline constexpr InputSpec kGuidance{"guidance", {InputSize::kRows}, at::kFloat};
+// For blocks: (0, row, column) of each token.
+inline constexpr InputSpec kImagePositions{"image_positions", {InputSize::kTokens, 3}};
+// The last chunk's, for kLoss: noise - picture.
+inline constexpr InputSpec kTarget{
+    "target", {InputSize::kRows, InputSize::kTokens, &ModelConfig::in_channels}, at::kFloat, /*is_split=*/true};
+}  // namespace input
+// Of the whole model; has_target: for kLoss.
+std::vector<InputSpec> flux_inputs(const ModelConfig& config, bool has_target);
 
 inline constexpr const char *kFluxEmbeddingUnit = "flux embedding", *kFluxJointUnit = "joint block",
                             *kFluxSingleUnit = "single block", *kFluxHeadUnit = "flux head";

@@ -14,7 +14,16 @@ namespace megalith {
 std::vector<Unit> states_units(const ModelConfig& config, bool has_pooler) {
   MEGALITH_CHECK(!has_pooler || config.model_type == ModelType::kBert, "only a BERT has a pooler");
   std::vector<Unit> units = model_units(config);
-  if (!config.has_encoder()) return with_states_as_end(std::move(units), has_pooler);
+  if (!config.has_encoder()) {
+    std::erase_if(units, [](const Unit& unit) { return unit.kind == kPredictionUnit || unit.kind == kHeadUnit; });
+    units.push_back({.kind = has_pooler ? kPooledStatesUnit : kStatesUnit,
+                     .name = kStatesUnit,
+                     .letter = UnitLetter::kHead,
+                     .reads = {"hidden"},
+                     .gives = {kStates}});
+    if (has_pooler) units.back().gives.emplace_back(kPooled);
+    return units;
+  }
   const auto norm = std::ranges::find(units, kEncoderNormUnit, &Unit::kind);
   MEGALITH_CHECK(norm != units.end(), "an encoder without its norm");
   units.erase(norm + 1, units.end());

@@ -10,6 +10,7 @@
 
 #include "models/attention_chunks.h"
 #include "models/token_ids.h"
+#include "nn/dropout.h"
 
 namespace megalith {
 
@@ -27,77 +28,6 @@ at::Tensor local_inverse_frequencies(const ModelConfig& config) {
   const RotaryOptions local = config.local(*config.rotary_base_local);
   return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), local);
 }
-
-class TokenEmbedding : public UnitModule {
- public:
-  TokenEmbedding(const ModelConfig& config, const TransformerNames& names, const LayerContext& context,
-                 const ModelPart& part, size_t side)
-      : config_(config),
-        side_(side),
-        table_(context, vocabulary_weights(config, names, part, context.groups->tp->size()).table,
-               embedding_std(config)),
-        dropout_(context, names.embedding, config.hidden_dropout) {
-    register_module(table_);
-    const int64_t h = config.hidden_size;
-    if (config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
-      register_module(positions_.emplace(context, names.positions + ".weight", config.max_position_embeddings, h,
-                                         config.init_method_std));
-    }
-    if (config.token_types() > 0) {
-      register_module(
-          types_.emplace(context, names.token_types + ".weight", config.token_types(), h, config.init_method_std));
-    }
-    if (config.embedding_norm) register_module(norm_.emplace(context, names.embedding_norm, h, config));
-  }
-
-  Streams forward(Streams /*in*/, const UnitPass& pass) override {
-    const TextSide& side = pass.as<TextPass>().sides[side_];
-    const ForwardContext& context = side.context;
-    const at::Tensor tokens = side.tokens.reshape({-1});
-    MEGALITH_CHECK(tokens.size(0) == context.b * context.s, "{} tokens, but b {} and s {}", tokens.size(0), context.b,
-                   context.s);
-    check_token_ids(tokens, *config_.vocab_size);
-    at::Tensor x = embedded(config_, table_, tokens);
-    if (positions_) x = x + positions_->forward(context);
-    if (types_) x = x + types_->forward(side.token_types, context);
-    if (norm_) x = norm_->forward(x);
-    return {{.delta = dropout_.forward(x, context), .residual = {}}};
-  }
-
- private:
-  ModelConfig config_;
-  size_t side_;
-  VocabParallelEmbedding table_;
-  std::optional<LearnedPositions> positions_;
-  std::optional<TokenTypes> types_;
-  std::optional<Norm> norm_;
-  HiddenDropout dropout_;
-};
-
-class TextLayer : public UnitModule {
- public:
-  TextLayer(const ModelConfig& config, const TransformerNames& names, const LayerContext& context, const Unit& unit,
-            size_t side)
-      : number_(unit.number),
-        side_(side),
-        layer_(context, unit.name, config, decoder_site(config, names, unit.number)) {
-    register_module(layer_);
-  }
-
-  Streams forward(Streams in, const UnitPass& pass) override {
-    const TextPass& text = pass.as<TextPass>();
-    const LayerView view = text.viewer->view(text.sides[side_].views, number_);
-    return {layer_.forward(std::move(in[0]), view.context, view.angles)};
-  }
-  void add_routers(std::map<int64_t, ExpertRouter*>& routers) override {
-    if (layer_.router() != nullptr) routers[number_] = layer_.router();
-  }
-
- private:
-  int64_t number_;
-  size_t side_;
-  DecoderLayer layer_;
-};
 
 }  // namespace
 
@@ -160,6 +90,11 @@ LayerView LayerViewer::view(const LayerViews& views, int64_t layer) const {
   return view;
 }
 
+at::Tensor found(const ModelInput& input, const InputSpec& spec) {
+  const at::Tensor* tensor = input.more.find(spec.name);
+  return tensor == nullptr ? at::Tensor() : *tensor;
+}
+
 VocabularyWeights vocabulary_weights(const ModelConfig& config, const TransformerNames& names, const ModelPart& part,
                                      int64_t tp) {
   VocabularyWeight table{.name = names.embedding + ".weight",
@@ -194,14 +129,68 @@ at::Tensor embedded(const ModelConfig& config, VocabParallelEmbedding& table, co
   return x * at::scalar_tensor(root, x.scalar_type()).item<double>();
 }
 
-std::unique_ptr<UnitModule> make_token_embedding(const ModelConfig& config, const TransformerNames& names,
-                                                 const LayerContext& context, const ModelPart& part, size_t side) {
-  return std::make_unique<TokenEmbedding>(config, names, context, part, side);
+void make_token_embedding(UnitModule& unit, const ModelConfig& config, const LayerContext& context,
+                          const TokenEmbeddingSite& site) {
+  const int64_t h = config.hidden_size;
+  const double std = config.init_method_std;
+  auto& table = unit.add<VocabParallelEmbedding>(context, site.weight, embedding_std(config), site.table);
+  LearnedPositions* positions = nullptr;
+  if (config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+    positions = &unit.add<LearnedPositions>(context, site.positions + ".weight", config.max_position_embeddings, h, std,
+                                            site.shared_positions);
+  }
+  TokenTypes* types = nullptr;
+  if (config.token_types() > 0) {
+    types = &unit.add<TokenTypes>(context, site.token_types + ".weight", config.token_types(), h, std);
+  }
+  Norm* norm = config.embedding_norm ? &unit.add<Norm>(context, site.norm, h, config) : nullptr;
+  const HiddenDropout dropout(context, site.dropout, config.hidden_dropout);
+  unit.forward = [=, &config, &table, number = site.side](const Streams& /*in*/, const UnitPass& pass) -> Streams {
+    const TextSide& side = pass.as<TextPass>().sides[number];
+    const int64_t b = side.context.b, s = side.context.s;
+    const at::Tensor tokens = side.tokens.reshape({-1});
+    MEGALITH_CHECK(tokens.size(0) == b * s, "{} tokens, but b {} and s {}", tokens.size(0), b, s);
+    check_token_ids(tokens, *config.vocab_size);
+    at::Tensor x = embedded(config, table, tokens);
+    if (positions != nullptr) x = x + positions->forward(side.context);
+    if (types != nullptr) x = x + types->forward(side.token_types, side.context);
+    if (norm != nullptr) x = norm->forward(x);
+    return {{dropout.forward(x, side.context), {}}};
+  };
 }
 
-std::unique_ptr<UnitModule> make_text_layer(const ModelConfig& config, const TransformerNames& names,
-                                            const LayerContext& context, const Unit& unit, size_t side) {
-  return std::make_unique<TextLayer>(config, names, context, unit, side);
+void make_token_embedding(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
+                          const LayerContext& context, const ModelPart& part, size_t side) {
+  make_token_embedding(unit, config, context,
+                       {.weight = vocabulary_weights(config, names, part, context.groups->tp->size()).table,
+                        .positions = names.positions,
+                        .token_types = names.token_types,
+                        .norm = names.embedding_norm,
+                        .dropout = names.embedding,
+                        .side = side});
+}
+
+void make_text_layer(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
+                     const LayerContext& context, int64_t number, size_t side) {
+  const std::string name = fmt::format("{}.{}", names.layers, number);
+  auto& layer = unit.add<DecoderLayer>(context, name, config, decoder_site(config, names, number));
+  unit.add_router(number, layer.router());
+  // The embedding or another stage gives one tensor, and a normed sum is one.
+  unit.adds_inputs = !config.norms_sums();
+  unit.forward = [&layer, number, side](Streams in, const UnitPass& pass) -> Streams {
+    const TextPass& text = pass.as<TextPass>();
+    const LayerView view = text.viewer->view(text.sides[side].views, number);
+    return {layer.forward(std::move(in[0]), view.context, view.angles)};
+  };
+}
+
+Norm* add_final_norm(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
+                     const LayerContext& context) {
+  return config.norms_sums() ? nullptr : &unit.add<Norm>(context, names.final_norm, config.hidden_size, config);
+}
+
+at::Tensor normed_end(Norm* norm, ResidualStream stream) {
+  return norm != nullptr ? norm->forward(stream) : stream.sum();
 }
 
 }  // namespace megalith

@@ -1,25 +1,24 @@
-// The units from which decoders, BERTs and retrieval models are built: the embedding of tokens and a layer of a stack,
-// and what a pass over sequences of text shares among them.
+// The units that models of text share: the embedding of tokens, a layer, the norm at the end.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "models/input_spec.h"
 #include "models/transformer_names.h"
 #include "models/unit_chunk.h"
-#include "nn/dropout.h"
 #include "nn/embedding.h"
 
 namespace megalith {
 
-// What a layer sees, and how it rotates.
+// A layer's mask and rotation.
 struct LayerView {
   ForwardContext context;
   RotaryAngles angles;
 };
 
-// The views of a pass, most of which layers share, by kind of layer.
+// Those of a pass, by kind of layer.
 struct LayerViews {
   LayerView whole, windowed;
   std::optional<ops::AttentionMask> chunked;  // of layers that rotate, where they have chunks
@@ -55,9 +54,12 @@ struct TextSide {
 };
 
 struct TextPass : UnitPass {
-  std::vector<TextSide> sides;  // one, or those of a retrieval model
+  std::vector<TextSide> sides;  // one, or two: questions and texts, an encoder's and a decoder's
   std::shared_ptr<const LayerViewer> viewer;
 };
+
+// Undefined where it is absent.
+at::Tensor found(const ModelInput& input, const InputSpec& spec);
 
 // The embedding's table, and the head's weight: the same canonical tensor when they are tied.
 struct VocabularyWeights {
@@ -69,10 +71,25 @@ double embedding_std(const ModelConfig& config);
 // The rows of a table of the vocabulary, scaled as scale_embeddings says.
 at::Tensor embedded(const ModelConfig& config, VocabParallelEmbedding& table, const at::Tensor& tokens);
 
-// side: of TextPass::sides, whose tokens it reads.
-std::unique_ptr<UnitModule> make_token_embedding(const ModelConfig& config, const TransformerNames& names,
-                                                 const LayerContext& context, const ModelPart& part, size_t side = 0);
-std::unique_ptr<UnitModule> make_text_layer(const ModelConfig& config, const TransformerNames& names,
-                                            const LayerContext& context, const Unit& unit, size_t side = 0);
+struct TokenEmbeddingSite {
+  VocabularyWeight weight;
+  Parameter* table = nullptr;  // another embedding's to use; null: its own
+  std::string positions;       // without `.weight`, as the other names
+  SharedRows shared_positions = {};
+  std::string token_types = {}, norm = {};
+  std::string dropout;  // keys it
+  size_t side = 0;      // of TextPass::sides
+};
+void make_token_embedding(UnitModule& unit, const ModelConfig& config, const LayerContext& context,
+                          const TokenEmbeddingSite& site);
+void make_token_embedding(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
+                          const LayerContext& context, const ModelPart& part, size_t side = 0);
+void make_text_layer(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
+                     const LayerContext& context, int64_t number, size_t side = 0);
+
+// The norm after the last layer; null where the layers norm their sums.
+Norm* add_final_norm(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
+                     const LayerContext& context);
+at::Tensor normed_end(Norm* norm, ResidualStream stream);
 
 }  // namespace megalith

@@ -2,25 +2,28 @@
 // range of the model's units: embedding (with positions and types of tokens), layers, modules of multi-token
 // prediction, head (with the final norm, and what a BERT has after it).
 //
-// A BERT reads ModelInput::more: "token_types" (b, s) int64 on the first stage, all 0 where it is absent, and where the
-// input has a second term "sentence_labels" (b) int64 on the last.
-//
 // Canonical names are those of the family's Hugging Face class (TransformerNames). Between units travels one tensor,
 // "hidden" (t, h): the residual stream.
 //
-// A chunk that ends with states instead of a head (states_units(), models/families.h) predicts nothing. Its
-// ModelOutput::boundary has "states" (t, h), what a head would read, and with a pooler "pooled" (b, h). Without
-// sequence parallelism.
+// A chunk that ends with states instead of a head (models/states_units.h) predicts nothing. Its ModelOutput::boundary
+// has kStates (t, h), what a head would read, and with a pooler kPooled (b, h). Without sequence parallelism.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "models/prediction_module.h"
 #include "models/text_units.h"
 
 namespace megalith {
+
+// A BERT's, in ModelInput::more.
+namespace input {
+// First stage; absent: all 0.
+inline constexpr InputSpec kTokenTypes{"token_types", {InputSize::kRows, InputSize::kTokens}};
+// Last stage, where the input has a second term.
+inline constexpr InputSpec kSentenceLabels{"sentence_labels", {InputSize::kRows}};
+}  // namespace input
 
 // A term without an objective beside the sentences' loss: how many of them a BERT tells right, of those that count.
 inline constexpr const char* kSentenceAccuracy = "sop accuracy";
@@ -30,13 +33,12 @@ inline constexpr const char *kEmbeddingUnit = "embedding", *kLayerUnit = "layer"
                             *kPredictionUnit = "prediction module", *kHeadUnit = "head", *kStatesUnit = "states",
                             *kPooledStatesUnit = "pooled states";
 
+// Given by the units of states.
+inline constexpr const char *kStates = "states", *kPooled = "pooled";
+
 // One embedding, the layers, the prediction modules, one head. With Llama's names when none are given.
 std::vector<Unit> transformer_units(const ModelConfig& config, const TransformerNames& names);
 std::vector<Unit> transformer_units(const ModelConfig& config);
-
-// The units of such a model with states in the place of the prediction modules and the head.
-//   has_pooler  a BERT's, which makes one vector of a sequence
-std::vector<Unit> with_states_as_end(std::vector<Unit> units, bool has_pooler);
 
 class Transformer : public UnitChunk {
  public:
@@ -45,14 +47,13 @@ class Transformer : public UnitChunk {
   Transformer(const ModelConfig& config, TransformerNames names, const LayerContext& context, const ModelPart& part);
 
  protected:
-  std::vector<Step> make_steps(const Unit& unit, const LayerContext& context, int64_t layer) override;
+  void make_unit(const Unit& unit, const LayerContext& context, int64_t layer) override;
   std::shared_ptr<UnitPass> make_pass(const ModelInput& input, const ForwardContext& context) const override;
   int64_t num_rows(const std::string& tensor, const ForwardContext& context) const override;
 
  private:
   TransformerNames names_;
   std::shared_ptr<const LayerViewer> viewer_;
-  std::vector<std::unique_ptr<PredictionModule>> predictions_;  // for the head, which comes after their units
 };
 
 // With Llama's names: how a family builds whose class has them.

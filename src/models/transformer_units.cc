@@ -13,13 +13,7 @@ std::vector<Unit> transformer_units(const ModelConfig& config, const Transformer
   std::vector<Unit> units;
   units.push_back({.kind = kEmbeddingUnit, .name = names.embedding, .letter = UnitLetter::kEmbedding, .gives = hidden});
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    units.push_back({.kind = kLayerUnit,
-                     .name = fmt::format("{}.{}", names.layers, layer),
-                     .number = layer,
-                     .letter = UnitLetter::kLayer,
-                     .layers_worth = 1,
-                     .reads = hidden,
-                     .gives = hidden});
+    units.push_back(layer_unit(kLayerUnit, names.layers, layer, hidden, hidden));
   }
   // They embed with the model's table, and their losses are the head's, which also norms what they read.
   for (int64_t module = 0; module < config.num_prediction_modules(); ++module) {
@@ -38,17 +32,6 @@ std::vector<Unit> transformer_units(const ModelConfig& config, const Transformer
 }
 
 std::vector<Unit> transformer_units(const ModelConfig& config) { return transformer_units(config, {}); }
-
-std::vector<Unit> with_states_as_end(std::vector<Unit> units, bool has_pooler) {
-  std::erase_if(units, [](const Unit& unit) { return unit.kind == kPredictionUnit || unit.kind == kHeadUnit; });
-  units.push_back(
-      {.kind = has_pooler ? kPooledStatesUnit : kStatesUnit,
-       .name = kStatesUnit,
-       .letter = UnitLetter::kHead,
-       .reads = {"hidden"},
-       .gives = has_pooler ? std::vector<std::string>{"states", "pooled"} : std::vector<std::string>{"states"}});
-  return units;
-}
 
 DecoderSite decoder_site(const ModelConfig& config, const TransformerNames& names, int64_t layer) {
   // Output projections start smaller, so that the stream's variance does not grow with depth (Radford et al. 2019).

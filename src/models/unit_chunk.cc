@@ -32,12 +32,24 @@ UnitChunk::UnitChunk(const ModelConfig& config, const LayerContext& context, con
 
 // ---- Making ----
 
-UnitChunk::Step UnitChunk::layer_step(const Unit& unit, std::unique_ptr<UnitModule> module) {
-  return block_step(unit, std::move(module), "");
+Unit layer_unit(const std::string& kind, const std::string& stack, int64_t number,
+                const std::vector<std::string>& reads, const std::vector<std::string>& gives) {
+  return {.kind = kind,
+          .name = fmt::format("{}.{}", stack, number),
+          .number = number,
+          .letter = UnitLetter::kLayer,
+          .layers_worth = 1,
+          .reads = reads,
+          .gives = gives};
 }
 
-UnitChunk::Step UnitChunk::block_step(const Unit& unit, std::unique_ptr<UnitModule> module, std::string block) {
-  return {.module = std::move(module), .block = std::move(block), .reads = unit.reads, .gives = unit.gives};
+UnitModule& UnitChunk::add_block(const Unit& unit, std::string block) {
+  UnitModule& module = *modules_.emplace_back(std::make_unique<UnitModule>());
+  module.block = std::move(block);
+  module.reads = unit.reads;
+  module.gives = unit.gives;
+  register_module(module);
+  return module;
 }
 
 LayerContext UnitChunk::layer_context(const LayerContext& context, int64_t layer, int64_t num_layers) {
@@ -59,8 +71,10 @@ void UnitChunk::make_units(const LayerContext& context) {
   int64_t layer = count_units(units_in(part().units, {0, part().range.first}), UnitLetter::kLayer);
   const std::string* stack = nullptr;  // kind of the unit before
   for (const Unit& unit : part().own_units()) {
-    for (Step& step : make_steps(unit, context, layer)) {
-      add_step(unit, std::move(step), layer, stack == nullptr || *stack != unit.kind);
+    const size_t first = modules_.size();
+    make_unit(unit, context, layer);
+    for (size_t i = first; i < modules_.size(); ++i) {
+      add_to_blocks(unit, *modules_[i], layer, stack == nullptr || *stack != unit.kind);
     }
     stack = &unit.kind;
     if (unit.letter == UnitLetter::kLayer) ++layer;
@@ -70,25 +84,23 @@ void UnitChunk::make_units(const LayerContext& context) {
 
 // Groups of layers are counted through the stacks of a chunk, and no block has layers of two. One that a new stack cuts
 // short is recomputed as its whole group is.
-void UnitChunk::add_step(const Unit& unit, Step step, int64_t layer, bool is_first_of_stack) {
-  const bool is_layer = step.block.empty();
+void UnitChunk::add_to_blocks(const Unit& unit, UnitModule& module, int64_t layer, bool begins_stack) {
+  const bool is_layer = module.block.empty();
   const int64_t place = is_layer ? layers_here_++ % part().layers_per_block : 0;
-  if (place == 0 || is_first_of_stack) {
-    blocks_.push_back({.name = is_layer ? unit.name : std::move(step.block),
+  if (place == 0 || begins_stack) {
+    blocks_.push_back({.name = is_layer ? unit.name : module.block,
                        .index = std::ssize(blocks_),
                        .modules = {},
                        .is_layer = is_layer,
                        .layer = is_layer ? layer - place : -1,
-                       .adds_inputs = step.adds_inputs && !is_first_of_stack});
+                       .adds_inputs = module.adds_inputs && !begins_stack});
     runs_.emplace_back();
   }
-  Placed placed{.unit = &unit, .module = step.module.get(), .reads = {}, .gives = {}};
-  for (const std::string& name : step.reads) placed.reads.push_back(place_of(name));
-  for (const std::string& name : step.gives) placed.gives.push_back(place_of(name));
-  register_module(*step.module);
-  blocks_.back().modules.push_back(step.module.get());
-  runs_.back().steps.push_back(std::move(placed));
-  modules_.push_back(std::move(step.module));
+  Step step{.unit = &unit, .module = &module, .reads = {}, .gives = {}};
+  for (const std::string& name : module.reads) step.reads.push_back(place_of(name));
+  for (const std::string& name : module.gives) step.gives.push_back(place_of(name));
+  blocks_.back().modules.push_back(&module);
+  runs_.back().steps.push_back(std::move(step));
 }
 
 size_t UnitChunk::place_of(const std::string& tensor) {
@@ -97,7 +109,7 @@ size_t UnitChunk::place_of(const std::string& tensor) {
   return static_cast<size_t>(found - tensors_.begin());
 }
 
-// What a block takes: all that its steps read and none of them gave before. What it gives: what is read after it.
+// A block takes all that its steps read and none of them gave before, and gives what is read after it.
 void UnitChunk::find_life_times() {
   std::set<size_t> live;
   for (const std::string& name : boundary_before(part().units, part().range.end())) live.insert(place_of(name));
@@ -107,7 +119,7 @@ void UnitChunk::find_life_times() {
       if (!live.contains(place)) run->dead.push_back(place);
     }
     std::set<size_t> given;
-    for (const Placed& step : run->steps) {
+    for (const Step& step : run->steps) {
       for (const size_t place : step.reads) {
         if (!given.contains(place) && std::ranges::find(run->reads, place) == run->reads.end()) {
           run->reads.push_back(place);
@@ -173,7 +185,7 @@ BlockBody UnitChunk::body_of(const Run& run, const std::shared_ptr<const UnitPas
   return [&run, pass, num_places = tensors_.size()](const std::vector<at::Tensor>& inputs) {
     Streams inside(num_places);
     for (size_t k = 0; k < run.reads.size(); ++k) inside[run.reads[k]] = {inputs[2 * k], inputs[2 * k + 1]};
-    for (const Placed& step : run.steps) {
+    for (const Step& step : run.steps) {
       Streams read;
       for (const size_t place : step.reads) read.push_back(inside[place]);
       for (const size_t place : step.gives) inside[place] = {};
@@ -220,12 +232,8 @@ void UnitChunk::after_step(const std::vector<ObservedTensor>& observed, const at
 
 std::map<int64_t, ExpertRouter*> UnitChunk::routers() {
   std::map<int64_t, ExpertRouter*> all;
-  for (const auto& module : modules_) module->add_routers(all);
+  for (const auto& module : modules_) all.insert(module->routers.begin(), module->routers.end());
   return all;
-}
-
-CostShape UnitChunk::shape_of(const Module& child, const CostShape& shape) const {
-  return static_cast<const UnitModule&>(child).shape_in(shape);
 }
 
 }  // namespace megalith

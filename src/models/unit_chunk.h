@@ -1,12 +1,13 @@
-// A chunk made of unit objects: one loop for every kind of model. A unit says what it computes. How layers are grouped
-// into blocks, what travels between blocks and over the borders of stages, and what can be freed follow from the list
-// of units (nn/unit.h).
+// One loop for every kind of model. A unit is modules and a function; how layers are grouped into blocks, what travels
+// between blocks and stages, and what can be freed follow from the list of units (nn/unit.h).
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -14,8 +15,8 @@
 
 namespace megalith {
 
-// One forward pass, shared by all units of a chunk; a kind of model derives from it what its own units share: masks,
-// angles. It lives as long as backward may run a layer again.
+// A forward pass as the units of a chunk share it; kinds of models add masks, angles and the like. It lives as long as
+// backward may run a layer again.
 struct UnitPass {
   ForwardContext context;
   // For units without a layer, and only while the pass runs.
@@ -33,15 +34,43 @@ struct UnitPass {
 // Tensors that travel, each as its two terms; most have only a delta.
 using Streams = std::vector<ResidualStream>;
 
-class UnitModule : public Module {
+// A unit in a chunk: its modules, and a function from the tensors it reads to those it gives, which may refer to them
+// and to the chunk's configuration.
+class UnitModule final : public Module {
  public:
-  // in, and the result: what its step reads and gives, in their order. A head gives nothing: it writes the output.
-  virtual Streams forward(Streams in, const UnitPass& pass) = 0;
-  // The sequences that it reads in a pass of this shape.
-  virtual CostShape shape_in(const CostShape& shape) const { return shape; }
-  // Adds its routers by layer number in the whole model.
-  virtual void add_routers(std::map<int64_t, ExpertRouter*>& /*routers*/) {}
+  std::string block;  // name of a block of its own; empty: a layer, which may share its block
+  std::vector<std::string> reads, gives;
+  // A head gives nothing: it writes the output.
+  std::function<Streams(Streams in, const UnitPass& pass)> forward;
+  bool adds_inputs = false;                  // Block::adds_inputs, unless a stack begins here
+  std::map<int64_t, ExpertRouter*> routers;  // by layer number in the whole model
+  // The shape of a part's pass where it is not the unit's: another sequence, or several passes.
+  std::function<CostShape(const Module& part, CostShape shape)> cost_shape;
+
+  template <typename Part, typename... Arguments>
+  Part& add(Arguments&&... arguments) {
+    auto made = std::make_unique<Part>(std::forward<Arguments>(arguments)...);
+    Part& part = *made;
+    register_module(part);
+    parts_.push_back(std::move(made));
+    return part;
+  }
+  void add_router(int64_t layer, ExpertRouter* router) {
+    if (router != nullptr) routers[layer] = router;
+  }
+
+ protected:
+  CostShape shape_of(const Module& part, const CostShape& shape) const override {
+    return cost_shape ? cost_shape(part, shape) : shape;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Module>> parts_;
 };
+
+// One layer of a stack: "<stack>.<number>".
+Unit layer_unit(const std::string& kind, const std::string& stack, int64_t number,
+                const std::vector<std::string>& reads, const std::vector<std::string>& gives);
 
 class UnitChunk : public Model {
  public:
@@ -56,61 +85,50 @@ class UnitChunk : public Model {
   const std::vector<Block>& blocks() const override { return blocks_; }
 
  protected:
-  // The configuration passed check_model_config(), and is_text asks for its vocab_size; UserErrors otherwise, and where
-  // it does not divide over the ranks. layout_errors: what the kind itself has against the ranks.
+  // UserErrors for a configuration that check_model_config() refuses, that lacks its vocab_size where is_text asks for
+  // one, or that does not divide over the ranks; layout_errors: the kind's own against the ranks.
   UnitChunk(const ModelConfig& config, const LayerContext& context, const ModelPart& part, bool is_text,
             std::vector<UserError> layout_errors = {});
 
-  // What a unit becomes here. Steps of a unit with the letter of a layer join blocks of layers, except those with a
-  // block's name of their own.
-  struct Step {
-    std::unique_ptr<UnitModule> module;
-    std::string block;  // name of a block of its own
-    std::vector<std::string> reads, gives;
-    bool adds_inputs = false;  // Block::adds_inputs of a block that a layer begins in the middle of its stack
-  };
-  static Step layer_step(const Unit& unit, std::unique_ptr<UnitModule> module);
-  static Step block_step(const Unit& unit, std::unique_ptr<UnitModule> module, std::string block);
-
   // To be called once, by the constructor of each kind.
   void make_units(const LayerContext& context);
-  // None for a unit that a later one makes, too. layer: number of layers before it in the whole model.
-  virtual std::vector<Step> make_steps(const Unit& unit, const LayerContext& context, int64_t layer) = 0;
-  // Context, input, head and output are set by the caller, from this context.
+  // Adds the unit's modules, if it has any. layer: layers before it in the whole model.
+  virtual void make_unit(const Unit& unit, const LayerContext& context, int64_t layer) = 0;
+  // They read and give what the unit does, unless changed.
+  UnitModule& add_layer(const Unit& unit) { return add_block(unit, ""); }
+  UnitModule& add_block(const Unit& unit, std::string block);
+  // The caller sets its input, head and output.
   virtual std::shared_ptr<UnitPass> make_pass(const ModelInput& input, const ForwardContext& context) const = 0;
-  // Rows of a tensor that travels, on this rank.
+  // This rank's rows of a tensor that travels.
   virtual int64_t num_rows(const std::string& tensor, const ForwardContext& context) const = 0;
-  // Whether a pass leaves out the steps of this unit.
+  // A pass may leave out a unit.
   virtual bool skips(const Unit& /*unit*/, const UnitPass& /*pass*/) const { return false; }
 
-  // Runs the steps from what the stage before gave; returns what is left at the end.
+  // boundary: from the stage before. Returns the tensors that are left.
   Bundle run(const std::shared_ptr<const UnitPass>& pass, const Bundle& boundary) const;
-  // The context of layer `layer` of `num_layers`: without the recipe where that leaves the layer plain.
+  // Without the recipe where that leaves layer `layer` of `num_layers` plain.
   static LayerContext layer_context(const LayerContext& context, int64_t layer, int64_t num_layers);
-  // What this rank has of it so far: in this chunk, or in another one (ModelPart::found); null: nothing.
+  // In this chunk so far, or in another one of this rank (ModelPart::found); null: in neither.
   Parameter* find_parameter(const std::string& name) const;
   // Ranks over which sequence parallelism splits tokens.
   int64_t token_split() const { return token_split_; }
-  Group& cp() const { return *cp_; }
-
-  CostShape shape_of(const Module& child, const CostShape& shape) const override;
 
  private:
-  // A step with its tensors as places in a pass's state.
-  struct Placed {
+  // A unit with its tensors as places in a pass's state.
+  struct Step {
     const Unit* unit;
     UnitModule* module;
     std::vector<size_t> reads, gives;
   };
-  // The steps of a block.
+  // A block's.
   struct Run {
-    std::vector<Placed> steps;
+    std::vector<Step> steps;
     std::vector<size_t> reads, gives;  // of the block as a whole
     std::vector<size_t> dead;          // not read again
   };
 
   size_t place_of(const std::string& tensor);
-  void add_step(const Unit& unit, Step step, int64_t layer, bool is_first_of_stack);
+  void add_to_blocks(const Unit& unit, UnitModule& module, int64_t layer, bool begins_stack);
   void find_life_times();
   BlockBody body_of(const Run& run, const std::shared_ptr<const UnitPass>& pass) const;
 

@@ -68,10 +68,10 @@ std::vector<double> BertTask::count_weights(const Batch& part) const {
 ModelInput BertTask::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
   ModelInput input = SentenceTask::make_input(part, device, units);
   if (count_units(units, UnitLetter::kEmbedding) > 0) {
-    input.more.set("token_types", sent_to(part.at(field::kTokenTypes), device));
+    input.more.set(input::kTokenTypes.name, sent_to(part.at(field::kTokenTypes), device));
   }
   if (has_sentence_head_ && count_units(units, UnitLetter::kHead) > 0) {
-    input.more.set("sentence_labels", sent_to(part.at(field::kSentenceLabels), device));
+    input.more.set(input::kSentenceLabels.name, sent_to(part.at(field::kSentenceLabels), device));
   }
   // As they are without a training step's factors.
   input.terms.clear();

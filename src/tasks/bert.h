@@ -19,7 +19,7 @@ class BertTask : public SentenceTask {
   // "lm loss", over hidden tokens; with a sentence head "sop loss", over rows.
   std::vector<std::string> loss_names() const override;
   std::vector<double> count_weights(const Batch& part) const override;
-  // Beside a text's: more["token_types"] (b, s) for the embedding, more["sentence_labels"] (b) for the sentence head.
+  // Beside a text's: token types for the embedding, labels of sentences for their head (models/transformer.h).
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
   // With a sentence head "sop accuracy": the percentage of rows whose segments' order the model tells.
   std::vector<std::string> measured_names() const override;

@@ -11,6 +11,7 @@
 #include "core/philox.h"
 #include "data/flux_data.h"
 #include "device/transfer.h"
+#include "models/flux.h"
 #include "models/flux_latents.h"
 
 namespace megalith {
@@ -169,23 +170,26 @@ std::vector<double> FlowMatching::count_weights(const Batch& part) const {
 
 ModelInput FlowMatching::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
   ModelInput input;
-  const auto send = [&](std::string_view name, std::string_view field) {
-    input.more.set(std::string(name), sent_to(part.at(field), device));
+  const auto send = [&](const InputSpec& spec, std::string_view field) {
+    input.more.set(spec.name, sent_to(part.at(field), device));
   };
   const bool is_first = has_unit(units, UnitLetter::kEmbedding), is_last = has_unit(units, UnitLetter::kHead);
   const int64_t b = part.num_rows();
   if (is_first) {
-    send("image", field::kNoisyImage);
-    send("text", field::kTextStates);
-    send("pooled", field::kPooledText);
-    if (has_guidance_) input.more.set("guidance", sent_to(at::full({b}, options_.guidance_scale, at::kFloat), device));
+    send(input::kImage, field::kNoisyImage);
+    send(input::kText, field::kTextStates);
+    send(input::kPooledText, field::kPooledText);
+    if (has_guidance_) {
+      const at::Tensor guidance = at::full({b}, options_.guidance_scale, at::kFloat);
+      input.more.set(input::kGuidance.name, sent_to(guidance, device));
+    }
   }
-  if (is_first || is_last) send("timesteps", field::kTimesteps);
-  if (is_last) send("target", field::kFlowTarget);
+  if (is_first || is_last) send(input::kTimesteps, field::kTimesteps);
+  if (is_last) send(input::kTarget, field::kFlowTarget);
   const at::Tensor sides = part.at(field::kImageSides);
   const int64_t height = sides.const_data_ptr<int64_t>()[0], width = sides.const_data_ptr<int64_t>()[1];
   if (has_unit(units, UnitLetter::kLayer)) {
-    input.more.set("image_positions", sent_to(image_positions(height, width), device));
+    input.more.set(input::kImagePositions.name, sent_to(image_positions(height, width), device));
   }
   input.context.b = b;
   input.context.s = height * width;

@@ -5,6 +5,7 @@
 
 #include "data/ict_samples.h"
 #include "device/transfer.h"
+#include "models/biencoder.h"
 #include "nn/retrieval_head.h"
 
 namespace megalith {
@@ -57,10 +58,10 @@ std::vector<double> IctTask::count_weights(const Batch& part) const { return {st
 
 ModelInput IctTask::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
   ModelInput input = SentenceTask::make_input(part, device, units);
-  input.more.set("query_tokens", sent_to(part.at(field::kQueryTokens), device));
-  input.more.set("query_key_lengths", sent_to(part.at(field::kQueryKeyLengths), device));
+  input.more.set(input::kQueryTokens.name, sent_to(part.at(field::kQueryTokens), device));
+  input.more.set(input::kQueryKeyLengths.name, sent_to(part.at(field::kQueryKeyLengths), device));
   const PairRowIds ids = pair_row_ids(part, field::kQueryTokens, field::kTokens, device);
-  input.more.set("query_row_ids", ids.first);
+  input.more.set(input::kQueryRowIds.name, ids.first);
   input.context.row_ids = ids.second;
   // As it is without a training step's factor.
   input.terms = {{.name = loss_names()[0], .per_weight = {}}};

@@ -18,8 +18,7 @@ class IctTask : public SentenceTask {
   // "loss", over rows. The accuracies are the model's (Model::added_losses).
   std::vector<std::string> loss_names() const override { return {"loss"}; }
   std::vector<double> count_weights(const Batch& part) const override;
-  // The members are the text's. more["query_tokens"] (b, s), more["query_key_lengths"] (b), more["query_row_ids"]
-  // (b, s): numbers of the question's tokens that no token of a text has (ForwardContext::row_ids).
+  // The members are the text's; `more` has the question's (models/biencoder.h).
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
   HeadOutput evaluated_output() const override { return HeadOutput::kLoss; }
   // The loss and the accuracies.

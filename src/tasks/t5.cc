@@ -7,15 +7,16 @@
 
 #include "data/masked_samples.h"
 #include "device/transfer.h"
+#include "models/encoder_decoder.h"
 #include "models/families.h"
 
 namespace megalith {
 namespace {
 
-// Whether what an encoder gives travels to a decoder.
+// A decoder that reads what an encoder gives.
 bool has_memory(const ModelConfig& model) {
   return std::ranges::any_of(
-      model_units(model), [](const Unit& unit) { return std::ranges::find(unit.gives, "memory") != unit.gives.end(); });
+      model_units(model), [](const Unit& unit) { return std::ranges::find(unit.gives, kMemory) != unit.gives.end(); });
 }
 
 // The encoder's table, and the decoder's, which may lie on a later stage and have no letter of its own.
@@ -63,11 +64,11 @@ ModelInput T5Task::make_input(const Batch& part, at::Device device, std::span<co
   ModelInput input = SentenceTask::make_input(part, device, units);
   if (reads_tokens(units)) {
     input.tokens = sent_to(part.at(field::kTokens), device);
-    input.more.set("encoder_tokens", sent_to(part.at(field::kEncoderTokens), device));
+    input.more.set(input::kEncoderTokens.name, sent_to(part.at(field::kEncoderTokens), device));
   }
-  input.more.set("encoder_key_lengths", sent_to(part.at(field::kEncoderKeyLengths), device));
+  input.more.set(input::kEncoderKeyLengths.name, sent_to(part.at(field::kEncoderKeyLengths), device));
   const PairRowIds ids = pair_row_ids(part, field::kEncoderTokens, field::kTokens, device);
-  input.more.set("encoder_row_ids", ids.first);
+  input.more.set(input::kEncoderRowIds.name, ids.first);
   input.context.row_ids = ids.second;
   input.context.encoder_s = part.row_length(field::kEncoderTokens);
   return input;

@@ -17,9 +17,7 @@ class T5Task : public SentenceTask {
   // The data sets have drawn already. Rows of another origin, such as a check's, have only the decoder's tokens: they
   // get an encoder's.
   void draw(Batch& rows) const override;
-  // The members are the decoder's. more["encoder_tokens"] (b, S) for the embedding; on every stage
-  // more["encoder_key_lengths"] (b) and more["encoder_row_ids"] (b, S): numbers of the encoder's tokens that no token
-  // of a decoder has (ForwardContext::row_ids).
+  // The members are the decoder's; `more` has the encoder's (models/encoder_decoder.h).
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
 
  protected:

@@ -3,10 +3,14 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "comm/fake_group.h"
 #include "comm/groups.h"
+#include "models/biencoder.h"
+#include "models/encoder_decoder.h"
+#include "models/flux.h"
 #include "parallel/recompute.h"
 #include "train/sample_tokens.h"
 #include "train/setup.h"
@@ -63,37 +67,25 @@ ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length) {
   return input;
 }
 
-void add_encoder_shapes(ModelInput& input, int64_t encoder_s) {
-  const auto numbers = [](std::vector<int64_t> shape) {
-    return at::empty(shape, at::TensorOptions(at::kMeta).dtype(at::kLong));
+void add_kind_shapes(ModelInput& input, const ModelConfig& config, int64_t encoder_s) {
+  const auto add = [&](std::span<const InputSpec> specs) {
+    for (const InputSpec& spec : specs) {
+      const at::TensorOptions options = at::TensorOptions(at::kMeta).dtype(spec.dtype);
+      input.more.set(spec.name, at::empty(input_shape(spec, config, input.context), options));
+    }
   };
-  input.context.encoder_s = encoder_s;
-  input.more.set("encoder_tokens", numbers({input.context.b, encoder_s}));
-  input.more.set("encoder_key_lengths", numbers({input.context.b}));
-  input.more.set("encoder_row_ids", numbers({input.context.b, encoder_s}));
-}
-
-void add_flux_shapes(ModelInput& input, const ModelConfig& config, int64_t text_length) {
-  const int64_t b = input.context.b, n = input.context.s;
-  const auto floats = [](std::vector<int64_t> shape) {
-    return at::empty(shape, at::TensorOptions(at::kMeta).dtype(at::kFloat));
-  };
-  input.context.encoder_s = text_length;
-  input.context.row_ids = at::empty({b, text_length + n}, at::TensorOptions(at::kMeta).dtype(at::kLong));
-  input.more.set("image", floats({b, n, config.in_channels}));
-  input.more.set("target", floats({b, n, config.in_channels}));
-  input.more.set("text", floats({b, text_length, config.context_dim}));
-  input.more.set("pooled", floats({b, config.vec_in_dim}));
-  input.more.set("timesteps", floats({b}));
-  if (config.guidance_embed) input.more.set("guidance", floats({b}));
-  input.more.set("image_positions", at::empty({n, 3}, at::TensorOptions(at::kMeta).dtype(at::kLong)));
-}
-
-void add_query_shapes(ModelInput& input) {
-  for (const char* name : {"query_tokens", "query_row_ids"}) input.more.set(name, at::empty_like(input.tokens));
-  const at::Tensor lengths = at::empty({input.context.b}, input.tokens.options());
-  input.more.set("query_key_lengths", lengths);
-  input.context.mask.key_lengths = lengths;
+  if (config.model_type == ModelType::kBiencoder) {
+    add(kQueryInputs);
+    input.context.mask.key_lengths = input.more.at(input::kQueryKeyLengths.name);
+  } else if (config.has_encoder()) {
+    input.context.encoder_s = encoder_s;
+    add(kEncoderInputs);
+  } else if (config.is_diffusion()) {
+    input.context.encoder_s = encoder_s;
+    const int64_t tokens = encoder_s + input.context.s;
+    input.context.row_ids = at::empty({input.context.b, tokens}, input.tokens.options());
+    add(flux_inputs(config, /*has_target=*/true));
+  }
 }
 
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank) {
@@ -107,9 +99,7 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   const int64_t cp = groups.cp->size();
   const CostShape sample = sample_shape(resolved);
   ModelInput input = shape_of_microbatch(d.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);
-  if (resolved.config.model.has_encoder()) add_encoder_shapes(input, sample.encoder_s);
-  if (resolved.config.model.model_type == ModelType::kBiencoder) add_query_shapes(input);
-  if (resolved.config.model.is_diffusion()) add_flux_shapes(input, resolved.config.model, sample.encoder_s);
+  add_kind_shapes(input, resolved.config.model, sample.encoder_s);
   std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.

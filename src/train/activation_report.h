@@ -16,12 +16,8 @@ ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const Recomp
 
 // b sequences of this rank's s tokens, as shapes; row_length as in ForwardContext.
 ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
-// Adds an encoder's input: sequences of encoder_s tokens.
-void add_encoder_shapes(ModelInput& input, int64_t encoder_s);
-// Adds pictures and captions for model_type diffusion_model: context.s tokens of a picture.
-void add_flux_shapes(ModelInput& input, const ModelConfig& config, int64_t text_length);
-// Adds a biencoder's questions, as long as its texts.
-void add_query_shapes(ModelInput& input);
+// Adds what a model's kind reads beside text. encoder_s: tokens of an encoder's sequence, or of a caption.
+void add_kind_shapes(ModelInput& input, const ModelConfig& config, int64_t encoder_s);
 
 // A rank's peak bytes of activations in a full step's schedule, without kernels' workspaces.
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank);

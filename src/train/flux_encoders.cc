@@ -19,6 +19,7 @@
 #include "device/transfer.h"
 #include "models/autoencoder.h"
 #include "models/clip_text.h"
+#include "models/encoder_decoder.h"
 #include "models/families.h"
 #include "models/hf_rows.h"
 #include "models/states_units.h"
@@ -317,8 +318,8 @@ at::Tensor t5_states(Model& t5, const at::Tensor& ids) {
   input.context.s = s;
   input.context.encoder_s = s;
   input.context.is_training = false;
-  input.more.set("encoder_tokens", ids);
-  return t5.forward(input, {}, HeadOutput::kLogits).boundary.at("memory").view({b, s, -1});
+  input.more.set(input::kEncoderTokens.name, ids);
+  return t5.forward(input, {}, HeadOutput::kLogits).boundary.at(kMemory).view({b, s, -1});
 }
 
 }  // namespace

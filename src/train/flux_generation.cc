@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "models/flux.h"
 #include "models/flux_latents.h"
 
 namespace megalith {
@@ -48,17 +49,17 @@ at::Tensor generate_latents(const std::function<at::Tensor(const ModelInput&)>& 
   input.context.s = tokens;
   input.context.encoder_s = texts.states.size(1);
   input.context.is_training = false;
-  input.more.set("text", texts.states.to(device));
-  input.more.set("pooled", texts.pooled.to(device));
-  input.more.set("image_positions", image_positions(h / 2, w / 2).to(device));
+  input.more.set(input::kText.name, texts.states.to(device));
+  input.more.set(input::kPooledText.name, texts.pooled.to(device));
+  input.more.set(input::kImagePositions.name, image_positions(h / 2, w / 2).to(device));
   const auto one_number = [&](double value) {
     return at::full({1}, value, at::TensorOptions(device).dtype(at::kFloat));
   };
-  if (request.has_guidance) input.more.set("guidance", one_number(request.guidance));
+  if (request.has_guidance) input.more.set(input::kGuidance.name, one_number(request.guidance));
   const auto velocity = [&](const at::Tensor& x, double sigma) {
     ModelInput step = input;
-    step.more.set("image", x);
-    step.more.set("timesteps", one_number(sigma));
+    step.more.set(input::kImage.name, x);
+    step.more.set(input::kTimesteps.name, one_number(sigma));
     return predict(step);
   };
   const at::Tensor packed = sample_flow(noise, request.schedule.sigmas(request.steps, tokens), velocity, on_step);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "models/encoder_decoder.h"
 
 namespace megalith {
 
@@ -71,7 +72,7 @@ std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequ
     input.context.cache = &cache;
     if (has_encoder) {
       input.context.encoder_s = std::ssize(request.prompt_ids);
-      input.more.set("encoder_tokens", copies_of(request.prompt_ids));
+      input.more.set(input::kEncoderTokens.name, copies_of(request.prompt_ids));
     }
     const ModelOutput output = model.forward(input, HeadOutput::kLastLogits);
     cache.length += s;

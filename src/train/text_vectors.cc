@@ -9,7 +9,9 @@
 
 #include "core/error.h"
 #include "device/transfer.h"
+#include "models/encoder_decoder.h"
 #include "models/states_units.h"
+#include "models/transformer.h"
 #include "train/inference_memory.h"
 
 namespace megalith {
@@ -28,8 +30,8 @@ at::Tensor states_vectors(Model& model, const PaddedTexts& batch, Pooling poolin
   const ModelInput input = input_of_texts(batch, model.config().has_encoder(), device);
   // There is no head, so any output will do.
   const Bundle given = model.forward(input, {}, HeadOutput::kLogits).boundary;
-  if (pooling == Pooling::kPooler) return given.at("pooled").to(at::kFloat);
-  const at::Tensor& states = given.at(model.config().has_encoder() ? "memory" : "states");
+  if (pooling == Pooling::kPooler) return given.at(kPooled).to(at::kFloat);
+  const at::Tensor& states = given.at(model.config().has_encoder() ? kMemory : kStates);
   return pooled_states(states.view({batch.tokens.size(0), batch.tokens.size(1), -1}), batch.lengths, pooling);
 }
 
@@ -60,8 +62,8 @@ ModelInput input_of_texts(const PaddedTexts& batch, bool has_encoder, at::Device
   input.context.is_training = false;
   if (has_encoder) {
     input.context.encoder_s = s;
-    input.more.set("encoder_tokens", tokens);
-    if (lengths.defined()) input.more.set("encoder_key_lengths", lengths);
+    input.more.set(input::kEncoderTokens.name, tokens);
+    if (lengths.defined()) input.more.set(input::kEncoderKeyLengths.name, lengths);
     return input;
   }
   input.tokens = tokens;
