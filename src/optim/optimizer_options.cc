@@ -1,15 +1,25 @@
 #include "optim/optimizer_options.h"
 
+#include <array>
+#include <string_view>
+
 #include "optim/newton_schulz.h"
 
 namespace megalith {
+namespace {
+
+constexpr std::array<const char*, 4> kOptimizerWords = {"adam", "sgd", "muon", "lion"};  // by OptimizerKind
+
+std::string_view word_of(OptimizerKind kind) { return kOptimizerWords[static_cast<size_t>(kind)]; }
+
+}  // namespace
 
 void OptimizerOptions::visit(OptionVisitor& v) {
   v.group("Optimizer", {.in_toy = InToy::kKept});
-  v.choice("optimizer", optimizer, {"adam", "sgd", "muon"},
+  v.choice("optimizer", optimizer, {kOptimizerWords.begin(), kOptimizerWords.end()},
            "Rule of the update. adam: AdamW with decoupled weight decay. sgd: SGD with momentum, where weight decay is "
-           "added to the "
-           "gradient. muon: Muon for matrices, AdamW for embedding, head, norms and biases.");
+           "added to the gradient. muon: Muon for matrices, AdamW for embedding, head, norms and biases. lion: the sign "
+           "of a momentum, with decoupled weight decay.");
   v.field("adam_beta1", adam_beta1, "Decay of the first moment, the running mean of the gradient.")
       .at_least(0)
       .below(1);
@@ -66,6 +76,7 @@ void OptimizerOptions::visit(OptionVisitor& v) {
       .at_least(0)
       .below(1);
   muon.visit(v);
+  lion.visit(v);
 }
 
 void MuonOptions::visit(OptionVisitor& v) {
@@ -97,13 +108,38 @@ void MuonOptions::visit(OptionVisitor& v) {
       .in_toy(InToy::kSetAside);
 }
 
+void LionOptions::visit(OptionVisitor& v) {
+  v.group("Lion", {.in_toy = InToy::kKept});
+  v.field("lion_beta1", lion_beta1, "Weight of Lion's momentum in the direction, beside the gradient's.")
+      .at_least(0)
+      .below(1);
+  v.field("lion_beta2", lion_beta2, "Decay of Lion's momentum, a running mean of the gradient.").at_least(0).below(1);
+}
+
 namespace {
+
+// A rule's own options without that rule.
+template <typename RuleOptions>
+void append_unread(const OptimizerOptions& options, OptimizerKind reader, RuleOptions given,
+                   std::vector<UserError>& errors) {
+  if (options.optimizer == reader) return;
+  RuleOptions fresh;
+  const OptionSet all(given), defaults(fresh);
+  for (const auto& untouched : defaults.options()) {
+    const Option& option = *all.find(untouched->name());
+    if (option.text() == untouched->text()) continue;
+    errors.emplace_back(
+        fmt::format("{} is for optimizer {}, which is {}", option.name(), word_of(reader), word_of(options.optimizer)),
+        fmt::format("set optimizer to {}, or leave {} out", word_of(reader), option.name()));
+  }
+}
 
 void append_narrow_errors(const OptimizerOptions& options, std::vector<UserError>& errors) {
   const bool is_narrow = options.master_weights != MasterWeights::kFp32;
-  if (is_narrow && options.optimizer == OptimizerKind::kSgd) {
-    errors.emplace_back(fmt::format("master_weights {} with optimizer sgd, which moves fp32 masters only",
-                                    options.master_weights == MasterWeights::kNone ? "none" : "remainder"),
+  if (is_narrow && !options.has_adamw()) {
+    errors.emplace_back(fmt::format("master_weights {} with optimizer {}, which moves fp32 masters only",
+                                    options.master_weights == MasterWeights::kNone ? "none" : "remainder",
+                                    word_of(options.optimizer)),
                         "leave master_weights out, or use optimizer adam");
   }
   if (options.stochastic_rounding && options.exp_avg_dtype == MomentDtype::kFp32 &&
@@ -146,13 +182,14 @@ std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) 
     errors.emplace_back(
         fmt::format("exp_avg_dtype {} needs use_precision_aware_optimizer", name(options.exp_avg_dtype)),
         "add --use_precision_aware_optimizer, or keep the moments in fp32");
-  } else if (options.exp_avg_dtype != MomentDtype::kFp32 && options.optimizer == OptimizerKind::kSgd) {
-    errors.emplace_back(
-        fmt::format("exp_avg_dtype {} with optimizer sgd, which keeps no such moments", name(options.exp_avg_dtype)),
-        "leave exp_avg_dtype and exp_avg_sq_dtype out");
+  } else if (options.exp_avg_dtype != MomentDtype::kFp32 && !options.has_adamw()) {
+    errors.emplace_back(fmt::format("exp_avg_dtype {} with optimizer {}, which keeps no such moments",
+                                    name(options.exp_avg_dtype), word_of(options.optimizer)),
+                        "leave exp_avg_dtype and exp_avg_sq_dtype out");
   }
   append_narrow_errors(options, errors);
   append_offload_errors(options, errors);
+  append_unread(options, OptimizerKind::kLion, options.lion, errors);
   return errors;
 }
 

@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-enum class OptimizerKind { kAdam, kSgd, kMuon };
+enum class OptimizerKind { kAdam, kSgd, kMuon, kLion };
 enum class MomentDtype { kFp32, kBf16 };
 // What is kept beside a bf16 weight.
 enum class MasterWeights { kFp32, kRemainder, kNone };
@@ -36,6 +36,12 @@ struct MuonOptions {
   void visit(OptionVisitor& v);
 };
 
+struct LionOptions {
+  double lion_beta1 = 0.9, lion_beta2 = 0.99;
+
+  void visit(OptionVisitor& v);
+};
+
 struct OptimizerOptions {
   OptimizerKind optimizer = OptimizerKind::kAdam;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
@@ -51,8 +57,11 @@ struct OptimizerOptions {
   double optimizer_offload_fraction = 1.0;
   double sgd_momentum = 0.9;
   MuonOptions muon;
+  LionOptions lion;
 
   void visit(OptionVisitor& v);
+  // AdamW updates some parameters: moments and masters may be narrow.
+  bool has_adamw() const { return optimizer == OptimizerKind::kAdam || optimizer == OptimizerKind::kMuon; }
 };
 
 // The rules between them; empty when all hold.

@@ -1,5 +1,5 @@
-// An update rule: a step's effect on weights, given gradients (AdamW, SGD, Muon). A new one is a class and a line in
-// update_rules.cc (docs/add_optimizer.md); the Optimizer does everything else.
+// An update rule: a step's effect on weights, given gradients (AdamW, SGD, Muon, Lion). A new one is a class and a line
+// in update_rules.cc (docs/add_optimizer.md); the Optimizer does everything else.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "optim/adamw.h"
+#include "optim/lion.h"
 #include "optim/muon.h"
 #include "optim/narrow_master.h"
 #include "optim/sgd.h"
@@ -44,6 +45,9 @@ std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOption
       break;
     case OptimizerKind::kMuon:
       rules.push_back(std::make_unique<MuonRule>(options.muon));
+      break;
+    case OptimizerKind::kLion:
+      rules.push_back(std::make_unique<LionRule>(options.lion));
       break;
   }
   rules.push_back(std::make_unique<AdamwRule>(options, kernels));

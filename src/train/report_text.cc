@@ -140,7 +140,7 @@ std::string precision_text(const Resolved& resolved) {
   if (dtype != at::kBFloat16 && dtype != at::kHalf) {
     text = dtype_text(dtype) + " for weights, products, gradients and the optimizer";
   } else {
-    const bool has_moments = c.optimizer.optimizer != OptimizerKind::kSgd;
+    const bool has_moments = c.optimizer.has_adamw();
     const bool has_narrow_moments = has_moments && c.optimizer.exp_avg_dtype == MomentDtype::kBf16;
     const MasterWeights masters = c.optimizer.master_weights;
     std::vector<std::string> wide = {"gradients"};
@@ -174,6 +174,9 @@ std::string optimizer_text(const Config& c) {
       break;
     case OptimizerKind::kMuon:
       text = fmt::format("Muon for matrices, momentum {:g}; AdamW for the rest", o.muon.muon_momentum);
+      break;
+    case OptimizerKind::kLion:
+      text = fmt::format("Lion, beta1 {:g}, beta2 {:g}", o.lion.lion_beta1, o.lion.lion_beta2);
       break;
   }
   text += fmt::format(", weight decay {:g}", c.learning_rate.weight_decay);

@@ -426,6 +426,7 @@ OptimizerOptions optimizer_of(const TinyRun& task) {
     options.optimizer_offload_fraction = 0.5;
   }
   if (task.optimizer == "sgd") options.optimizer = OptimizerKind::kSgd;
+  if (task.optimizer == "lion") options.optimizer = OptimizerKind::kLion;
   if (!task.is_of_muon()) return options;
   options.optimizer = OptimizerKind::kMuon;
   options.muon = {.muon_nesterov = true,

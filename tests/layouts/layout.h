@@ -54,7 +54,7 @@ struct TinyRun {
   DropPolicy drop_policy = DropPolicy::kProbability;
   bool is_masked = false;                // masked_lm, without causality
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
-  // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix), "adam on the host" (of half of a rank's
+  // "sgd", "lion", "muon", "muon, joined" (queries, keys and values as one matrix), "adam on the host" (of half of a rank's
   // elements)
   std::string optimizer = "adam";
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits

@@ -1,4 +1,4 @@
-// SGD and Muon on one rank against the formulas, step by step; and which rule takes what.
+// SGD, Lion and Muon on one rank against the formulas, step by step; and which rule takes what.
 #include "optim/update_rules.h"
 
 #include <ATen/ATen.h>
@@ -16,6 +16,8 @@ namespace megalith {
 namespace {
 
 constexpr double kLr = 0.02, kDecay = 0.3;
+constexpr OptimizerKind kAllRules[] = {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon,
+                                       OptimizerKind::kLion};
 
 // A parameter of every role, and an optimizer over them.
 struct Roles {
@@ -219,6 +221,28 @@ TEST(UpdateRules, SgdIsItsFormula) {
   }
 }
 
+TEST(UpdateRules, LionIsItsFormula) {
+  Roles f({.optimizer = OptimizerKind::kLion, .clip_grad = 0, .lion = {.lion_beta1 = 0.8, .lion_beta2 = 0.95}});
+  std::vector<at::Tensor> weights, means;
+  for (const auto& one : f.params) {
+    weights.push_back(one->data().clone());
+    means.push_back(at::zeros_like(weights.back()));
+  }
+  for (int step = 0; step < 4; ++step) {
+    f.step(step);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const at::Tensor g = Roles::gradient(*f.params[i], step);
+      const at::Tensor direction = at::sign(0.8 * means[i] + 0.2 * g);
+      weights[i] = weights[i] - kLr * (direction + f.params[i]->options().decay_mult * kDecay * weights[i]);
+      means[i] = 0.95 * means[i] + 0.05 * g;
+    }
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_TENSOR_NEAR(f.params[i]->data(), weights[i], {.abs = 1e-13, .what = f.params[i]->name()});
+    EXPECT_TENSOR_NEAR(f.optimizer->state()[i].tensor, means[i], {.abs = 1e-13, .what = f.params[i]->name()});
+  }
+}
+
 // The rules of an optimizer on slots of their own, as on a device whose decision the host does not read.
 struct DecidedRules {
   DecidedRules(Roles& roles, const OptimizerOptions& options) : rules(make_update_rules(options, Kernels::kReference)) {
@@ -256,7 +280,7 @@ struct DecidedRules {
 };
 
 TEST(UpdateRules, AStepThatIsNotMadeOnTheDeviceChangesNothing) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon}) {
+  for (const OptimizerKind kind : kAllRules) {
     const OptimizerOptions options{.optimizer = kind, .sgd_momentum = 0.9};
     Roles roles(options, at::kBFloat16);
     DecidedRules decided(roles, options);
@@ -270,7 +294,7 @@ TEST(UpdateRules, AStepThatIsNotMadeOnTheDeviceChangesNothing) {
 }
 
 TEST(UpdateRules, AStepThatIsMadeOnTheDeviceIsThatOfTheHost) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon}) {
+  for (const OptimizerKind kind : kAllRules) {
     const OptimizerOptions options{.optimizer = kind, .sgd_momentum = 0.9};
     std::vector<std::vector<at::Tensor>> outcomes;
     for (const at::Tensor& is_made : {at::Tensor(), at::ones({}, at::kBool)}) {
@@ -309,7 +333,7 @@ TEST(UpdateRules, BucketsAreCutBetweenTheMatricesOfMuonOnly) {
 }
 
 TEST(UpdateRules, TheBytesForecastAreThoseThatAreHeld) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon}) {
+  for (const OptimizerKind kind : kAllRules) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       const OptimizerOptions options{.optimizer = kind};
       const Roles f(options, dtype);
@@ -327,6 +351,16 @@ TEST(UpdateRules, OptionsThatAnOptimizerCannotFollowAreRefused) {
                            .exp_avg_sq_dtype = MomentDtype::kBf16};
   ASSERT_EQ(check_optimizer_options(options).size(), 1u);
   options.optimizer = OptimizerKind::kMuon;
+  EXPECT_TRUE(check_optimizer_options(options).empty());
+}
+
+TEST(UpdateRules, OptionsOfAnotherRuleAreRefused) {
+  OptimizerOptions options{.lion = {.lion_beta2 = 0.95}};
+  const std::vector<UserError> errors = check_optimizer_options(options);
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_STREQ(errors[0].what(),
+               "lion_beta2 is for optimizer lion, which is adam\n  set optimizer to lion, or leave lion_beta2 out");
+  options.optimizer = OptimizerKind::kLion;
   EXPECT_TRUE(check_optimizer_options(options).empty());
 }
 

@@ -129,6 +129,33 @@ def test_muon_is_torchs(name, nesterov, program, models, periodic, tmp_path):
     assert_equal_to_1e_6(steps, expected_weights(steps, optimizers))
 
 
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al. 2023 (arXiv:2302.06675), word for word: torch.optim has none."""
+
+    def __init__(self, params, lr, betas):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                c = beta1 * m + (1 - beta1) * p.grad
+                p.sub_(group["lr"] * (torch.sign(c) + group["weight_decay"] * p))
+                self.state[p]["m"] = beta2 * m + (1 - beta2) * p.grad
+
+
+@pytest.mark.parametrize("name, betas", [("llama", (0.9, 0.99)), ("gpt2", (0.8, 0.95))])
+def test_lion_is_the_papers(name, betas, program, models, periodic, tmp_path):
+    steps = weights_and_gradients(
+        *(program, models[name].folder, periodic, tmp_path),
+        ["--optimizer", "lion", "--lion_beta1", betas[0], "--lion_beta2", betas[1]],
+    )
+    everything = lambda parts: groups_by_decay(parts, lambda key, views: True)
+    assert_equal_to_1e_6(steps, expected_weights(steps, lambda parts: [Lion(everything(parts), LR, betas)]))
+
+
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
 def test_sgd_is_torchs(momentum, program, models, periodic, tmp_path):
     steps = weights_and_gradients(

@@ -24,6 +24,7 @@ OFFLOADED = {
     "all in bf16, rounded at random": (CASES["all_in_bf16"], PARTLY),
     "fp16": (CASES["fp16_with_a_loss_scale"], OVERLAPPED),
     "SGD": ((*LLAMA, "--bf16", "--optimizer", "sgd"), OVERLAPPED),
+    "Lion": ((*LLAMA, "--bf16", "--optimizer", "lion"), OVERLAPPED),
     "experts": (CASES["experts_in_bf16"], OVERLAPPED),
     "FSDP": (FSDP, RUNS),
     "FSDP of an fp32 model": (CASES["fsdp"], RUNS),

@@ -59,6 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(EstimateCase{"one", 1, {}}, EstimateCase{"bf16", 1, {"--bf16"}},
                     EstimateCase{"remainder", 1, {"--bf16", "--master_weights=remainder"}},
                     EstimateCase{"sgd", 1, {"--optimizer=sgd"}},
+                    EstimateCase{"lion", 1, {"--bf16", "--optimizer=lion"}},
                     EstimateCase{"muon", 2, {"--bf16", "--optimizer=muon"}},
                     EstimateCase{"zero", 2, {"--bf16", "--use_distributed_optimizer"}},
                     EstimateCase{"zero_muon", 2, {"--bf16", "--use_distributed_optimizer", "--optimizer=muon"}},
