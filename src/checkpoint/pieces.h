@@ -1,8 +1,4 @@
-// A rank's tensors as boxes of canonical tensors, the form in which checkpoints, export and import see a model.
-//
-// PieceView  a piece of a Placement with its memory: a strided view in canonical orientation
-// Chunk      the largest box of a canonical tensor that this rank can write: consecutive views of a fused q|k|v
-//            become one q_proj again
+// What a rank writes of canonical tensors, made of the views of its tensors (optim/piece_views.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,24 +11,12 @@
 #include <vector>
 
 #include "nn/placement.h"
-#include "optim/stored_form.h"
+#include "optim/piece_views.h"
 
 namespace megalith {
 
-struct PieceView {
-  Piece piece;                                    // piece.canonical: its box of the canonical tensor
-  at::Tensor tensor;                              // of the box's extents; shares the local tensor's memory
-  std::optional<StoredForm> form = std::nullopt;  // of such views as parts, if the stored form differs
-
-  at::ScalarType stored_dtype() const { return form ? form->dtype : tensor.scalar_type(); }
-};
-
-// local  of placement.local_shape; with a range, one-dimensional of end - begin elements; likewise the form's parts
-// Padding is in no view. In the order of the placement's pieces.
-std::vector<PieceView> piece_views(const Placement& placement, const at::Tensor& local,
-                                   const std::optional<FlatRange>& range = std::nullopt,
-                                   const std::optional<StoredForm>& form = std::nullopt);
-
+// The largest box of a canonical tensor that this rank can write: consecutive views of a fused q|k|v become one q_proj
+// again.
 struct Chunk {
   std::string name;            // of the canonical tensor
   std::vector<int64_t> shape;  // of the canonical tensor
@@ -61,8 +45,5 @@ void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,
 // element in the box, number of elements).
 void for_each_run(const std::vector<int64_t>& shape, const Box& box,
                   const std::function<void(int64_t, int64_t, int64_t)>& visit);
-
-// The view of `tensor` that is `box`; element 0 of the tensor is at `origin`.
-at::Tensor slice_box(const at::Tensor& tensor, const Box& box, const std::vector<int64_t>& origin);
 
 }  // namespace megalith
