@@ -37,14 +37,12 @@ Placement VocabularyWeight::placement(const Group& tp) const {
     placement.partial_axes.insert(Axis::kPp);
     placement.pipeline_ranks = pipeline_ranks;
   }
-  const int64_t valid = local_valid_rows(tp);
-  if (valid > 0) {
-    placement.pieces.push_back({.name = name,
-                                .shape = {vocab, hidden},
-                                .canonical = {{local_start(tp), 0}, {valid, hidden}},
-                                .local = {{0, 0}, {valid, hidden}},
-                                .aliases = aliases});
-  }
+  const int64_t valid = local_valid_rows(tp);  // perhaps none: all is padding
+  placement.pieces.push_back({.name = name,
+                              .shape = {vocab, hidden},
+                              .canonical = {{std::min(local_start(tp), vocab), 0}, {valid, hidden}},
+                              .local = {{0, 0}, {valid, hidden}},
+                              .aliases = aliases});
   return placement;
 }
 

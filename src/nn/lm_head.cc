@@ -142,13 +142,11 @@ void LmHead::add_bias(const LayerContext& context, const VocabularyWeight& weigh
                       const std::vector<std::string>& names) {
   Placement placement{.local_shape = {weight.local_rows(*tp_)}};
   placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
-  if (local_valid_ > 0) {
-    placement.pieces.push_back({.name = names[0],
-                                .shape = {vocab_},
-                                .canonical = {{local_start_}, {local_valid_}},
-                                .local = {{0}, {local_valid_}},
-                                .aliases = {names.begin() + 1, names.end()}});
-  }
+  placement.pieces.push_back({.name = names[0],
+                              .shape = {vocab_},
+                              .canonical = {{std::min(local_start_, vocab_)}, {local_valid_}},
+                              .local = {{0}, {local_valid_}},
+                              .aliases = {names.begin() + 1, names.end()}});
   bias_ = &register_parameter(names[0], std::move(placement),
                               {.dtype = context.dtype,
                                .device = context.device,

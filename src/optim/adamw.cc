@@ -41,7 +41,8 @@ ops::AdamwShard run_of_shard(const ops::AdamwShard& whole, const PartRun& run) {
 
 }  // namespace
 
-std::vector<StateSpec> AdamwRule::state(at::ScalarType grad_dtype) const {
+std::vector<StateSpec> AdamwRule::state(const Parameter& parameter) const {
+  const at::ScalarType grad_dtype = parameter.grad_dtype();
   // fp64 parameters are for exactness: their moments stay fp64.
   const bool is_narrow = options_.exp_avg_dtype == MomentDtype::kBf16 && grad_dtype == at::kFloat;
   const at::ScalarType dtype = is_narrow ? at::kBFloat16 : grad_dtype;

@@ -20,7 +20,7 @@ class AdamwRule : public UpdateRule {
   std::string_view name() const override { return "AdamW"; }
   bool takes(const Parameter& /*parameter*/) const override { return true; }
   bool takes_narrow_masters() const override { return true; }
-  std::vector<StateSpec> state(at::ScalarType grad_dtype) const override;
+  std::vector<StateSpec> state(const Parameter& parameter) const override;
   void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;
 
  private:

@@ -18,7 +18,9 @@ class LionRule : public UpdateRule {
 
   std::string_view name() const override { return "Lion"; }
   bool takes(const Parameter& /*parameter*/) const override { return true; }
-  std::vector<StateSpec> state(at::ScalarType grad_dtype) const override { return {{"exp_avg", grad_dtype}}; }
+  std::vector<StateSpec> state(const Parameter& parameter) const override {
+    return {{"exp_avg", parameter.grad_dtype()}};
+  }
   void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;
 
  private:

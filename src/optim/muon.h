@@ -31,7 +31,9 @@ class MuonRule : public UpdateRule {
   std::string_view name() const override { return "Muon"; }
   Granularity granularity() const override { return Granularity::kMatrices; }
   bool takes(const Parameter& parameter) const override { return has_matrices(parameter); }
-  std::vector<StateSpec> state(at::ScalarType grad_dtype) const override { return {{"momentum_buffer", grad_dtype}}; }
+  std::vector<StateSpec> state(const Parameter& parameter) const override {
+    return {{"momentum_buffer", parameter.grad_dtype()}};
+  }
   void prepare(const DataParallel& data, const Groups& groups) override;
   void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;
 

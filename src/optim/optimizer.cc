@@ -12,6 +12,7 @@
 #include "ops/grad_norm/grad_norm.h"
 #include "optim/adamw.h"
 #include "optim/narrow_master.h"
+#include "optim/state_layout.h"
 #include "optim/update_rules.h"
 
 namespace megalith {
@@ -48,13 +49,13 @@ Optimizer::Optimizer(DataParallel& data, const Groups& groups, const OptimizerOp
       rules_(make_update_rules(options, kernels)),
       slots_(rules_.size()),
       device_(data.parts().empty() ? groups.world->device() : data.parts()[0].grad.device()) {
-  const std::vector<bool> is_on_host = parts_on_host();
+  const std::set<const OwnedPart*> are_on_host = parts_on_host();
   std::vector<HostUpdate::Entry> on_host;
-  for (size_t i = 0; i < data.parts().size(); ++i) {
-    const OwnedPart& part = data.parts()[i];
-    const size_t rule = rule_of(rules_, *part.parameter);
-    UpdateSlot slot = make_slot(part, *rules_[rule], is_on_host[i]);
-    if (is_on_host[i] && has_own_memory(device_)) {
+  for (const OwnedPart* part : parts_of_rules()) {
+    const size_t rule = rule_of(rules_, *part->parameter);
+    const bool is_on_host = are_on_host.contains(part);
+    UpdateSlot slot = make_slot(*part, *rules_[rule], is_on_host);
+    if (is_on_host && has_own_memory(device_)) {
       on_host.push_back({rule, std::move(slot)});
     } else {
       slots_[rule].push_back(std::move(slot));
@@ -68,20 +69,39 @@ Optimizer::Optimizer(DataParallel& data, const Groups& groups, const OptimizerOp
   reset_masters();
 }
 
+std::vector<const OwnedPart*> Optimizer::parts_of_rules() {
+  std::vector<const OwnedPart*> parts;
+  auto next = data_.parts().begin();
+  for (const ParameterRuns& runs : data_.runs()) {
+    Parameter* const parameter = runs.parameter;
+    if (next != data_.parts().end() && next->parameter == parameter) {
+      parts.push_back(&*next++);
+    } else if (rules_[rule_of(rules_, *parameter)]->granularity() == UpdateRule::Granularity::kSums) {
+      const auto empty = [&](at::ScalarType dtype) { return at::empty({0}, at::TensorOptions(device_).dtype(dtype)); };
+      parts.push_back(&empty_parts_.emplace_back(OwnedPart{.parameter = parameter,
+                                                           .range = FlatRange{},
+                                                           .model = empty(parameter->value().scalar_type()),
+                                                           .grad = empty(parameter->grad_dtype()),
+                                                           .replica_axes = {}}));
+    }
+  }
+  for (; next != data_.parts().end(); ++next) parts.push_back(&*next);
+  return parts;
+}
+
 // As many parts, in order, as fit the fraction of elements.
-std::vector<bool> Optimizer::parts_on_host() const {
-  std::vector<bool> is_on_host(data_.parts().size());
-  if (!options_.optimizer_cpu_offload || device_.is_cpu()) return is_on_host;
+std::set<const OwnedPart*> Optimizer::parts_on_host() const {
+  std::set<const OwnedPart*> on_host;
+  if (!options_.optimizer_cpu_offload || device_.is_cpu()) return on_host;
   int64_t all = 0, taken = 0;
   for (const OwnedPart& part : data_.parts()) all += part.model.numel();
   const double limit = options_.optimizer_offload_fraction * static_cast<double>(all);
-  for (size_t i = 0; i < is_on_host.size(); ++i) {
-    const int64_t count = data_.parts()[i].model.numel();
-    if (static_cast<double>(taken + count) > limit) continue;
-    is_on_host[i] = true;
-    taken += count;
+  for (const OwnedPart& part : data_.parts()) {
+    if (static_cast<double>(taken + part.model.numel()) > limit) continue;
+    on_host.insert(&part);
+    taken += part.model.numel();
   }
-  return is_on_host;
+  return on_host;
 }
 
 template <typename Visit>
@@ -99,8 +119,15 @@ UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule, b
   // Estimates use kMeta parts, with states there too.
   const bool is_elsewhere = is_on_host && has_own_memory(part.grad.device());
   const auto like = is_elsewhere ? part.grad.options().device(at::kCPU) : part.grad.options();
-  const std::vector<StateSpec> specs = rule.state(part.grad.scalar_type());
-  for (const StateSpec& spec : specs) slot.state.push_back(at::zeros(part.model.sizes(), like.dtype(spec.dtype)));
+  const std::vector<StateSpec> specs = rule.state(*part.parameter);
+  std::vector<const Placement*> whole;
+  for (const StateSpec& spec : specs) {
+    whole.push_back(spec.shape == StateShape::kElements
+                        ? nullptr
+                        : &whole_placements_.emplace_back(StateLayout(*part.parameter, spec.shape).placement()));
+    const at::IntArrayRef sizes = whole.back() ? at::IntArrayRef(whole.back()->local_shape) : part.model.sizes();
+    slot.state.push_back(at::zeros(sizes, like.dtype(spec.dtype)));
+  }
   // On the host, a weight that is its own master travels every step (host_update.h).
   const bool is_own_master = part.model.scalar_type() == part.grad.scalar_type();
   const ops::MasterForm form = master_form(rule, part.model.scalar_type(), options_);
@@ -118,7 +145,7 @@ UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule, b
     }
   }
   for (size_t i = 0; i < specs.size(); ++i) {
-    state_.push_back({specs[i].key, &part, slot.state[i]});
+    state_.push_back({.key = specs[i].key, .part = &part, .tensor = slot.state[i], .whole = whole[i]});
     if (has_remainder && i == AdamwRule::kExpAvgSq) state_.back().form = stored_square(slot);
   }
   for (size_t i = first; i < state_.size(); ++i) state_[i].is_on_host = is_on_host;

@@ -4,15 +4,18 @@
 // Norm, clipping and decision stay on the device: the host issues the update without them, and may read() them a step
 // later. A step with a non-finite gradient, or a norm above grad_norm_skip_threshold, changes nothing.
 //
-// State is named tensors per part: "master" (for a narrower model dtype, unless master_weights says otherwise) and the
-// rule's ("exp_avg", "exp_avg_sq", "momentum_buffer"), in checkpoints through the parameter's Placement.
+// State is named tensors: "master" (for a narrower model dtype, unless master_weights says otherwise) and the rule's
+// ("exp_avg", "exp_avg_sq", "momentum_buffer"), in checkpoints through Placements: elements of a part through the
+// parameter's, values of rows or columns through their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,13 +29,18 @@
 
 namespace megalith {
 
-// A tensor of optimizer state, shaped like its part.
+// A tensor of optimizer state: of the part's shape, or whole.
 struct OptimizerTensor {
   std::string key;  // "master" or the rule's
   const OwnedPart* part;
   at::Tensor tensor;
   std::optional<StoredForm> form = std::nullopt;  // the form in checkpoints, if it differs
   bool is_on_host = false;                        // while the part is on a device (optimizer_cpu_offload)
+  const Placement* whole = nullptr;               // of a state that is not divided with the part
+
+  const Placement& placement() const { return whole ? *whole : part->parameter->placement(); }
+  std::optional<FlatRange> range() const { return whole ? std::nullopt : part->range; }
+  AxisSet replica_axes() const { return whole ? whole->replica_axes : part->replica_axes; }
 };
 
 // Why a step is skipped; the first reason.
@@ -89,8 +97,11 @@ class Optimizer {
   double params_norm() const;
 
  private:
+  // This rank's, with an empty one for each parameter that a rule sums over and others have; in one order on all ranks
+  // of a sharding group.
+  std::vector<const OwnedPart*> parts_of_rules();
   UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule, bool is_on_host);
-  std::vector<bool> parts_on_host() const;
+  std::set<const OwnedPart*> parts_on_host() const;
   // True if the CPU updates masters and states, all or those of host_, so it must know a step's numbers.
   bool is_moved_by_host() const { return device_.is_cpu() || host_ != nullptr; }
   template <typename Visit>
@@ -105,6 +116,8 @@ class Optimizer {
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   std::vector<std::vector<UpdateSlot>> slots_;  // by rule, in the order of DataParallel::parts()
   std::vector<OptimizerTensor> state_;
+  std::deque<OwnedPart> empty_parts_;
+  std::deque<Placement> whole_placements_;  // of states that are not divided
   at::Device device_;                 // of the gradients
   std::unique_ptr<HostUpdate> host_;  // parts with state in host memory; null: none
   at::Tensor num_steps_;              // 0-d fp64, on the CPU if the CPU updates anything

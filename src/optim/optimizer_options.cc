@@ -8,7 +8,8 @@
 namespace megalith {
 namespace {
 
-constexpr std::array<const char*, 4> kOptimizerWords = {"adam", "sgd", "muon", "lion"};  // by OptimizerKind
+// By OptimizerKind.
+constexpr std::array<const char*, 5> kOptimizerWords = {"adam", "sgd", "muon", "lion", "adafactor"};
 
 std::string_view word_of(OptimizerKind kind) { return kOptimizerWords[static_cast<size_t>(kind)]; }
 
@@ -16,10 +17,12 @@ std::string_view word_of(OptimizerKind kind) { return kOptimizerWords[static_cas
 
 void OptimizerOptions::visit(OptionVisitor& v) {
   v.group("Optimizer", {.in_toy = InToy::kKept});
-  v.choice("optimizer", optimizer, {kOptimizerWords.begin(), kOptimizerWords.end()},
-           "Rule of the update. adam: AdamW with decoupled weight decay. sgd: SGD with momentum, where weight decay is "
-           "added to the gradient. muon: Muon for matrices, AdamW for embedding, head, norms and biases. lion: the sign "
-           "of a momentum, with decoupled weight decay.");
+  v.choice(
+      "optimizer", optimizer, {kOptimizerWords.begin(), kOptimizerWords.end()},
+      "Rule of the update. adam: AdamW with decoupled weight decay. sgd: SGD with momentum, where weight decay is "
+      "added to the gradient. muon: Muon for matrices, AdamW for embedding, head, norms and biases. lion: the sign "
+      "of a momentum, with decoupled weight decay. adafactor: Adafactor, whose second moment of a matrix is its "
+      "rows' and columns' means.");
   v.field("adam_beta1", adam_beta1, "Decay of the first moment, the running mean of the gradient.")
       .at_least(0)
       .below(1);
@@ -77,6 +80,7 @@ void OptimizerOptions::visit(OptionVisitor& v) {
       .below(1);
   muon.visit(v);
   lion.visit(v);
+  adafactor.visit(v);
 }
 
 void MuonOptions::visit(OptionVisitor& v) {
@@ -116,6 +120,28 @@ void LionOptions::visit(OptionVisitor& v) {
   v.field("lion_beta2", lion_beta2, "Decay of Lion's momentum, a running mean of the gradient.").at_least(0).below(1);
 }
 
+void AdafactorOptions::visit(OptionVisitor& v) {
+  v.group("Adafactor", {.in_toy = InToy::kKept});
+  v.field("adafactor_decay_rate", adafactor_decay_rate,
+          "Power of the step that is the second moment's 1 - decay, which therefore grows towards 1.")
+      .within(-1, -0.1);
+  v.field("adafactor_clip_threshold", adafactor_clip_threshold,
+          "Largest root mean square of a matrix's or vector's update, before the learning rate.")
+      .above(0);
+  v.field("adafactor_eps1", adafactor_eps1, "Added to squared gradients.").above(0).in_toy(InToy::kMade);
+  v.field("adafactor_eps2", adafactor_eps2, "Smallest root mean square that a weight counts with.").above(0);
+  v.field("adafactor_scale_parameter", adafactor_scale_parameter,
+          "Multiply the learning rate by the root mean square of the weight.");
+}
+
+std::string_view OptimizerOptions::word() const { return word_of(optimizer); }
+
+std::string_view OptimizerOptions::needs_device() const {
+  if (optimizer == OptimizerKind::kMuon) return "whose matrix products belong on the device";
+  if (optimizer == OptimizerKind::kAdafactor) return "which needs whole matrices on the device";
+  return "";
+}
+
 namespace {
 
 // A rule's own options without that rule.
@@ -129,7 +155,7 @@ void append_unread(const OptimizerOptions& options, OptimizerKind reader, RuleOp
     const Option& option = *all.find(untouched->name());
     if (option.text() == untouched->text()) continue;
     errors.emplace_back(
-        fmt::format("{} is for optimizer {}, which is {}", option.name(), word_of(reader), word_of(options.optimizer)),
+        fmt::format("{} is for optimizer {}, which is {}", option.name(), word_of(reader), options.word()),
         fmt::format("set optimizer to {}, or leave {} out", word_of(reader), option.name()));
   }
 }
@@ -137,10 +163,10 @@ void append_unread(const OptimizerOptions& options, OptimizerKind reader, RuleOp
 void append_narrow_errors(const OptimizerOptions& options, std::vector<UserError>& errors) {
   const bool is_narrow = options.master_weights != MasterWeights::kFp32;
   if (is_narrow && !options.has_adamw()) {
-    errors.emplace_back(fmt::format("master_weights {} with optimizer {}, which moves fp32 masters only",
-                                    options.master_weights == MasterWeights::kNone ? "none" : "remainder",
-                                    word_of(options.optimizer)),
-                        "leave master_weights out, or use optimizer adam");
+    errors.emplace_back(
+        fmt::format("master_weights {} with optimizer {}, which moves fp32 masters only",
+                    options.master_weights == MasterWeights::kNone ? "none" : "remainder", options.word()),
+        "leave master_weights out, or use optimizer adam");
   }
   if (options.stochastic_rounding && options.exp_avg_dtype == MomentDtype::kFp32 &&
       options.master_weights != MasterWeights::kNone) {
@@ -152,8 +178,8 @@ void append_narrow_errors(const OptimizerOptions& options, std::vector<UserError
 
 void append_offload_errors(const OptimizerOptions& options, std::vector<UserError>& errors) {
   if (options.optimizer_cpu_offload) {
-    if (options.optimizer == OptimizerKind::kMuon) {
-      errors.emplace_back("optimizer_cpu_offload with optimizer muon, whose matrix products belong on the device",
+    if (const std::string_view reason = options.needs_device(); !reason.empty()) {
+      errors.emplace_back(fmt::format("optimizer_cpu_offload with optimizer {}, {}", options.word(), reason),
                           "use optimizer adam or sgd, or divide the state with use_distributed_optimizer");
     }
     return;
@@ -184,12 +210,13 @@ std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) 
         "add --use_precision_aware_optimizer, or keep the moments in fp32");
   } else if (options.exp_avg_dtype != MomentDtype::kFp32 && !options.has_adamw()) {
     errors.emplace_back(fmt::format("exp_avg_dtype {} with optimizer {}, which keeps no such moments",
-                                    name(options.exp_avg_dtype), word_of(options.optimizer)),
+                                    name(options.exp_avg_dtype), options.word()),
                         "leave exp_avg_dtype and exp_avg_sq_dtype out");
   }
   append_narrow_errors(options, errors);
   append_offload_errors(options, errors);
   append_unread(options, OptimizerKind::kLion, options.lion, errors);
+  append_unread(options, OptimizerKind::kAdafactor, options.adafactor, errors);
   return errors;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/option.h"
@@ -11,7 +12,7 @@
 
 namespace megalith {
 
-enum class OptimizerKind { kAdam, kSgd, kMuon, kLion };
+enum class OptimizerKind { kAdam, kSgd, kMuon, kLion, kAdafactor };
 enum class MomentDtype { kFp32, kBf16 };
 // What is kept beside a bf16 weight.
 enum class MasterWeights { kFp32, kRemainder, kNone };
@@ -42,6 +43,15 @@ struct LionOptions {
   void visit(OptionVisitor& v);
 };
 
+struct AdafactorOptions {
+  double adafactor_decay_rate = -0.8;
+  double adafactor_clip_threshold = 1.0;
+  double adafactor_eps1 = 1e-30, adafactor_eps2 = 1e-3;
+  bool adafactor_scale_parameter = true;
+
+  void visit(OptionVisitor& v);
+};
+
 struct OptimizerOptions {
   OptimizerKind optimizer = OptimizerKind::kAdam;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
@@ -58,10 +68,14 @@ struct OptimizerOptions {
   double sgd_momentum = 0.9;
   MuonOptions muon;
   LionOptions lion;
+  AdafactorOptions adafactor;
 
   void visit(OptionVisitor& v);
+  std::string_view word() const;  // of `optimizer`
   // AdamW updates some parameters: moments and masters may be narrow.
   bool has_adamw() const { return optimizer == OptimizerKind::kAdam || optimizer == OptimizerKind::kMuon; }
+  // Why its state cannot be in host memory; empty: it can.
+  std::string_view needs_device() const;
 };
 
 // The rules between them; empty when all hold.

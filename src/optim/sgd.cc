@@ -4,9 +4,9 @@
 
 namespace megalith {
 
-std::vector<StateSpec> SgdRule::state(at::ScalarType grad_dtype) const {
+std::vector<StateSpec> SgdRule::state(const Parameter& parameter) const {
   if (momentum_ == 0) return {};
-  return {{"momentum_buffer", grad_dtype}};
+  return {{"momentum_buffer", parameter.grad_dtype()}};
 }
 
 void SgdRule::update(std::span<const UpdateSlot> slots, const UpdateStep& step) {

@@ -17,7 +17,7 @@ class SgdRule : public UpdateRule {
 
   std::string_view name() const override { return "SGD"; }
   bool takes(const Parameter& /*parameter*/) const override { return true; }
-  std::vector<StateSpec> state(at::ScalarType grad_dtype) const override;
+  std::vector<StateSpec> state(const Parameter& parameter) const override;
   void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;
 
  private:

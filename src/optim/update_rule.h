@@ -15,13 +15,18 @@
 
 namespace megalith {
 
-// A state tensor of each part: its key in checkpoints and its dtype.
+// What a state has a value for. Elements are divided over ranks with the parameter; of the others each rank with a
+// share of the parameter has all (state_layout.h).
+enum class StateShape { kElements, kRows, kColumns, kMatrices };
+
+// A state tensor of a parameter: its key in checkpoints, dtype and shape.
 struct StateSpec {
   std::string key;  // letters, digits, '_'
   at::ScalarType dtype;
+  StateShape shape = StateShape::kElements;
 };
 
-// A part as its rule sees it. All tensors have the part's extents and are contiguous.
+// A part as its rule sees it. All tensors but states of another shape have the part's extents and are contiguous.
 struct UpdateSlot {
   const OwnedPart* part = nullptr;
   at::Tensor model;         // receives the rounded master; undefined if the model's tensor is the master
@@ -47,9 +52,10 @@ struct UpdateStep {
 
 class UpdateRule {
  public:
-  // An element's update depends on the element, or on its whole canonical matrix: then ZeRO-1 cuts buckets only between
-  // matrices.
-  enum class Granularity { kElements, kMatrices };
+  // An element's update depends on the element; on sums over its canonical matrix: then a rank has a slot, perhaps with
+  // an empty part, for every parameter of which others have the rest; or on the whole matrix: then ZeRO-1 cuts buckets
+  // only between matrices.
+  enum class Granularity { kElements, kSums, kMatrices };
 
   virtual ~UpdateRule() = default;
 
@@ -59,13 +65,13 @@ class UpdateRule {
   virtual bool takes(const Parameter& parameter) const = 0;
   // True if bf16 weights need no fp32 masters: master_weights then chooses.
   virtual bool takes_narrow_masters() const { return false; }
-  // The state of a part with this gradient dtype. Begins as zeros.
-  virtual std::vector<StateSpec> state(at::ScalarType grad_dtype) const = 0;
+  // Begins as zeros.
+  virtual std::vector<StateSpec> state(const Parameter& parameter) const = 0;
   // Called once, before the first step, on every rank: rules that communicate plan here. Both outlive the rule.
   virtual void prepare(const DataParallel& /*data*/, const Groups& /*groups*/) {}
   // Updates masters and state, and copies masters to `model` if defined.
-  // slots  this rank's parts of the rule, in the order of DataParallel::parts(). Called even if empty, because other
-  //        ranks may communicate
+  // slots  this rank's parts of the rule, in the order of DataParallel::parts(), then empty ones. Called even if none,
+  //        because other ranks may communicate
   virtual void update(std::span<const UpdateSlot> slots, const UpdateStep& step) = 0;
 };
 

@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 
 #include "core/error.h"
+#include "optim/adafactor.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
 #include "optim/narrow_master.h"
 #include "optim/sgd.h"
+#include "optim/state_layout.h"
 
 namespace megalith {
 
@@ -49,6 +51,9 @@ std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOption
     case OptimizerKind::kLion:
       rules.push_back(std::make_unique<LionRule>(options.lion));
       break;
+    case OptimizerKind::kAdafactor:
+      rules.push_back(std::make_unique<AdafactorRule>(options.adafactor));
+      break;
   }
   rules.push_back(std::make_unique<AdamwRule>(options, kernels));
   return rules;
@@ -80,9 +85,15 @@ int64_t optimizer_bytes(const std::vector<Parameter*>& parameters, const Optimiz
     const at::ScalarType grad_dtype = parameter->grad_dtype();
     const UpdateRule& rule = *rules[rule_of(rules, *parameter)];
     const at::ScalarType model_dtype = parameter->value().scalar_type();
-    size_t each = model_dtype == grad_dtype ? 0 : master_bytes(rule, model_dtype, grad_dtype, options);
-    for (const StateSpec& spec : rule.state(grad_dtype)) each += c10::elementSize(spec.dtype);
-    bytes += parameter->placement().num_local_elements() * static_cast<int64_t>(each);
+    const auto add = [&](const Placement& placement, size_t each) {
+      bytes += placement.num_local_elements() * static_cast<int64_t>(each);
+    };
+    if (model_dtype != grad_dtype) add(parameter->placement(), master_bytes(rule, model_dtype, grad_dtype, options));
+    for (const StateSpec& spec : rule.state(*parameter)) {
+      const bool is_whole = spec.shape != StateShape::kElements;
+      add(is_whole ? StateLayout(*parameter, spec.shape).placement() : parameter->placement(),
+          c10::elementSize(spec.dtype));
+    }
   }
   return bytes;
 }

@@ -20,7 +20,7 @@ size_t rule_of(const std::vector<std::unique_ptr<UpdateRule>>& rules, const Para
 // The allowed cuts of a parameter's buckets in the distributed optimizer: for BucketRules::cut.
 BucketCutFunction bucket_cut(const OptimizerOptions& options);
 
-// Bytes of these parameters' masters and state, before sharding.
+// Bytes of these parameters' masters and state, before data parallelism divides them.
 int64_t optimizer_bytes(const std::vector<Parameter*>& parameters, const OptimizerOptions& options);
 
 }  // namespace megalith

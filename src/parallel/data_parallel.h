@@ -63,8 +63,7 @@ class DataParallel {
 
   // In an order common to all ranks of a sharding group.
   virtual const std::vector<OwnedPart>& parts() const = 0;
-  // Runs of every trainable parameter, also those without a part here, in one order per sharding group. Empty: parts
-  // are whole.
+  // Runs of every trainable parameter, also those without a part here, in the order of parts(). Empty: parts are whole.
   virtual std::vector<ParameterRuns> runs() const { return {}; }
   // This rank's share of every parameter, frozen ones included, without grad, in registration order, for checkpoints
   // and imports (publish() follows). A packed one's `model` has only the shape.

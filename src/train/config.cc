@@ -93,8 +93,8 @@ void check_host_memory(const Config& config, const Derived& d, std::vector<std::
         "fsdp_cpu_offload keeps the optimizer's state in host memory too: optimizer_cpu_offload adds "
         "nothing");
   }
-  if (has_runs && config.optimizer.optimizer == OptimizerKind::kMuon) {
-    errors.emplace_back("fsdp_cpu_offload with optimizer muon, whose matrix products belong on the device",
+  if (const std::string_view reason = config.optimizer.needs_device(); has_runs && !reason.empty()) {
+    errors.emplace_back(fmt::format("fsdp_cpu_offload with optimizer {}, {}", config.optimizer.word(), reason),
                         "use optimizer adam or sgd, or leave fsdp_cpu_offload out");
   }
   if ((has_runs || has_states) && config.runtime.device.fail_on_host_sync) {

@@ -178,6 +178,10 @@ std::string optimizer_text(const Config& c) {
     case OptimizerKind::kLion:
       text = fmt::format("Lion, beta1 {:g}, beta2 {:g}", o.lion.lion_beta1, o.lion.lion_beta2);
       break;
+    case OptimizerKind::kAdafactor:
+      text = fmt::format("Adafactor, decay rate {:g}, update clipped at {:g}", o.adafactor.adafactor_decay_rate,
+                         o.adafactor.adafactor_clip_threshold);
+      break;
   }
   text += fmt::format(", weight decay {:g}", c.learning_rate.weight_decay);
   return text + (o.clip_grad > 0 ? fmt::format(", gradients clipped at norm {:g}", o.clip_grad) : ", no clipping");

@@ -51,10 +51,10 @@ std::vector<CheckpointTensor> Trainer::kept_tensors() const {
       resolved_.config.lora.enabled ? tensors_by_owner(*data_parallel_).adapters : model_tensors(*data_parallel_);
   for (const OptimizerTensor& entry : optimizer_->state()) {
     tensors.push_back({.key = entry.key,
-                       .placement = &entry.part->parameter->placement(),
+                       .placement = &entry.placement(),
                        .local = entry.tensor,
-                       .range = entry.part->range,
-                       .replica_axes = entry.part->replica_axes,
+                       .range = entry.range(),
+                       .replica_axes = entry.replica_axes(),
                        .form = entry.form});
   }
   return tensors;

@@ -16,7 +16,7 @@ namespace {
 // Gradients of random weights have a larger norm, so clipping always acts, and a wrong norm changes the parameters.
 constexpr double kClipGrad = 0.05;
 // A gradient of only rounding errors (1e-18) divided by this moves nothing.
-constexpr double kLeastAdamEps = 1e-8;
+constexpr double kLeastAdamEps = 1e-8, kLeastAdafactorEps = 1e-16;
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 constexpr int64_t kShortestSequence = 7;
 
@@ -84,12 +84,18 @@ int64_t sequence_length(const Config& config) {
   return length;
 }
 
-std::vector<std::string> parts_set_aside(const OptionSet& user) {
+// A bias of keys without rotation has a gradient of nothing but rounding, whose sign Lion follows.
+bool follows_rounding(const Config& config) {
+  return config.optimizer.optimizer == OptimizerKind::kLion && config.model.has_qkv_bias();
+}
+
+std::vector<std::string> parts_set_aside(const Resolved& user) {
   std::vector<std::string> parts;
-  for (const auto& option : user.options()) {
+  for (const auto& option : user.options->options()) {
     if (option->traits().in_toy != InToy::kSetAside || option->is_default()) continue;
     parts.push_back(option->is_switch() ? option->name() : fmt::format("{} {}", option->name(), option->text()));
   }
+  if (follows_rounding(user.config)) parts.emplace_back("optimizer lion");
   return parts;
 }
 
@@ -154,6 +160,14 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   }
   config.optimizer.clip_grad = kClipGrad;
   config.optimizer.adam_eps = std::max(asked.optimizer.adam_eps, kLeastAdamEps);
+  if (config.optimizer.optimizer == OptimizerKind::kAdafactor) {
+    double& eps = config.optimizer.adafactor.adafactor_eps1;
+    eps = std::max(eps, kLeastAdafactorEps);
+  }
+  if (follows_rounding(config)) {
+    config.optimizer.optimizer = OptimizerKind::kSgd;
+    config.optimizer.lion = {};
+  }
 }
 
 void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, Config& config) {
@@ -285,7 +299,7 @@ ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecis
   gather_on_one_rank(layout, world.data_parallel_size(), one);
   derive(*toy.layout, world.world_size, precision);
   derive(*toy.one_rank, 1, precision);
-  toy.set_aside = parts_set_aside(*user.options);
+  toy.set_aside = parts_set_aside(user);
   return toy;
 }
 

@@ -1,5 +1,7 @@
 #include "layouts/doctor_cases.h"
 
+#include "layouts/layout.h"
+
 namespace megalith::test {
 namespace {
 
@@ -29,6 +31,7 @@ const Words kLlama = {"--num_layers=4",
                       "--mock_data",
                       "--bf16"};
 const Words kUntied = {"--untie_embeddings_and_output_weights"};
+const Words kAdafactor = {"--optimizer=adafactor", "--adafactor_clip_threshold=0.5"};
 const Words kMuon = {"--optimizer=muon", "--muon_nesterov", "--muon_scale_mode=unit_rms_norm"};
 const Words kDropout = {"--attention_dropout=0.2", "--hidden_dropout=0.2"};
 const Words kDocuments = {"--reset_attention_mask", "--reset_position_ids"};
@@ -110,7 +113,7 @@ DoctorCase make_case(std::string name, const Words& arguments) {
   CheckedConfig checked = resolve_for_check(
       {.arguments = arguments, .config_file = {}, .config_root = {}, .environment = {}}, /*launched_ranks=*/1);
   made.has_experts = checked.resolved->config.model.has_experts();
-  made.is_of_muon = checked.resolved->config.optimizer.optimizer == OptimizerKind::kMuon;
+  made.rule = exchanging(checked.resolved->config.optimizer.optimizer);
   made.world = make_toy_world(checked.resolved->config.parallel, checked.world_size, /*most_ranks=*/16);
   made.user = std::move(checked.resolved);
   made.check = made.fresh_check();
@@ -159,6 +162,8 @@ std::vector<DoctorCase> doctor_cases() {
                 "--lora.target_modules=linear_fc1,linear_fc2"});
   add("tp 2, Muon", kLlama + kUntied + kMuon + layout(2, 2, 1, 1));
   add("dp 3, FSDP, Muon", kLlama + kUntied + kMuon + layout(3, 1, 1, 1) + Words{"--use_torch_fsdp2"});
+  add("tp 2, Adafactor", kLlama + kUntied + kAdafactor + layout(2, 2, 1, 1));
+  add("dp 3, FSDP, Adafactor", kLlama + kUntied + kAdafactor + layout(3, 1, 1, 1) + Words{"--use_torch_fsdp2"});
   add("mixtral, dp 4 ep 2", kExperts + layout(4, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});
   add("mixtral, dp 2 ep 2, distributed optimizer",
       kExperts + layout(2, 1, 1, 1) + Words{"--expert_model_parallel_size=2", "--use_distributed_optimizer"});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace megalith::test {
 // A user's configuration, read and made small; keeps one rank's numbers from run to run.
 struct DoctorCase {
   std::string name;
-  bool has_experts = false, is_of_muon = false;
+  bool has_experts = false;
+  std::optional<OptimizerKind> rule;  // whose ranks exchange
   std::unique_ptr<Resolved> user;
   ToyWorld world;
   std::unique_ptr<ParallelCheck> check;

@@ -34,7 +34,7 @@ TEST(DoctorParallel, FindsEverySeededMistake) {
     for (size_t i = 0; i < users.size() && found.empty(); ++i) {
       DoctorCase& user = users[i];
       if (mistake.is_of_experts.value_or(user.has_experts) != user.has_experts) continue;
-      if (mistake.is_of_muon != user.is_of_muon) continue;
+      if (mistake.rule != user.rule) continue;
       std::unique_ptr<ParallelCheck> changed;
       if (mistake.change_pipeline) {
         changed = user.fresh_check();

@@ -427,13 +427,23 @@ OptimizerOptions optimizer_of(const TinyRun& task) {
   }
   if (task.optimizer == "sgd") options.optimizer = OptimizerKind::kSgd;
   if (task.optimizer == "lion") options.optimizer = OptimizerKind::kLion;
-  if (!task.is_of_muon()) return options;
+  if (task.optimizer == "adafactor") {
+    options.optimizer = OptimizerKind::kAdafactor;
+    options.adafactor.adafactor_eps1 = 1e-16;          // gradients that are nothing but rounding stay small
+    options.adafactor.adafactor_clip_threshold = 0.5;  // always acts
+  }
+  if (!task.optimizer.starts_with("muon")) return options;
   options.optimizer = OptimizerKind::kMuon;
   options.muon = {.muon_nesterov = true,
                   .muon_split_qkv = task.optimizer == "muon",
                   .muon_scale_mode = MuonScaleMode::kUnitRmsNorm,
                   .muon_extra_scale_factor = 0.7};
   return options;
+}
+
+std::optional<OptimizerKind> exchanging(OptimizerKind rule) {
+  const bool exchanges = rule == OptimizerKind::kMuon || rule == OptimizerKind::kAdafactor;
+  return exchanges ? std::optional(rule) : std::nullopt;
 }
 
 std::string TinyRun::text() const {

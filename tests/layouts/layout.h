@@ -54,8 +54,8 @@ struct TinyRun {
   DropPolicy drop_policy = DropPolicy::kProbability;
   bool is_masked = false;                // masked_lm, without causality
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
-  // "sgd", "lion", "muon", "muon, joined" (queries, keys and values as one matrix), "adam on the host" (of half of a rank's
-  // elements)
+  // "sgd", "lion", "adafactor", "muon", "muon, joined" (queries, keys and values as one matrix), "adam on the host" (of
+  // half of a rank's elements)
   std::string optimizer = "adam";
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
   std::string fp8_recipe = "tensorwise";
@@ -78,7 +78,6 @@ struct TinyRun {
   bool is_bert() const { return family.find("bert") != std::string::npos; }
   bool is_flux() const { return family == "flux"; }
   bool is_biencoder() const { return family.starts_with("biencoder"); }
-  bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;
   auto operator<=>(const TinyRun&) const = default;
 };
@@ -116,7 +115,7 @@ struct Mistake {
   CheckHooks hooks;
   std::function<PipelinePlan(PipelinePlan, const Groups&)> change_pipeline;  // what this rank takes it for
   std::optional<bool> is_of_experts;  // which layouts are tried: those with experts, those without; unset: all
-  bool is_of_muon = false;            // and those with Muon, or those without
+  std::optional<OptimizerKind> rule;  // and those with this rule, whose ranks exchange; unset: those without such
 };
 
 // Gradient clipping is always at work in these runs: a wrong norm shows in the parameters.
@@ -124,6 +123,8 @@ inline constexpr double kClipGrad = 0.05;
 
 // What the optimizer of a task is told: Muon in a way that every one of its options changes the numbers.
 OptimizerOptions optimizer_of(const TinyRun& task);
+// The rule, if its ranks exchange more than gradients and weights.
+std::optional<OptimizerKind> exchanging(OptimizerKind rule);
 
 // One outcome a rank. Learning rate and the rest are fixed.
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,

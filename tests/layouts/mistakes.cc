@@ -63,7 +63,7 @@ void shift_rows(Placement& placement, const Groups& groups) {
   piece.canonical.offset[0] += 1;
   const int64_t rows = std::min(piece.canonical.extent[0], piece.shape[0] - piece.canonical.offset[0]);
   piece.canonical.extent[0] = piece.local.extent[0] = rows;
-  if (rows == 0) placement.pieces.clear();
+  if (rows <= 0) placement.pieces.clear();
 }
 
 class Overwriting : public ForwardedDataParallel {
@@ -313,7 +313,7 @@ void add_experts(std::vector<Mistake>& list) {
 void add_muon(std::vector<Mistake>& list) {
   const auto add = [&](std::string name, WrongCollective wrong) {
     list.push_back(collective("Muon: " + std::move(name), wrong));
-    list.back().is_of_muon = true;
+    list.back().rule = OptimizerKind::kMuon;
   };
   add("each rank computes with its own slice in all places", {Kind::kAllToAll, "slices of matrices"});
   add("slices of a matrix in another order", {Kind::kAllToAll, "slices of matrices", How::kReverse});
@@ -321,6 +321,13 @@ void add_muon(std::vector<Mistake>& list) {
   add("runs of a slice in another order", {Kind::kAllToAll, "runs of matrices", How::kReverse});
   add("updates of runs not given back", {Kind::kAllToAll, "updates of runs"});
   add("updates of runs of other ranks", {Kind::kAllToAll, "updates of runs", How::kReverse});
+}
+
+void add_adafactor(std::vector<Mistake>& list) {
+  for (const char* sums : {"mean squares of rows and columns", "mean squares of updates"}) {
+    list.push_back(collective(fmt::format("Adafactor: {} not added up", sums), {Kind::kAllReduce, sums}));
+    list.back().rule = OptimizerKind::kAdafactor;
+  }
 }
 
 }  // namespace
@@ -337,6 +344,7 @@ std::vector<Mistake> seeded_mistakes() {
   add_experts(list);
   std::for_each(list.begin() + num_others, list.end(), [](Mistake& mistake) { mistake.is_of_experts = true; });
   add_muon(list);
+  add_adafactor(list);
   return list;
 }
 
@@ -352,6 +360,7 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun muon{.num_layers = 1, .optimizer = "muon"};
   const TinyRun muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
   const TinyRun muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
+  const TinyRun adafactor{.num_layers = 1, .optimizer = "adafactor"};
   const TinyRun adapters{
       .num_layers = 1, .adapters = {"all-linear"}, .adapter_dropout = 0.3, .has_lengths = true};
   const TinyRun adapted_experts{.num_layers = 1, .family = "mixtral", .adapters = {"linear_fc1", "linear_fc2"}};
@@ -392,6 +401,8 @@ std::vector<Layout> layouts_for_mistakes() {
       {.tp = 2, .micro_batch = 8, .task = muon},
       {.dp = 3, .micro_batch = 4, .task = muon_of_twelve, .data_parallel = zero1()},
       {.dp = 4, .micro_batch = 2, .task = muon_of_experts, .ep = 2, .etp = 2},
+      {.tp = 2, .micro_batch = 8, .task = adafactor},
+      {.dp = 2, .micro_batch = 4, .task = adafactor, .data_parallel = zero1()},
       {.dp = 2, .micro_batch = 2, .task = retriever},
   };
 }
@@ -405,7 +416,7 @@ void expect_caught(const Mistake& mistake) {
   for (size_t i = 0; i < layouts.size() && caught.empty(); ++i) {
     const Layout& layout = layouts[i];
     if (mistake.is_of_experts.value_or(layout.task.has_experts()) != layout.task.has_experts()) continue;
-    if (mistake.is_of_muon != layout.task.is_of_muon()) continue;
+    if (mistake.rule != exchanging(optimizer_of(layout.task).optimizer)) continue;
     const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
     std::string first;
     try {

@@ -145,6 +145,15 @@ TEST(LionMatrix, LayoutsTrainAsOneRankInFloat64) {
        {.dp = 2, .pp = 2, .micro_batch = 2, .task = of_experts, .ep = 2}});
 }
 
+TEST(AdafactorMatrix, EveryLayoutTrainsAsOneRankInFloat64) {
+  std::vector<Layout> layouts;
+  for (Layout layout : muon_layouts()) {
+    layout.task.optimizer = "adafactor";
+    layouts.push_back(std::move(layout));
+  }
+  expect_as_one_rank_in_float64(layouts);
+}
+
 TEST(SgdMatrix, LayoutsTrainAsOneRankInFloat64) {
   const TinyRun sgd{.is_tied = true, .optimizer = "sgd"}, of_experts{.family = "mixtral", .optimizer = "sgd"};
   expect_as_one_rank_in_float64({{.tp = 2, .dp = 2, .micro_batch = 2, .task = sgd, .data_parallel = zero1()},

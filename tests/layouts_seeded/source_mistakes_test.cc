@@ -57,7 +57,9 @@ TEST(SeededSource, TheMatrixSeesEveryMistake) {
       std::printf("  %s\n    a row linear with a bias on two ranks\n", seeded::kNames[number].c_str());
       continue;
     }
-    expect_caught({.name = seeded::kNames[number], .is_of_muon = seeded::kNames[number].starts_with("Muon")});
+    Mistake mistake{.name = seeded::kNames[number]};
+    if (mistake.name.starts_with("Muon")) mistake.rule = OptimizerKind::kMuon;
+    expect_caught(mistake);
   }
 }
 

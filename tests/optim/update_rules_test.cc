@@ -1,4 +1,4 @@
-// SGD, Lion and Muon on one rank against the formulas, step by step; and which rule takes what.
+// SGD, Lion, Adafactor and Muon on one rank against the formulas, step by step; and which rule takes what.
 #include "optim/update_rules.h"
 
 #include <ATen/ATen.h>
@@ -8,6 +8,7 @@
 
 #include "optim/muon.h"
 #include "optim/optimizer.h"
+#include "optim/state_layout.h"
 #include "optim/update_rule.h"
 #include "parallel/grad_buffer.h"
 #include "support/tensor_near.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr double kLr = 0.02, kDecay = 0.3;
 constexpr OptimizerKind kAllRules[] = {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon,
-                                       OptimizerKind::kLion};
+                                       OptimizerKind::kLion, OptimizerKind::kAdafactor};
 
 // A parameter of every role, and an optimizer over them.
 struct Roles {
@@ -243,6 +244,55 @@ TEST(UpdateRules, LionIsItsFormula) {
   }
 }
 
+// Written as transformers does, for each canonical tensor by itself.
+TEST(UpdateRules, AdafactorIsItsFormula) {
+  const AdafactorOptions adafactor{.adafactor_decay_rate = -0.7, .adafactor_clip_threshold = 0.6};
+  Roles f({.optimizer = OptimizerKind::kAdafactor, .clip_grad = 0, .adafactor = adafactor});
+  struct Tensor {
+    Parameter* parameter;
+    int64_t first, size;  // rows
+    at::Tensor weight, square, row, column;
+  };
+  std::vector<Tensor> tensors;
+  for (const auto& one : f.params) {
+    for (const Piece& piece : one->placement().pieces) {
+      const int64_t first = piece.local.offset[0], size = piece.local.extent[0];
+      tensors.push_back({one.get(), first, size, one->data().narrow(0, first, size).clone(), {}, {}, {}});
+    }
+  }
+  ASSERT_EQ(tensors.size(), f.params.size() + 2);  // q, k and v
+  const auto rms = [](const at::Tensor& x) { return x.square().mean().sqrt().item<double>(); };
+  for (int step = 1; step <= 4; ++step) {
+    f.step(step);
+    const double beta = 1 - std::pow(step, -0.7);
+    const auto mean = [&](at::Tensor& kept, const at::Tensor& now) {
+      kept = kept.defined() ? beta * kept + (1 - beta) * now : (1 - beta) * now;
+    };
+    for (Tensor& one : tensors) {
+      const at::Tensor g = Roles::gradient(*one.parameter, step).narrow(0, one.first, one.size);
+      const at::Tensor square = g.square() + 1e-30;
+      at::Tensor update;
+      if (g.dim() == 1) {
+        mean(one.square, square);
+        update = g / one.square.sqrt();
+      } else {
+        mean(one.row, square.mean(1));
+        mean(one.column, square.mean(0));
+        update = g / at::outer(one.row / one.row.mean(), one.column).sqrt();
+      }
+      update = update / std::max(1.0, rms(update) / 0.6);
+      const double lr = kLr * std::max(1e-3, rms(one.weight));
+      one.weight = one.weight - lr * (one.parameter->options().decay_mult * kDecay * one.weight + update);
+      EXPECT_TENSOR_NEAR(one.parameter->data().narrow(0, one.first, one.size), one.weight,
+                         {.abs = 1e-13, .what = one.parameter->name()});
+    }
+  }
+  EXPECT_EQ(f.keys("qkv"), (std::vector<std::string>{"exp_avg_sq_row", "exp_avg_sq_col"}));
+  EXPECT_EQ(f.keys("norm"), (std::vector<std::string>{"exp_avg_sq"}));
+  // Rows and columns of six matrices and a vector of five.
+  EXPECT_EQ(f.optimizer->num_bytes(), 8 * (6 + 4 + 9 + 2 + 8 + 3 * 4 + 2 * (7 + 4) + 5));
+}
+
 // The rules of an optimizer on slots of their own, as on a device whose decision the host does not read.
 struct DecidedRules {
   DecidedRules(Roles& roles, const OptimizerOptions& options) : rules(make_update_rules(options, Kernels::kReference)) {
@@ -250,8 +300,11 @@ struct DecidedRules {
     for (const OwnedPart& part : roles.buffer->parts()) {
       const size_t rule = rule_of(rules, *part.parameter);
       UpdateSlot slot{.part = &part, .model = part.model, .master = part.model.to(at::kFloat), .grad = part.grad};
-      for (const StateSpec& spec : rules[rule]->state(at::kFloat)) {
-        slot.state.push_back(at::full(part.model.sizes(), 0.25, at::TensorOptions(spec.dtype)));
+      for (const StateSpec& spec : rules[rule]->state(*part.parameter)) {
+        const bool is_whole = spec.shape != StateShape::kElements;
+        const std::vector<int64_t> sizes =
+            is_whole ? StateLayout(*part.parameter, spec.shape).placement().local_shape : part.model.sizes().vec();
+        slot.state.push_back(at::full(sizes, 0.25, at::TensorOptions(spec.dtype)));
       }
       slot.lr = kLr;
       slot.weight_decay = kDecay;

@@ -8,6 +8,7 @@ import hf_models
 import indexed_data
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 SEQUENCE, BATCH, STEPS = 32, 2, 3
@@ -67,7 +68,7 @@ def rows_of(view):
     return view.clone(memory_format=torch.contiguous_format)
 
 
-def expected_weights(steps, make_optimizers):
+def expected_weights(steps, make_optimizers, parts_of=parts_of):
     """torch.optim over the gradients of every step."""
     names = sorted(steps[0][1])
     weights = {name: steps[0][0][name].clone().float() for name in names}
@@ -90,11 +91,11 @@ def expected_weights(steps, make_optimizers):
     return weights
 
 
-def assert_equal_to_1e_6(steps, expected):
+def assert_equal_to_1e_6(steps, expected, least=1e-4):
     after, before = steps[STEPS][0], steps[0][0]
     for name, value in expected.items():
         moved = (value - before[name]).abs().max().item()
-        assert moved > 1e-4, f"{name}: the reference hardly moves it, so nothing would be compared"
+        assert moved > least, f"{name}: the reference hardly moves it, so nothing would be compared"
         difference = (after[name] - value).abs().max().item()
         assert difference <= 1e-6 * max(1.0, value.abs().max().item()), f"{name}: off by {difference}, moved by {moved}"
 
@@ -154,6 +155,19 @@ def test_lion_is_the_papers(name, betas, program, models, periodic, tmp_path):
     )
     everything = lambda parts: groups_by_decay(parts, lambda key, views: True)
     assert_equal_to_1e_6(steps, expected_weights(steps, lambda parts: [Lion(everything(parts), LR, betas)]))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen_tied", "mixtral", "gpt2"])
+def test_adafactor_is_transformers(name, program, models, periodic, tmp_path):
+    steps = weights_and_gradients(
+        *(program, models[name].folder, periodic, tmp_path, ["--optimizer", "adafactor", "--adafactor_decay_rate", -0.7]),
+    )
+
+    def optimizers(parts):
+        groups = groups_by_decay(parts, lambda key, views: True)
+        return [transformers.Adafactor(groups, lr=LR, decay_rate=-0.7, relative_step=False)]
+
+    assert_equal_to_1e_6(steps, expected_weights(steps, optimizers, lambda name, tensor: [tensor]), least=1e-5)
 
 
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])

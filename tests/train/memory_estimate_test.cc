@@ -60,6 +60,8 @@ INSTANTIATE_TEST_SUITE_P(
                     EstimateCase{"remainder", 1, {"--bf16", "--master_weights=remainder"}},
                     EstimateCase{"sgd", 1, {"--optimizer=sgd"}},
                     EstimateCase{"lion", 1, {"--bf16", "--optimizer=lion"}},
+                    EstimateCase{"adafactor", 2, {"--bf16", "--optimizer=adafactor", "--tensor_model_parallel_size=2"}},
+                    EstimateCase{"zero_adafactor", 2, {"--use_distributed_optimizer", "--optimizer=adafactor"}},
                     EstimateCase{"muon", 2, {"--bf16", "--optimizer=muon"}},
                     EstimateCase{"zero", 2, {"--bf16", "--use_distributed_optimizer"}},
                     EstimateCase{"zero_muon", 2, {"--bf16", "--use_distributed_optimizer", "--optimizer=muon"}},

@@ -55,6 +55,11 @@ TEST(OptimizerCheckpoints, LionGoesOnFromEveryLayoutUnderEveryOther) {
   expect_every_layout_goes_on_from_every_other(small_model({"--optimizer=lion"}), optimizer_layouts(), "--fp32", 1e-3);
 }
 
+TEST(OptimizerCheckpoints, AdafactorGoesOnFromEveryLayoutUnderEveryOther) {
+  const std::vector<std::string> words = small_model({"--optimizer=adafactor"});
+  expect_every_layout_goes_on_from_every_other(words, optimizer_layouts(), "--fp32", 1e-4);
+}
+
 // N + M steps are N, a checkpoint, and M, to the last bit, in the dtypes in which Newton-Schulz steps are computed.
 TEST(OptimizerCheckpoints, TheSameLayoutGoesOnBitForBit) {
   const TemporaryFolder data;

@@ -75,6 +75,15 @@ TEST(ToyConfig, KeepsTheLayoutOfALlama) {
   EXPECT_EQ(toy.one_rank().model.hidden_size, model.hidden_size);
 }
 
+TEST(ToyConfig, LeavesLionOutWhereItWouldFollowRounding) {
+  const Words words = {"--optimizer=lion", "--lion_beta2=0.95", "--dry_run_world_size=2"};
+  const Toy rotated = make_toy("llama3.1_8B.yaml", words), biased = make_toy("gpt2.yaml", words);
+  EXPECT_EQ(rotated.layout().optimizer.optimizer, OptimizerKind::kLion);
+  EXPECT_EQ(rotated.exact.set_aside, Words{});
+  EXPECT_EQ(biased.layout().optimizer.optimizer, OptimizerKind::kSgd);
+  EXPECT_EQ(biased.exact.set_aside, Words{"optimizer lion"});
+}
+
 TEST(ToyConfig, TakesEachOptionAsItsDeclarationSays) {
   const Words words = {"--pipeline_model_parallel_size=2",
                        "--decoder_first_pipeline_num_layers=14",
