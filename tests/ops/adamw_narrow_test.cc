@@ -14,7 +14,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::adamw_narrow_test {
 namespace {
 
 using at::Tensor;
@@ -343,4 +343,4 @@ TEST(AdamwNarrow, WrongShardsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(AdamwNarrow);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::adamw_narrow_test

@@ -13,7 +13,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::adamw_test {
 namespace {
 
 using at::Tensor;
@@ -216,4 +216,4 @@ TEST(Adamw, WrongShardsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(Adamw);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::adamw_test

@@ -16,7 +16,7 @@
 #include "support/dtypes.h"
 #include "support/on_device.h"
 
-namespace megalith::ops {
+namespace megalith::ops::amax_test {
 namespace {
 
 using at::Tensor;
@@ -111,4 +111,4 @@ TEST(Amax, OfNothingStays) {
 MEGALITH_ON_EVERY_DEVICE(Amax);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::amax_test

@@ -9,7 +9,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::attention_plan_test {
 namespace {
 
 using at::Tensor;
@@ -416,4 +416,4 @@ TEST(MaskRuns, ThatDifferFromTheTensorsAreAnError) {
 }
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::attention_plan_test

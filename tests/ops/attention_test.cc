@@ -14,7 +14,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::attention_test {
 namespace {
 
 using at::Tensor;
@@ -407,4 +407,4 @@ TEST(Attention, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(Attention);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::attention_test

@@ -14,7 +14,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::dropout_test {
 namespace {
 
 using at::Tensor;
@@ -128,4 +128,4 @@ MEGALITH_ON_EVERY_DEVICE(Dropout);
 MEGALITH_ON_EVERY_DEVICE(PhiloxTensors);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::dropout_test

@@ -14,7 +14,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::expert_activation_test {
 namespace {
 
 using at::Tensor;
@@ -184,4 +184,4 @@ TEST(ExpertActivations, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(ExpertActivations);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::expert_activation_test

@@ -13,7 +13,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::fp8_cast_test {
 namespace {
 
 using at::Tensor;
@@ -212,4 +212,4 @@ TEST(CastToFp8, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(CastToFp8);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::fp8_cast_test

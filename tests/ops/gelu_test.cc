@@ -16,7 +16,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::gelu_test {
 namespace {
 
 using at::Tensor;
@@ -269,4 +269,4 @@ MEGALITH_ON_EVERY_DEVICE(BiasGelu);
 MEGALITH_ON_EVERY_DEVICE(Geglu);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::gelu_test

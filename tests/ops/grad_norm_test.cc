@@ -14,7 +14,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::grad_norm_test {
 namespace {
 
 using at::Tensor;
@@ -112,4 +112,4 @@ TEST(SquaredNorm, WrongTensorsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(SquaredNorm);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::grad_norm_test

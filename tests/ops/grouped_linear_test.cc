@@ -11,7 +11,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::grouped_linear_test {
 namespace {
 
 using at::Tensor;
@@ -248,4 +248,4 @@ TEST(GroupedLinear, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(GroupedLinear);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::grouped_linear_test

@@ -11,7 +11,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::jitter_test {
 namespace {
 
 using at::Tensor;
@@ -73,4 +73,4 @@ TEST(JitterErrors, SayWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::jitter_test

@@ -13,7 +13,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::layer_norm_test {
 namespace {
 
 using at::Tensor;
@@ -263,4 +263,4 @@ MEGALITH_ON_EVERY_DEVICE(LayerNorm);
 MEGALITH_ON_EVERY_DEVICE(AddLayerNorm);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::layer_norm_test

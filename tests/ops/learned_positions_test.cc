@@ -9,7 +9,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::learned_positions_test {
 namespace {
 
 using at::Tensor;
@@ -75,4 +75,4 @@ TEST_P(LearnedPositions, DocumentsBeginAgainAtTheFirstRow) {
 MEGALITH_ON_EVERY_DEVICE(LearnedPositions);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::learned_positions_test

@@ -11,7 +11,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::linear_cross_entropy_test {
 namespace {
 
 using at::Tensor;
@@ -190,4 +190,4 @@ TEST(LinearCrossEntropy, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(LinearCrossEntropy);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::linear_cross_entropy_test

@@ -10,7 +10,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::linear_test {
 namespace {
 
 using at::Tensor;
@@ -284,4 +284,4 @@ MEGALITH_ON_EVERY_DEVICE(Linear);
 MEGALITH_ON_EVERY_DEVICE(Embedding);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::linear_test

@@ -11,7 +11,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::merge_attention_test {
 namespace {
 
 using at::Tensor;
@@ -110,4 +110,4 @@ TEST(MergingAttention, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(MergingAttention);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::merge_attention_test

@@ -12,7 +12,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::nf4_test {
 namespace {
 
 using at::Tensor;
@@ -183,4 +183,4 @@ TEST(Nf4Arguments, WrongOnesAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(Nf4);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::nf4_test

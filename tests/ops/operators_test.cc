@@ -35,7 +35,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::operators_test {
 namespace {
 
 using at::Tensor;
@@ -450,4 +450,4 @@ TEST(OperatorChoice, ReferencesAreRecordedByAten) {
 }
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::operators_test

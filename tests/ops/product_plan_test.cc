@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace megalith::ops::gpu {
+namespace megalith::ops::gpu::product_plan_test {
 namespace {
 
 constexpr ProductCapability kHopper{.has_fp8 = true, .takes_any_fp8_layout = false};
@@ -222,4 +222,4 @@ TEST(ProductPlan, Fp8RunsAlongTheSumOnHopper) {
 }
 
 }  // namespace
-}  // namespace megalith::ops::gpu
+}  // namespace megalith::ops::gpu::product_plan_test

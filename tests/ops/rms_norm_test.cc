@@ -13,7 +13,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::rms_norm_test {
 namespace {
 
 using at::Tensor;
@@ -165,4 +165,4 @@ MEGALITH_ON_EVERY_DEVICE(RmsNorm);
 MEGALITH_ON_EVERY_DEVICE(AddRmsNorm);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::rms_norm_test

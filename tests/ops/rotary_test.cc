@@ -11,7 +11,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::rotary_test {
 namespace {
 
 using at::Tensor;
@@ -168,4 +168,4 @@ TEST(Rotary, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(Rotary);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::rotary_test

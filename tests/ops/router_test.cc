@@ -12,7 +12,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::router_test {
 namespace {
 
 using at::Tensor;
@@ -168,4 +168,4 @@ TEST(RouterErrors, SayWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::router_test

@@ -7,7 +7,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::sinkhorn_test {
 namespace {
 
 using at::Tensor;
@@ -54,4 +54,4 @@ TEST(SinkhornErrors, SayWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::sinkhorn_test

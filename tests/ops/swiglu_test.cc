@@ -11,7 +11,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::swiglu_test {
 namespace {
 
 using at::Tensor;
@@ -96,4 +96,4 @@ TEST(Swiglu, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(Swiglu);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::swiglu_test

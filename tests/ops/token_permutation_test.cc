@@ -12,7 +12,7 @@
 #include "support/on_device.h"
 #include "support/tensor_near.h"
 
-namespace megalith::ops {
+namespace megalith::ops::token_permutation_test {
 namespace {
 
 using at::Tensor;
@@ -240,4 +240,4 @@ TEST(TokenPermutation, WrongArgumentsAreNamed) {
 MEGALITH_ON_EVERY_DEVICE(TokenPermutation);
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::token_permutation_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace megalith::ops {
+namespace megalith::ops::vendor_schemas_test {
 namespace {
 
 // What follows is new in 2.13, and has defaults.
@@ -85,4 +85,4 @@ TEST(VendorSchemas, AreThoseThatTheCodeWasWrittenFor) {
 }
 
 }  // namespace
-}  // namespace megalith::ops
+}  // namespace megalith::ops::vendor_schemas_test
