@@ -4,28 +4,16 @@
 
 #include <memory>
 
-#include "comm/groups.h"
-#include "models/families.h"
+#include "models/tiny_models.h"
 
 namespace megalith::test {
 
 inline ModelConfig tiny_llama() {
-  ModelConfig config;
-  config.num_layers = 2;
-  config.hidden_size = 24;
-  config.ffn_hidden_size = 20;
+  ModelConfig config = tiny_config();
   config.num_attention_heads = 4;
-  config.group_query_attention = true;
-  config.num_query_groups = 2;
-  config.vocab_size = 37;
+  config.kv_channels.reset();
   config.make_vocab_size_divisible_by = 8;
-  config.max_position_embeddings = 64;
-  config.position_embedding_type = PositionEmbedding::kRope;
-  config.swiglu = true;
-  config.normalization = Normalization::kRmsNorm;
-  config.add_bias_linear = false;
-  config.untie_embeddings_and_output_weights = true;
-  config.attention_dropout = config.hidden_dropout = 0;
+  config.rotary_base = RotaryOptions().rotary_base;
   return config;
 }
 
