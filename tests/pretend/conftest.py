@@ -38,7 +38,8 @@ class Trainer(Program):
     def train(self, folder, *words, device="gpu", steps=STEPS, saves=True, expected=0, **environment):
         folder.mkdir(parents=True, exist_ok=True)
         metrics, waits = folder / "metrics.jsonl", folder / "waits.txt"
-        metrics.unlink(missing_ok=True)
+        for file in (metrics, waits):
+            file.unlink(missing_ok=True)
         save = ("--save", folder / "checkpoint") if saves else ()
         code, _, errors = self.run(
             *("train", *RUN, "--device", device, "--train_iters", steps, *save, *words),
@@ -48,7 +49,7 @@ class Trainer(Program):
         )
         lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
         found = []
-        for line in waits.read_text().splitlines():
+        for line in waits.read_text().splitlines() if waits.exists() else ():  # a run that was refused leaves none
             period, count, what, place = line.split("\t")
             found.append((int(period), int(count), what, place))
         numbers = [(line["lm_loss"], line["grad_norm"]) for line in lines if "lm_loss" in line]

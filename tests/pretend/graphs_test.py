@@ -5,7 +5,7 @@ from cases import CASES
 from conftest import RUN
 from record import FULL, MODELS
 
-STEPS = 7
+STEPS = 5
 # Three microbatches a step, a learning rate that moves, clipping; graphs from step 3 on.
 STEADY = (
     *("--global_batch_size", 6, "--lr_decay_style", "cosine", "--min_lr", 1e-4, "--lr_warmup_iters", 2),
@@ -34,8 +34,8 @@ TRAINED = {
 }
 
 
-def train(program, folder, words, **more):
-    return program.train(folder, *words, *STEADY, steps=STEPS, **more)
+def train(program, folder, words, steps=STEPS, **more):
+    return program.train(folder, *words, *STEADY, steps=steps, **more)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -50,10 +50,10 @@ def test_graphs_change_no_bit(name, program, tmp_path):
 
 def test_a_resumed_run_with_graphs_equals_one_without(program, tmp_path):
     words = (*CASES["gpt2"], "--seed", 7)
-    straight = train(program, tmp_path / "straight", words)
+    straight = train(program, tmp_path / "straight", words, steps=7)
     load = ("--load", tmp_path / "parts" / "checkpoint")
-    first = train(program, tmp_path / "parts", (*words, *GRAPHS, *load, "--exit_interval", 4))
-    then = train(program, tmp_path / "parts", (*words, *GRAPHS, *load))
+    first = train(program, tmp_path / "parts", (*words, *GRAPHS, *load, "--exit_interval", 4), steps=7)
+    then = train(program, tmp_path / "parts", (*words, *GRAPHS, *load), steps=7)
     assert first.steps + then.steps == straight.steps
 
 

@@ -72,7 +72,7 @@ def start(args, environment, folder, streams, preexec_fn=None):
     """Starts a process with these three standard streams. It is a fork unless the program is an installed one, was built
     with a sanitizer, or gets limits of its own."""
     path = Path(args[0])
-    library = path.parent / "bin" / "libfork_server.so"
+    library = path.parent / ("" if path.parent.name == "bin" else "bin") / "libfork_server.so"
     read_at_load = sorted(item for item in environment.items() if item[0].startswith(READ_AT_LOAD))
     key = (path, *read_at_load)
     if preexec_fn is None and "LD_PRELOAD" not in environment and library.exists():

@@ -74,17 +74,6 @@ class Ledger {
     static Ledger ledger;
     return ledger;
   }
-  ~Ledger() {
-    const char* path = std::getenv("PRETEND_WAITS");
-    if (path == nullptr) return;
-    std::ofstream file(path);
-    for (const Wait& wait : all()) {
-      file << wait.period << '\t' << wait.count << '\t' << wait.what << '\t' << wait.place << '\n';
-    }
-    // So that a reader sees steps without waits, too.
-    file << periods.load() << "\t0\tend\t\n";
-  }
-
   void add(const std::string& what) {
     std::string place = place_of_caller();
     const std::lock_guard lock(mutex_);
@@ -108,11 +97,27 @@ class Ledger {
   std::map<std::tuple<int64_t, std::string, std::string>, int64_t> counts_;
 };
 
-// Made at the start, so that it ends, and reports, after all that may wait.
+void report() {
+  const char* path = std::getenv("PRETEND_WAITS");
+  if (path == nullptr) return;
+  std::ofstream file(path);
+  for (const Wait& wait : Ledger::instance().all()) {
+    file << wait.period << '\t' << wait.count << '\t' << wait.what << '\t' << wait.place << '\n';
+  }
+  // So that a reader sees steps without waits, too.
+  file << periods.load() << "\t0\tend\t\n";
+}
+
+// Called within main(): a program that support/fork_server.c starts runs no handlers from before it.
+void report_at_exit() { [[maybe_unused]] static const int registered = std::atexit(report); }
+
+// Made at the start, so that it outlives all that may wait.
 const bool is_watching = [] {
   Ledger::instance();
   const auto end = [](const at::RecordFunction& range, at::ObserverContext*) {
-    if (std::string_view(range.name()) == "optimizer") ++periods;
+    if (std::string_view(range.name()) != "optimizer") return;
+    ++periods;
+    report_at_exit();
   };
   const auto start = [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; };
   at::addGlobalCallback(at::RecordFunctionCallback(start, end).scopes({at::RecordScope::USER_SCOPE}));
@@ -127,6 +132,7 @@ void note_wait(const std::string& what) {
   if (depth_of_work > 0) return;
   refuse_in_graph(current_device(), "the host waits: " + what);
   Ledger::instance().add(what);
+  report_at_exit();
   note_host_sync(what);
 }
 
