@@ -42,12 +42,12 @@ target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
 # Its functions have names at run time, which say where the host waits, and by which blas.cc finds the double, as it finds
 # the library that LibTorch has loaded. So have those of the test programs.
 set_target_properties(megalith_pretend PROPERTIES ENABLE_EXPORTS ON)
-megalith_python_test(pretend/training_test.py pretend)
-megalith_python_test(pretend/host_states_test.py pretend)
-megalith_python_test(pretend/waits_test.py pretend)
-megalith_python_test(pretend/graphs_test.py pretend)
+megalith_python_entry(pretend.training pretend megalith_pretend pretend/training_test.py)
+megalith_python_entry(pretend.host_states pretend megalith_pretend pretend/host_states_test.py)
+megalith_python_entry(pretend.waits pretend megalith_pretend pretend/waits_test.py)
+megalith_python_entry(pretend.graphs pretend megalith_pretend pretend/graphs_test.py)
 # What will be run when a GPU is at hand (scripts/gpu/first_hour.sh).
-megalith_python_test(pretend/rehearsal_test.py gpu)
+megalith_python_entry(gpu.rehearsal gpu megalith_pretend pretend/rehearsal_test.py)
 if(TARGET test_ops)
   set_property(TEST gpu.rehearsal APPEND PROPERTY ENVIRONMENT "MEGALITH_OPERATOR_TESTS=${CMAKE_BINARY_DIR}/bin/test_ops_pretend")
 endif()

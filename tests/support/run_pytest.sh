@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs one file of Python tests with the interpreter that has what they need: MEGALITH_TOOLS_PYTHON, or that of
+# Runs files of Python tests with the interpreter that has what they need: MEGALITH_TOOLS_PYTHON, or that of
 # .venv-tools. Where there is none (nobody ran `make test`) the test is skipped, with exit code 77.
 #
-# usage: MEGALITH_PROGRAM=… run_pytest.sh FILE [options of pytest]
+# usage: MEGALITH_PROGRAM=… run_pytest.sh FILE… [options of pytest]
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=${MEGALITH_TOOLS_PYTHON:-$root/.venv-tools/bin/python3}
 # Found, not imported: that takes four seconds, and most files need neither.
