@@ -93,8 +93,8 @@ TABLE = {
         ("Gradients are reduced before the last micro-batch", ["karpathy/build-nanogpt#30"], ["mistake: reduction begun by the first microbatch"]),
         ("Sharded gradients lose earlier micro-batches", [f"{SPEED}#7718", f"{SPEED}#545", f"{ACCELERATE}#3877"], ["mistake: accumulation overwrites", "DistributedOptimizer.EqualsOneRankInFloat64"]),
         ("Replicas drift apart unseen", ["huggingface/nanotron#242", f"{AUTOMODEL}#3822"], ["mistake: a parameter not updated on one dp rank", "ReplicaCheck.OneElementOnOneRankIsNamedToAll"]),
-        ("Recomputation drops other activations than the forward pass did", ["allenai/OLMo-core#828", "pytorch/pytorch#190758", f"{SPEED}#6811"], ["Recompute.FiveStepsAreBitIdenticalInEveryFormAndPrecision"]),
-        ("Recomputation gathers over another group", [SPMD], ["Recompute.FiveStepsAreBitIdenticalOverTensorAndDataParallelRanks"]),
+        ("Recomputation drops other activations than the forward pass did", ["allenai/OLMo-core#828", "pytorch/pytorch#190758", f"{SPEED}#6811"], ["Recompute.ThreeStepsAreBitIdenticalInEveryFormAndPrecision"]),
+        ("Recomputation gathers over another group", [SPMD], ["Recompute.ThreeStepsAreBitIdenticalOverTensorAndDataParallelRanks"]),
     ],
     "The optimizer and its schedule": [
         ("Norms and biases decay", ["ServiceNow/Fast-LLM#542", "PaddlePaddle/PaddleFormers#4639"], ["mistake: AdamW's formula: norms and biases decay too", "Optimizer.DecaySparesParametersWithoutIt"]),

@@ -32,8 +32,9 @@ StepLosses train_layout(const std::vector<std::string>& model, const DataLayout&
 TensorMap stored_tensors(const std::filesystem::path& folder, int64_t iteration);
 
 // Saved under each layout, the first of which is one rank, and loaded under each other: parameters and optimizer state
-// are the same bytes, gathered by saving them again untrained, and the losses that follow are the first layout's within
-// `tolerance`; 0 where they are not compared. `data`: the option that names them; empty: write_documents().
+// are the same bytes, gathered by saving them again untrained. Each layout goes on from the one before it with the
+// losses of the first within `tolerance`; 0 where they are not compared. `data`: the option that names them; empty:
+// write_documents().
 void expect_every_layout_goes_on_from_every_other(const std::vector<std::string>& model,
                                                   const std::vector<DataLayout>& layouts, const std::string& precision,
                                                   double tolerance, const std::string& data = "");

@@ -90,13 +90,13 @@ struct RecomputedChunk {
   std::unique_ptr<RecomputeRunner> runner;
 };
 
-struct FiveSteps {
+struct ThreeSteps {
   std::vector<double> losses;
   std::vector<at::Tensor> gradients, values;  // of this rank's parts, after the last step
 };
 
-// Five steps of two microbatches on every data-parallel rank.
-FiveSteps train_five(const Groups& groups, const RecomputeSetting& setting, const RecomputeOptions& options) {
+// Three steps of two microbatches on every data-parallel rank.
+ThreeSteps train_three(const Groups& groups, const RecomputeSetting& setting, const RecomputeOptions& options) {
   const ModelConfig config = five_layers(setting.is_tied);
   RecomputedChunk chunk(config, setting, groups, options);
   std::unique_ptr<DataParallel> data;
@@ -121,8 +121,8 @@ FiveSteps train_five(const Groups& groups, const RecomputeSetting& setting, cons
   PipelinedModel pipeline(*chunk.model, groups, at::kCPU);
   TrainStep step(pipeline, test::tiny_task(), *data, optimizer, groups, at::kCPU);
   const test::NaiveInput whole = test::tiny_batch(config, 4 * groups.dp->size(), 6, false);
-  FiveSteps outcome;
-  for (int i = 0; i < 5; ++i) {
+  ThreeSteps outcome;
+  for (int i = 0; i < 3; ++i) {
     std::vector<Batch> batches;
     for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
       const int64_t first = (groups.dp->rank() * 2 + microbatch) * 2;
@@ -138,7 +138,7 @@ FiveSteps train_five(const Groups& groups, const RecomputeSetting& setting, cons
   return outcome;
 }
 
-void expect_same_bits(const FiveSteps& actual, const FiveSteps& expected, const std::string& what) {
+void expect_same_bits(const ThreeSteps& actual, const ThreeSteps& expected, const std::string& what) {
   EXPECT_EQ(actual.losses, expected.losses) << what;
   EXPECT_NE(expected.losses.front(), expected.losses.back()) << what;
   ASSERT_EQ(actual.values.size(), expected.values.size()) << what;
@@ -148,21 +148,21 @@ void expect_same_bits(const FiveSteps& actual, const FiveSteps& expected, const 
   }
 }
 
-TEST(Recompute, FiveStepsAreBitIdenticalInEveryFormAndPrecision) {
+TEST(Recompute, ThreeStepsAreBitIdenticalInEveryFormAndPrecision) {
   const Groups groups = Groups::single();
   for (const RecomputeSetting& setting :
        {RecomputeSetting{}, RecomputeSetting{at::kFloat, Kernels::kFused},
         RecomputeSetting{at::kBFloat16, Kernels::kFused}, RecomputeSetting{.is_tied = false}}) {
-    const FiveSteps expected = train_five(groups, setting, {});
+    const ThreeSteps expected = train_three(groups, setting, {});
     for (const Form& form : forms()) {
-      expect_same_bits(train_five(groups, setting, form.options), expected,
+      expect_same_bits(train_three(groups, setting, form.options), expected,
                        fmt::format("{}, {}", form.name, c10::toString(setting.dtype)));
     }
   }
 }
 
 // The thread back end checks that the ranks of a group issue the same collectives in the same order.
-TEST(Recompute, FiveStepsAreBitIdenticalOverTensorAndDataParallelRanks) {
+TEST(Recompute, ThreeStepsAreBitIdenticalOverTensorAndDataParallelRanks) {
   struct Layout {
     Mesh mesh;
     int num_ranks;
@@ -176,16 +176,16 @@ TEST(Recompute, FiveStepsAreBitIdenticalOverTensorAndDataParallelRanks) {
       {Mesh({.dp = 2}), 2, {.dtype = at::kFloat, .kernels = Kernels::kFused, .is_fsdp = true}},
   };
   for (const Layout& layout : layouts) {
-    std::vector<FiveSteps> expected(static_cast<size_t>(layout.num_ranks));
+    std::vector<ThreeSteps> expected(static_cast<size_t>(layout.num_ranks));
     ThreadWorld(layout.num_ranks).run(layout.mesh, [&](Groups& groups) {
-      expected[static_cast<size_t>(groups.rank)] = train_five(groups, layout.setting, {});
+      expected[static_cast<size_t>(groups.rank)] = train_three(groups, layout.setting, {});
     });
     for (const Form& form : forms()) {
       // Groups of layers are other units of FSDP, whose runs, and so the parts of the gradient's norm, are cut
       // elsewhere.
       if (layout.setting.is_fsdp && make_recompute_plan(form.options, 0, 5).layers_per_block > 1) {
         ThreadWorld(layout.num_ranks).run(layout.mesh, [&](Groups& groups) {
-          const FiveSteps actual = train_five(groups, layout.setting, form.options);
+          const ThreeSteps actual = train_three(groups, layout.setting, form.options);
           for (size_t i = 0; i < actual.losses.size(); ++i) {
             EXPECT_NEAR(actual.losses[i], expected[0].losses[i], 1e-5 * expected[0].losses[i]) << form.name;
           }
@@ -193,7 +193,7 @@ TEST(Recompute, FiveStepsAreBitIdenticalOverTensorAndDataParallelRanks) {
         continue;
       }
       ThreadWorld(layout.num_ranks).run(layout.mesh, [&](Groups& groups) {
-        expect_same_bits(train_five(groups, layout.setting, form.options), expected[static_cast<size_t>(groups.rank)],
+        expect_same_bits(train_three(groups, layout.setting, form.options), expected[static_cast<size_t>(groups.rank)],
                          fmt::format("{}, rank {} of {}", form.name, groups.rank, layout.num_ranks));
       });
     }
