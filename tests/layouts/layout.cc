@@ -546,11 +546,12 @@ Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, 
 }
 
 void expect_as_one_rank_in_float64(const std::vector<Layout>& layouts) {
-  constexpr int kSteps = 5;
   for (const Layout& layout : layouts) {
-    const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
+    // Scales that are delayed by three steps change with the fourth.
+    const int num_steps = layout.task.fp8_format.empty() ? 3 : 5;
+    const RankOutcome& expected = single_rank_outcome(layout, {}, num_steps);
     EXPECT_GT(*std::min_element(expected.grad_norms.begin(), expected.grad_norms.end()), kClipGrad);
-    const Comparison found = compare(layout, run_layout(layout, {}, kSteps), expected, 1e-9);
+    const Comparison found = compare(layout, run_layout(layout, {}, num_steps), expected, 1e-9);
     EXPECT_EQ(found.first_failure, "");
     ::testing::Test::RecordProperty(layout.text(), fmt::format("{:.2g}", found.worst));
   }

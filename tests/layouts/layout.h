@@ -141,7 +141,7 @@ Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, 
 // The rows that the samples of a task with packs fill.
 int64_t rows_of_packs(const TinyRun& task);
 
-// Fails the running test where a layout is not as one rank: five steps on the reference operators to 1e-9, loss, norms,
+// Fails the running test where a layout is not as one rank: 3 steps on the reference operators to 1e-9, loss, norms,
 // every gradient and every parameter; and one step on the fused ones to 1e-5.
 void expect_as_one_rank_in_float64(const std::vector<Layout>& layouts);
 void expect_as_one_rank_in_float32(const std::vector<Layout>& layouts);
