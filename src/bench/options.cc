@@ -10,6 +10,7 @@
 #include "core/output_file.h"
 #include "core/strings.h"
 #include "device/device.h"
+#include "kinds/kinds.h"
 
 namespace megalith {
 namespace {
@@ -100,7 +101,7 @@ std::vector<std::vector<int64_t>> parse_shapes(const std::vector<std::string>& t
 
 std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, const BenchRequest& request) {
   ConfigInputs inputs = context.config_inputs();
-  Resolved probed(request.declare_probe);
+  Resolved probed(all_kinds(), request.declare_probe);
   Resolution found = try_resolve(*probed.options, inputs);
   if (!found.config_file && !probed.config.checkpoint.load_hf && !probed.config.checkpoint.load) {
     inputs.config_file = context.config_root / "models" / "llama_125M.yaml";
@@ -124,7 +125,7 @@ std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, const Ben
   }
   std::unique_ptr<Resolved> resolved;
   try {
-    resolved = resolve_config(inputs, request.world_size, request.declare);
+    resolved = resolve_config(all_kinds(), inputs, request.world_size, request.declare);
   } catch (const UserErrors& several) {
     errors.insert(errors.end(), several.errors().begin(), several.errors().end());
   } catch (const UserError& error) {

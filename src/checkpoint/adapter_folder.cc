@@ -307,16 +307,16 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
   return read;
 }
 
-void check_adapter_kind(const fs::path& folder, bool is_diffusion, const fs::path& model) {
+void check_adapter_kind(const fs::path& folder, bool draws_pictures, const fs::path& model) {
   const std::vector<std::string> names = stored_names(folder);
   const bool has_text_layers =
       has_part(names, ".layers.") || has_part(names, ".layer.") || has_part(names, ".h.") || has_part(names, ".block.");
   const bool has_picture_blocks = has_part(names, "transformer_blocks.");
-  if (is_diffusion ? has_picture_blocks || !has_text_layers : !has_picture_blocks) return;
+  if (draws_pictures ? has_picture_blocks || !has_text_layers : !has_picture_blocks) return;
   const char *writes = "a language model", *draws = "a model of pictures (FLUX)";
   throw UserError(
-      fmt::format("{} holds adapters of {} ({}), and {} is {}", folder.string(), is_diffusion ? writes : draws,
-                  names.front(), model.string(), is_diffusion ? draws : writes),
+      fmt::format("{} holds adapters of {} ({}), and {} is {}", folder.string(), draws_pictures ? writes : draws,
+                  names.front(), model.string(), draws_pictures ? draws : writes),
       "name the model that they were trained beside, or adapters of this one");
 }
 

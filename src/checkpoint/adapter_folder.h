@@ -35,7 +35,7 @@ struct AdapterFolder {
 AdapterFolder read_adapter_folder(const std::filesystem::path& folder);
 
 // UserError if adapters of an image model are used with a text model, or vice versa.
-void check_adapter_kind(const std::filesystem::path& folder, bool is_diffusion, const std::filesystem::path& model);
+void check_adapter_kind(const std::filesystem::path& folder, bool draws_pictures, const std::filesystem::path& model);
 
 // True if the folder holds adapters of PEFT or diffusers.
 bool is_adapter_folder(const std::filesystem::path& folder);

@@ -46,7 +46,7 @@ void write_configuration(const fs::path& folder, const ModelFamily& family, cons
                                std::find(ends.begin(), ends.end(), *settings.pad_token_id) == ends.end();
   if (is_only_padding && !json.contains("pad_token_id")) json["pad_token_id"] = *settings.pad_token_id;
   write_file_atomic(folder / "config.json", dump_json_pretty(json));
-  if (config.is_diffusion()) return;
+  if (config.is_of_diffusers()) return;
   Json generation = {{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "transformers_version"}) {
     const auto found = json.find(key);
@@ -95,7 +95,7 @@ void save_hf(const fs::path& folder, std::span<const CheckpointTensor> tensors, 
              const ModelConfig& config, const Groups& groups, const HfExport& settings) {
   write_export({.folder = folder,
                 .option = "--save_hf",
-                .stem = std::string(config.is_diffusion() ? kDiffusersStem : kModelStem),
+                .stem = std::string(config.is_of_diffusers() ? kDiffusersStem : kModelStem),
                 .kind = "a Hugging Face model",
                 .is_replaceable = is_exported_model,
                 .write_rest =

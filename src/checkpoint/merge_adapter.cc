@@ -47,7 +47,7 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
                              NonfiniteWeights nonfinite) {
   const Groups alone = Groups::single();
   ReadAdapter read{.options = read_adapter_folder(adapter).options, .matrices = {}};
-  check_adapter_kind(adapter, base.config.is_diffusion(), base.folder);
+  check_adapter_kind(adapter, base.config.is_of_diffusers(), base.folder);
   throw_if_any(check_lora_options(read.options));
   throw_if_any(check_lora_targets(read.options, adaptable_layers(base.config)));
   if (const auto stored = stored_base_of(adapter)) {

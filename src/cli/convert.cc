@@ -20,9 +20,7 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "hub/hub.h"
-#include "models/encoder_decoder.h"
-#include "models/flux.h"
-#include "models/flux_latents.h"
+#include "kinds/kinds.h"
 #include "train/exported_tokenizer.h"
 #include "train/text_tokenizer.h"
 
@@ -117,27 +115,6 @@ at::ScalarType chosen_dtype(const ConvertOptions& options, at::ScalarType stored
   return *options.dtype == "bf16" ? at::kBFloat16 : *options.dtype == "fp16" ? at::kHalf : at::kFloat;
 }
 
-// A picture of two by two tokens and a text of three, of numbers that differ.
-ModelInput some_picture(const ModelConfig& config) {
-  const auto numbers = [](std::vector<int64_t> shape) {
-    int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
-    return at::arange(count, at::kFloat).mul(0.7).sin().view(shape);
-  };
-  ModelInput input;
-  input.context.b = 1;
-  input.context.s = 4;
-  input.context.encoder_s = 3;
-  input.context.is_training = false;
-  for (const InputSpec& spec : flux_inputs(config, /*has_target=*/false)) {
-    input.more.set(spec.name, numbers(input_shape(spec, config, input.context)));
-  }
-  input.more.set(input::kTimesteps.name, at::full({1}, 0.3, at::kFloat));
-  if (config.guidance_embed) input.more.set(input::kGuidance.name, at::full({1}, 3.5, at::kFloat));
-  input.more.set(input::kImagePositions.name, image_positions(2, 2));
-  return input;
-}
-
 // Logits of a stored model for a few random tokens, computed in fp32 by the reference operators.
 at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
                           const std::function<void(const std::vector<CheckpointTensor>&)>& load,
@@ -150,21 +127,7 @@ at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
   const auto model = family.build_whole(config, context);
   load(model_tensors(model->parameters()));
   const at::NoGradGuard no_grad;
-  if (config.is_diffusion()) {
-    return model->forward(some_picture(config), {}, HeadOutput::kLogits).logits.to(at::kDouble);
-  }
-  ModelInput input;
-  const int64_t length = std::min<int64_t>(config.max_position_embeddings, 32);
-  input.context.b = 1;
-  input.context.s = length;
-  // Spread over the vocabulary, so that every part of a wrongly cut embedding would be noticed.
-  input.tokens = (at::arange(length, at::kLong) * 7919 + 13).remainder(*config.vocab_size).unsqueeze(0);
-  input.context.position_ids = at::arange(length, at::kLong).unsqueeze(0);
-  input.context.is_training = false;
-  if (config.has_encoder()) {
-    input.context.encoder_s = length;
-    input.more.set(input::kEncoderTokens.name, input.tokens.flip(1));
-  }
+  const ModelInput input = kind_of(all_kinds(), config.model_type).some_input(config);
   return model->forward(input, {}, HeadOutput::kLogits).logits.to(at::kDouble);
 }
 

@@ -23,6 +23,7 @@
 #include "cli/session.h"
 #include "device/device.h"
 #include "device/threads.h"
+#include "kinds/kinds.h"
 
 namespace megalith {
 namespace {
@@ -58,7 +59,7 @@ bool names_a_model(const Resolved& resolved) {
 std::unique_ptr<Resolved> resolve_whole(const CommandContext& context, const Config& read, const Launch& launch,
                                         const std::function<void(OptionVisitor&)>& extra) {
   ConfigInputs inputs = context.config_inputs();
-  if (launch.launcher != Launcher::kNone) return resolve_config(inputs, launch.world_size, extra);
+  if (launch.launcher != Launcher::kNone) return resolve_config(all_kinds(), inputs, launch.world_size, extra);
   const ParallelOptions& sizes = read.parallel;
   const int64_t dense = sizes.tensor_model_parallel_size * sizes.context_parallel_size;
   const int64_t experts =
@@ -66,7 +67,7 @@ std::unique_ptr<Resolved> resolve_whole(const CommandContext& context, const Con
   const int64_t smallest = std::lcm(dense, experts) * sizes.pipeline_model_parallel_size;
   // A dry run resolves for ranks that are not there.
   inputs.arguments.insert(inputs.arguments.end(), {"--dry_run", "true"});
-  return resolve_config(inputs, std::max(smallest, read.train.dry_run_world_size), extra);
+  return resolve_config(all_kinds(), inputs, std::max(smallest, read.train.dry_run_world_size), extra);
 }
 
 struct DoctorReport {
@@ -184,7 +185,7 @@ int run_doctor(CommandContext& context) {
   }
   DoctorOptions own;
   const auto extra = [&](OptionVisitor& v) { own.visit(v); };
-  auto resolved = std::make_unique<Resolved>(extra);
+  auto resolved = std::make_unique<Resolved>(all_kinds(), extra);
   // Without a model only the machine is checked: then only options that cannot be read are errors.
   const Resolution resolution = resolve(*resolved->options, context.config_inputs());
   if (resolution.wants_help) {

@@ -9,6 +9,7 @@
 #include "cli/print.h"
 #include "cli/session.h"
 #include "core/time.h"
+#include "kinds/kinds.h"
 #include "verify/parallel_check.h"
 #include "verify/toy_config.h"
 
@@ -109,7 +110,7 @@ int check_in_threads(CommandContext& context, const Resolved& user, std::optiona
 
 int run_doctor_parallel(CommandContext& context) {
   if (context.wants_help()) {
-    const Resolved options;
+    const Resolved options(all_kinds());
     return print_help(context, kDoctorParallelUsage, *options.options);
   }
   const Launch launch = join_launch(context);

@@ -24,8 +24,9 @@
 #include "core/output_file.h"
 #include "core/strings.h"
 #include "core/time.h"
+#include "kinds/encoder/text_vectors.h"
+#include "kinds/kinds.h"
 #include "train/outputs.h"
-#include "train/text_vectors.h"
 
 namespace megalith {
 namespace {
@@ -104,7 +105,7 @@ bool has_pooler(const CheckpointOptions& checkpoint, const ModelConfig& model) {
 
 std::optional<UserError> check_pooler(const Resolved& resolved) {
   const ModelConfig& model = resolved.config.model;
-  if (model.model_type != ModelType::kBert) {
+  if (!model.is_of_encoders() || model.is_biencoder()) {
     return UserError("pooling pooler is a BERT's, and this model is another", "use mean, cls or last");
   }
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
@@ -194,7 +195,7 @@ std::vector<UserError> check_embed(const Resolved& resolved, EmbedOptions& optio
   std::vector<UserError> errors;
   check_given(options, errors);
   check_output(resolved, options, errors);
-  const bool is_biencoder = resolved.config.model.model_type == ModelType::kBiencoder;
+  const bool is_biencoder = resolved.config.model.is_biencoder();
   std::vector<UserError> of_blocks = check_blocks(resolved, options.blocks);
   errors.insert(errors.end(), of_blocks.begin(), of_blocks.end());
   if (options.blocks || is_biencoder) return errors;
@@ -327,7 +328,8 @@ int run_embed(CommandContext& context) {
   };
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
     return resolve_config(
-        context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
+        all_kinds(), context.config_inputs(), launch.world_size,
+        [&](OptionVisitor& visitor) { options.visit(visitor); },
         {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired, .more_checks = [&](Resolved& run) {
            with_given();
            return check_embed(run, options, plan);

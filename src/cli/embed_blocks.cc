@@ -18,7 +18,7 @@
 #include "core/strings.h"
 #include "core/time.h"
 #include "data/indexed_dataset.h"
-#include "train/block_vectors.h"
+#include "kinds/retrieval/block_vectors.h"
 #include "train/inputs.h"
 #include "train/outputs.h"
 
@@ -136,7 +136,7 @@ void check_files(const Resolved& resolved, std::vector<UserError>& errors) {
 std::vector<UserError> check_blocks(const Resolved& resolved, bool asks_for_blocks) {
   std::vector<UserError> errors;
   const ModelConfig& model = resolved.config.model;
-  const bool is_biencoder = model.model_type == ModelType::kBiencoder;
+  const bool is_biencoder = model.is_biencoder();
   if (!asks_for_blocks) {
     for (const char* name :
          {"embedding_path", "block_data_path", "indexer_batch_size", "indexer_log_interval", "data_path",

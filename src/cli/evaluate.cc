@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/output_file.h"
+#include "kinds/kinds.h"
 #include "metrics/perplexity.h"
 #include "train/inference_memory.h"
 #include "train/setup.h"
@@ -132,11 +133,11 @@ int run_evaluate(CommandContext& context) {
   const Launch launch = join_launch(context);
   EvaluateOptions options;
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(
-        context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
-        {.opens_data = true, .weights = CommandNeeds::Weights::kRequired, .more_checks = [&](Resolved& run) {
-           return check_losses_file(options, run);
-         }});
+    return resolve_config(all_kinds(), context.config_inputs(), launch.world_size,
+                          [&](OptionVisitor& visitor) { options.visit(visitor); },
+                          {.opens_data = true,
+                           .weights = CommandNeeds::Weights::kRequired,
+                           .more_checks = [&](Resolved& run) { return check_losses_file(options, run); }});
   });
   if (resolved->wants_help) {
     return print_help(context,

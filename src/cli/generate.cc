@@ -11,7 +11,8 @@
 #include "core/input_file.h"
 #include "core/strings.h"
 #include "core/time.h"
-#include "train/generation.h"
+#include "kinds/kinds.h"
+#include "kinds/text/generation.h"
 #include "train/inference_memory.h"
 #include "train/setup.h"
 #include "train/text_tokenizer.h"
@@ -117,7 +118,7 @@ PictureTask picture_task(const Resolved& run, const GenerateOptions& options) {
 std::vector<UserError> check_for_texts(const Resolved& run) {
   std::vector<UserError> errors;
   for (const char* option :
-       {"output", "steps", "guidance", "height", "width", "encoders.path", "vae.path", "t5.path", "clip.path"}) {
+       {"output", "steps", "guidance", "height", "width"}) {
     if (!run.options->find(option)->is_set()) continue;
     errors.emplace_back(fmt::format("{} is given, and this model writes text", option),
                         "leave it out: it is an option of models of pictures");
@@ -129,7 +130,7 @@ std::vector<UserError> check_for_texts(const Resolved& run) {
 int generate_within_memory(CommandContext& context, const Session& session, const Launch& launch,
                            const GenerateOptions& options) {
   const Resolved& run = *session.resolved;
-  if (run.config.model.is_diffusion()) return generate_pictures(context, session, launch, picture_task(run, options));
+  if (run.kind().draws_pictures()) return generate_pictures(context, session, launch, picture_task(run, options));
   const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
   const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
   if (found) {  // a tokenizer that was named is noted with the configuration
@@ -176,11 +177,11 @@ int run_generate(CommandContext& context) {
   const Launch launch = join_launch(context);
   GenerateOptions options;
   const auto check = [&](Resolved& run) {
-    if (!run.config.model.is_diffusion()) return check_for_texts(run);
+    if (!run.kind().draws_pictures()) return check_for_texts(run);
     return check_picture_task(run, picture_task(run, options));
   };
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(context.config_inputs(), launch.world_size,
+    return resolve_config(all_kinds(), context.config_inputs(), launch.world_size,
                           [&](OptionVisitor& visitor) { options.visit(visitor); },
                           {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired, .more_checks = check});
   });

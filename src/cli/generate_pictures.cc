@@ -14,10 +14,10 @@
 #include "core/time.h"
 #include "image/pixels.h"
 #include "image/png.h"
-#include "train/flux_generation.h"
+#include "kinds/flow/flux_generation.h"
+#include "kinds/flow/picture_samples.h"
 #include "train/inference_memory.h"
 #include "train/outputs.h"
-#include "train/picture_samples.h"
 #include "train/pipelined_model.h"
 #include "train/setup.h"
 

@@ -9,7 +9,7 @@
 #include "cli/session.h"
 #include "config/option.h"
 #include "core/error.h"
-#include "train/flux_encoders.h"
+#include "kinds/flow/flux_encoders.h"
 
 namespace megalith {
 

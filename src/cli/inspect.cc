@@ -22,6 +22,7 @@
 #include "core/json.h"
 #include "core/number_of.h"
 #include "core/strings.h"
+#include "kinds/kinds.h"
 #include "train/setup.h"
 
 namespace megalith {
@@ -53,7 +54,7 @@ struct CheckpointInspection {
 int inspect_config(CommandContext& context) {
   ConfigInspection own;
   // A configuration that cannot run can still be looked at: only what cannot be read is an error here.
-  Resolved resolved([&](OptionVisitor& v) { own.visit(v); });
+  Resolved resolved(all_kinds(), [&](OptionVisitor& v) { own.visit(v); });
   const Resolution resolution = resolve(*resolved.options, context.config_inputs());
   if (resolution.wants_help) {
     return print_help(context, "usage: megalith inspect config [--config FILE] [--option value ...] [--explain KEY]",

@@ -14,7 +14,7 @@
 #include "data/dataset_tools.h"
 #include "data/prepared_outputs.h"
 #include "hub/hub.h"
-#include "tasks/task.h"
+#include "kinds/tasks.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {

@@ -11,14 +11,12 @@
 
 #include "checkpoint/pieces.h"
 #include "cli/help.h"
-#include "cli/inspect_flux.h"
 #include "cli/print.h"
 #include "cli/session.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/output_file.h"
-#include "models/encoder_decoder.h"
-#include "models/transformer.h"
+#include "kinds/kinds.h"
 #include "parallel/grad_buffer.h"
 #include "tensor_files/safetensors_writer.h"
 #include "train/setup.h"
@@ -27,10 +25,8 @@
 namespace megalith {
 namespace {
 
-struct OutputOptions {
-  std::vector<int64_t> prompt_ids, target_ids, prompt_token_types;
+struct OutputOptions : GivenInput {
   std::string output_file;
-  std::optional<std::string> inputs_file;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
@@ -49,32 +45,6 @@ struct OutputOptions {
             "guidance_embed guidance (b), and for gradients target (b, n, in_channels).");
   }
 };
-
-// The input of an encoder and decoder, on the device: the decoder gets its first token and the targets but the last.
-ModelInput pair_input(const OutputOptions& options, const ModelConfig& config, at::Device device) {
-  const auto row = [&](const std::vector<int64_t>& ids) {
-    return at::tensor(at::ArrayRef<int64_t>(ids), at::kLong).unsqueeze(0).to(device);
-  };
-  std::vector<int64_t> given = {config.bos_token_id.value_or(0)};
-  given.insert(given.end(), options.target_ids.begin(), options.target_ids.end() - 1);
-  ModelInput input;
-  input.tokens = row(given);
-  input.labels = row(options.target_ids);
-  input.loss_weights = at::ones(input.labels.sizes(), at::TensorOptions(device).dtype(at::kFloat));
-  input.context.b = 1;
-  input.context.s = std::ssize(given);
-  input.context.encoder_s = std::ssize(options.prompt_ids);
-  input.context.is_training = false;
-  input.more.set(input::kEncoderTokens.name, row(options.prompt_ids));
-  return input;
-}
-
-void require_pair(const OutputOptions& options) {
-  if (!options.prompt_ids.empty() && !options.target_ids.empty()) return;
-  throw UserError(fmt::format("a model of model_type t5 needs prompt_ids and target_ids, and {} is not given",
-                              options.prompt_ids.empty() ? "prompt_ids" : "target_ids"),
-                  "give what the encoder reads and what the decoder is to write: --prompt_ids 1,2,3 --target_ids 4,5");
-}
 
 std::optional<UserError> check_output_file(const OutputOptions& options, const Resolved& run) {
   if (options.output_file.empty()) return UserError("no output_file given", "name the safetensors file to write");
@@ -109,27 +79,15 @@ void write_safetensors(const std::string& path, const std::map<std::string, at::
   writer.finish();
 }
 
-UserError no_inputs_file() {
-  return UserError("no inputs_file given, and model_type is diffusion_model",
-                   "name the safetensors file that holds what it reads");
-}
-
 // The mean loss of a pair's targets or of a file's pictures, and its gradients, without a data set.
 int inspect_gradients_of_input(CommandContext& context, Session& session, const OutputOptions& options) {
-  const bool is_diffusion = session.resolved->config.model.is_diffusion();
-  if (!is_diffusion) require_pair(options);
-  if (is_diffusion && !options.inputs_file) throw no_inputs_file();
   const Resolved& run = *session.resolved;
+  throw_if_any(run.kind().check_given(options));
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
   GradBuffer gradients(built.parameters(), session.groups, {});
   PipelinedModel model(built.view(), session.groups, session.device);
-  ModelInput input = is_diffusion
-                         ? read_flux_input(*options.inputs_file, built.config(), /*has_target=*/true, session.device)
-                         : pair_input(options, built.config(), session.device);
-  const int64_t weight = is_diffusion ? input.context.b : std::ssize(options.target_ids);
-  const char* name = is_diffusion ? "loss" : "lm loss";
-  input.terms[0] = {name, at::scalar_tensor(1 / static_cast<double>(weight), at::kDouble)};
+  const ModelInput input = run.kind().make_input(options, built.config(), session.device);
   double loss = 0;
   gradients.begin_step();
   model.train(
@@ -139,7 +97,7 @@ int inspect_gradients_of_input(CommandContext& context, Session& session, const 
       });
   gradients.finish_step();
   write_safetensors(options.output_file, canonical_gradients(built.parameters()));
-  print_out("{}\n", dump_json(Json{{name, loss}}));
+  print_out("{}\n", dump_json(Json{{input.terms[0].name, loss}}));
   return kExitSuccess;
 }
 
@@ -147,52 +105,24 @@ int inspect_gradients_of_input(CommandContext& context, Session& session, const 
 
 int inspect_logits(CommandContext& context) {
   OutputOptions options;
-  auto resolved =
-      resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); }, {.reads_batches = false});
+  auto resolved = resolve_config(all_kinds(), context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); },
+                                 {.reads_batches = false});
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith inspect logits --load_hf DIR --prompt_ids 1,2,3 --output_file FILE",
                       *resolved->options);
   }
   std::vector<UserError> errors;
   if (auto error = check_output_file(options, *resolved)) errors.push_back(std::move(*error));
-  const bool is_diffusion = resolved->config.model.is_diffusion();
-  if (is_diffusion && !options.inputs_file) errors.push_back(no_inputs_file());
-  if (!is_diffusion && options.prompt_ids.empty())
-    errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
-  if (!options.prompt_token_types.empty() && options.prompt_token_types.size() != options.prompt_ids.size()) {
-    errors.emplace_back(fmt::format("prompt_token_types has {} numbers, and prompt_ids {}",
-                                    options.prompt_token_types.size(), options.prompt_ids.size()),
-                        "give one type for each token");
-  }
+  for (UserError& error : resolved->kind().check_given(options)) errors.push_back(std::move(error));
   throw_if_any(errors);
   Session session = start_session(context, std::move(resolved));
   const BuiltModel built = build_model(*session.resolved, session.groups, session.device);
-  if (!options.prompt_token_types.empty() && built.config().token_types() == 0) {
-    throw UserError("prompt_token_types is given, and the model has no types of tokens", "leave it away");
-  }
   load_weights(*session.resolved, built, session.groups, context.log);
   at::NoGradGuard no_grad;
-  ModelInput input;
-  if (is_diffusion) {
-    input = read_flux_input(*options.inputs_file, built.config(), /*has_target=*/false, session.device);
-  } else if (built.config().has_encoder()) {
-    require_pair(options);
-    input = pair_input(options, built.config(), session.device);
-  } else {
-    input.tokens = at::tensor(at::ArrayRef<int64_t>(options.prompt_ids), at::kLong).unsqueeze(0).to(session.device);
-    if (!options.prompt_token_types.empty()) {
-      const at::Tensor types = at::tensor(at::ArrayRef<int64_t>(options.prompt_token_types), at::kLong);
-      input.more.set(input::kTokenTypes.name, types.unsqueeze(0).to(session.device));
-    }
-    input.context.b = 1;
-    input.context.s = input.tokens.size(1);
-    input.context.position_ids =
-        at::arange(input.context.s, at::TensorOptions(session.device).dtype(at::kLong)).unsqueeze(0);
-    input.context.is_training = false;
-  }
+  const ModelInput input = session.resolved->kind().make_input(options, built.config(), session.device);
   PipelinedModel model(built.view(), session.groups, session.device);
   const ModelOutput output = model.forward(input, HeadOutput::kLogits);
-  const at::Tensor logits = is_diffusion ? output.logits : output.logits[0];
+  const at::Tensor logits = built.config().has_vocabulary() ? output.logits[0] : output.logits;
   std::map<std::string, at::Tensor> tensors{{"logits", logits.to(at::kCPU, at::kFloat)}};
   if (output.sentence_logits.defined()) {
     tensors["sentence_logits"] = output.sentence_logits[0].to(at::kCPU, at::kFloat);
@@ -203,7 +133,7 @@ int inspect_logits(CommandContext& context) {
 
 int inspect_gradients(CommandContext& context) {
   OutputOptions options;
-  auto resolved = resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); });
+  auto resolved = resolve_config(all_kinds(), context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); });
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith inspect gradients --load_hf DIR --data_path PREFIX --output_file FILE",
                       *resolved->options);
@@ -211,7 +141,8 @@ int inspect_gradients(CommandContext& context) {
   if (auto error = check_output_file(options, *resolved)) throw std::move(*error);
   Session session = start_session(context, std::move(resolved));
   const Resolved& run = *session.resolved;
-  if (run.config.model.has_encoder() || run.config.model.is_diffusion()) {
+  if (run.kind().takes_given_targets()) {
+    options.has_targets = true;
     return inspect_gradients_of_input(context, session, options);
   }
   const Derived& d = run.derived;

@@ -8,9 +8,9 @@
 #include "core/file.h"
 #include "core/input_file.h"
 #include "core/output_file.h"
-#include "data/picture_source.h"
 #include "image/png.h"
 #include "image/resize.h"
+#include "kinds/flow/picture_source.h"
 
 namespace megalith {
 namespace {

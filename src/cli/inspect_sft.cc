@@ -12,10 +12,10 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/visible_text.h"
-#include "data/sft_packs.h"
-#include "data/sft_set.h"
 #include "hub/hub.h"
 #include "hub/texts.h"
+#include "kinds/text/sft_packs.h"
+#include "kinds/text/sft_set.h"
 
 namespace megalith {
 namespace {

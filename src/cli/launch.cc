@@ -27,6 +27,7 @@
 #include "core/time.h"
 #include "device/device.h"
 #include "device/machine.h"
+#include "kinds/kinds.h"
 #include "launch/store_secret.h"
 #include "train/dry_run.h"
 #include "train/run_record.h"
@@ -108,7 +109,7 @@ std::unique_ptr<Resolved> resolve_plan(const CommandContext& context, const Laun
                                        const std::vector<std::string>& arguments, std::vector<UserError>& errors) {
   const size_t num_errors = errors.size();
   try {
-    return resolve_config(trainer_inputs(context, plan, arguments), plan.world_size());
+    return resolve_config(all_kinds(), trainer_inputs(context, plan, arguments), plan.world_size());
   } catch (const UserErrors& several) {
     for (const UserError& error : several.errors()) errors.push_back(in_users_words(error, plan));
   } catch (const UserError& error) {
@@ -121,7 +122,7 @@ std::unique_ptr<Resolved> resolve_plan(const CommandContext& context, const Laun
 // Sizes of a toy behind all other arguments.
 std::vector<std::string> tiny_arguments(const CommandContext& context, const LaunchPlan& plan,
                                         std::vector<std::string> arguments, std::vector<UserError>& errors) {
-  Resolved first;
+  Resolved first(all_kinds());
   try_resolve(*first.options, trainer_inputs(context, plan, arguments));
   for (std::string& word : fitting_layout(first.config.parallel, plan.world_size())) {
     arguments.push_back(std::move(word));

@@ -18,6 +18,7 @@
 #include "core/file.h"
 #include "core/output_file.h"
 #include "core/strings.h"
+#include "kinds/kinds.h"
 #include "models/families.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "planner/pipeline_picture.h"
@@ -270,7 +271,7 @@ bool print_comparison(const Plan& plan, const PipelineSimulation& simulated) {
 int run_plan(CommandContext& context) {
   PlanOptions own;
   // Only what cannot be read is an error of the configuration: a pipeline needs neither data nor a whole model.
-  Resolved resolved([&](OptionVisitor& v) { own.visit(v); });
+  Resolved resolved(all_kinds(), [&](OptionVisitor& v) { own.visit(v); });
   const Resolution resolution = resolve(*resolved.options, context.config_inputs());
   if (resolution.wants_help) {
     return print_help(context, kPlanUsage, *resolved.options);

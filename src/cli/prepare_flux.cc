@@ -7,12 +7,12 @@
 #include "cli/print.h"
 #include "core/error.h"
 #include "core/folder.h"
-#include "data/flux_folder.h"
-#include "data/flux_prepare.h"
 #include "device/device.h"
 #include "hub/hub.h"
-#include "train/flux_encoders.h"
-#include "train/picture_data.h"
+#include "kinds/flow/flux_encoders.h"
+#include "kinds/flow/flux_folder.h"
+#include "kinds/flow/flux_prepare.h"
+#include "kinds/flow/picture_data.h"
 
 namespace megalith {
 namespace {

@@ -11,9 +11,9 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/output_file.h"
-#include "data/sft_set.h"
 #include "hub/hub.h"
 #include "hub/texts.h"
+#include "kinds/text/sft_set.h"
 
 namespace megalith {
 namespace {

@@ -16,6 +16,7 @@
 #include "config/help.h"
 #include "core/json.h"
 #include "device/device.h"
+#include "kinds/kinds.h"
 #include "models/families.h"
 #include "train/dry_run.h"
 #include "train/memory_estimate.h"
@@ -135,7 +136,7 @@ int run_train(CommandContext& context) {
   const Launch launch = join_launch(context);
   RunHold hold;
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
+    return resolve_config(all_kinds(), context.config_inputs(), launch.world_size, /*extra=*/{},
                           {.opens_data = true,
                            .weights = CommandNeeds::Weights::kOptional,
                            .writes_run = true,

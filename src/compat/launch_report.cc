@@ -90,7 +90,7 @@ std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const
   const Config& config = resolved.config;
   const Derived& derived = resolved.derived;
   const ParallelOptions& parallel = config.parallel;
-  const bool is_of_pictures = config.model.is_diffusion();
+  const bool is_of_pictures = !config.model.has_vocabulary();
   const int64_t tokens = derived.seq_length + (is_of_pictures ? config.data.flux.text_length : 0);
   OrderedJson exports = OrderedJson::object(), options = OrderedJson::object();
   for (const PlannedExport& one : plan.exports) {

@@ -67,7 +67,7 @@ std::string full_row(const Option& option) {
 
 // As value_form(), but with the words to choose from where they are short.
 std::string short_value_form(const Option& option) {
-  constexpr size_t kMostColumns = 16;
+  constexpr size_t kMostColumns = 32;
   const std::string type = option.type_text(), one_of = "one of ";
   if (!type.starts_with(one_of) || type.size() - one_of.size() > kMostColumns) return value_form(option);
   std::string words = " " + type.substr(one_of.size());

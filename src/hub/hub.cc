@@ -56,7 +56,7 @@ std::vector<std::string> top_files(const HubListing& listing, const std::vector<
   return names;
 }
 
-// How a sentence-transformers model makes vectors (train/sentence_folder.h); nothing in others.
+// How a sentence-transformers model makes vectors (kinds/encoder/sentence_folder.h); nothing in others.
 std::vector<std::string> sentence_files(const HubListing& listing) {
   std::vector<std::string> names = top_files(listing, {"modules.json"});
   if (names.empty()) return names;

@@ -60,13 +60,20 @@ struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions {
   int64_t token_types() const { return num_token_types.value_or(is_of_encoders() ? 2 : 0); }
   PositionEmbedding position_embedding() const;
   bool is_of_encoders() const { return model_type == ModelType::kBert || model_type == ModelType::kBiencoder; }
+  bool is_biencoder() const { return model_type == ModelType::kBiencoder; }
   int64_t num_towers() const {  // encoders with weights of their own
-    return model_type == ModelType::kBiencoder && !biencoder_shared_query_context_model ? 2 : 1;
+    return is_biencoder() && !biencoder_shared_query_context_model ? 2 : 1;
   }
   int64_t vector_size() const { return biencoder_projection_dim > 0 ? biencoder_projection_dim : hidden_size; }
+  bool has_vocabulary() const { return !is_diffusion(); }  // reads and writes tokens
+  bool has_sentence_head() const { return model_type == ModelType::kBert && bert_binary_head; }
+  int64_t output_width() const { return has_vocabulary() ? *vocab_size : in_channels; }  // of logits, not padded
+  bool is_of_diffusers() const { return is_diffusion(); }  // the library whose folders such models are published in
   bool is_diffusion() const { return model_type == ModelType::kDiffusion; }
   bool has_encoder() const { return model_type == ModelType::kT5; }                       // beside its decoder
   int64_t num_decoder_layers() const { return decoder_num_layers.value_or(num_layers); }  // with an encoder
+  int64_t num_stacks() const { return has_encoder() || is_diffusion() ? 2 : 1; }  // of unlike layers, one after another
+  int64_t num_first_layers() const { return is_diffusion() ? num_joint_layers : num_layers; }  // of the first stack
   // Those of the whole model, prediction modules not counted.
   int64_t num_all_layers() const {
     if (is_diffusion()) return num_joint_layers + num_single_layers;

@@ -1,4 +1,4 @@
-// Models that are read for what they make of tokens, and predict nothing of it (train/text_vectors.h).
+// Models that are read for what they make of tokens, and predict nothing of it (kinds/encoder/text_vectors.h).
 #pragma once
 
 #include <vector>

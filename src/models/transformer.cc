@@ -115,14 +115,15 @@ struct TextHead {
   }
 };
 
-// table: the embedding's, where this rank has it; null: it does not.
+// table: the embedding's, where this rank has it; null: it does not. num_modules: units of prediction before the head.
 void make_text_head(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
-                    const LayerContext& context, const VocabularyWeights& weights, Parameter* table) {
+                    const LayerContext& context, const VocabularyWeights& weights, Parameter* table,
+                    int64_t num_modules) {
   TextHead head{.config = config, .cp = *context.groups->cp, .norm = add_final_norm(unit, config, names, context)};
   if (config.model_type == ModelType::kBert) {
     head.bert = &unit.add<BertHead>(context, config, names.bert_head, config.bert_binary_head);
   }
-  for (int64_t depth = 1; depth <= config.num_prediction_modules(); ++depth) {
+  for (int64_t depth = 1; depth <= num_modules; ++depth) {
     auto& module = unit.add<PredictionModule>(context, config, names, depth);
     unit.add_router(module.layer(), module.router());
     head.predictions.push_back(&module);
@@ -161,7 +162,8 @@ void Transformer::make_unit(const Unit& unit, const LayerContext& context, int64
   } else if (unit.kind == kHeadUnit) {
     const VocabularyWeights weights = vocabulary_weights(config(), names_, part(), context.groups->tp->size());
     Parameter* table = find_parameter(weights.table.name);
-    make_text_head(add_block(unit, "head"), config(), names_, context, weights, table);
+    const int64_t num_modules = count_units(part().own_units(), UnitLetter::kPrediction);
+    make_text_head(add_block(unit, "head"), config(), names_, context, weights, table, num_modules);
   } else if (unit.kind == kStatesUnit || unit.kind == kPooledStatesUnit) {
     make_text_states(add_block(unit, "states"), config(), names_, context, unit.kind == kPooledStatesUnit);
   } else {

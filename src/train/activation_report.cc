@@ -8,11 +8,7 @@
 
 #include "comm/fake_group.h"
 #include "comm/groups.h"
-#include "models/biencoder.h"
-#include "models/encoder_decoder.h"
-#include "models/flux.h"
 #include "parallel/recompute.h"
-#include "train/sample_tokens.h"
 #include "train/setup.h"
 
 namespace megalith {
@@ -67,24 +63,10 @@ ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length) {
   return input;
 }
 
-void add_kind_shapes(ModelInput& input, const ModelConfig& config, int64_t encoder_s) {
-  const auto add = [&](std::span<const InputSpec> specs) {
-    for (const InputSpec& spec : specs) {
-      const at::TensorOptions options = at::TensorOptions(at::kMeta).dtype(spec.dtype);
-      input.more.set(spec.name, at::empty(input_shape(spec, config, input.context), options));
-    }
-  };
-  if (config.model_type == ModelType::kBiencoder) {
-    add(kQueryInputs);
-    input.context.mask.key_lengths = input.more.at(input::kQueryKeyLengths.name);
-  } else if (config.has_encoder()) {
-    input.context.encoder_s = encoder_s;
-    add(kEncoderInputs);
-  } else if (config.is_diffusion()) {
-    input.context.encoder_s = encoder_s;
-    const int64_t tokens = encoder_s + input.context.s;
-    input.context.row_ids = at::empty({input.context.b, tokens}, input.tokens.options());
-    add(flux_inputs(config, /*has_target=*/true));
+void add_shapes(ModelInput& input, const ModelConfig& config, std::span<const InputSpec> specs) {
+  for (const InputSpec& spec : specs) {
+    const at::TensorOptions options = at::TensorOptions(at::kMeta).dtype(spec.dtype);
+    input.more.set(spec.name, at::empty(input_shape(spec, config, input.context), options));
   }
 }
 
@@ -97,9 +79,9 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   const Groups groups(mesh, rank, fake_group_factory(rank));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   const int64_t cp = groups.cp->size();
-  const CostShape sample = sample_shape(resolved);
+  const CostShape sample = resolved.kind().sample_shape(resolved);
   ModelInput input = shape_of_microbatch(d.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);
-  add_kind_shapes(input, resolved.config.model, sample.encoder_s);
+  resolved.kind().complete_shapes(input, resolved, sample.encoder_s);
   std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.

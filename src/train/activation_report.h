@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "comm/mesh.h"
+#include "models/input_spec.h"
 #include "models/model.h"
 #include "parallel/activation_memory.h"
 #include "train/config.h"
@@ -16,8 +17,8 @@ ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const Recomp
 
 // b sequences of this rank's s tokens, as shapes; row_length as in ForwardContext.
 ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
-// Adds what a model's kind reads beside text. encoder_s: tokens of an encoder's sequence, or of a caption.
-void add_kind_shapes(ModelInput& input, const ModelConfig& config, int64_t encoder_s);
+// Adds further inputs to it.
+void add_shapes(ModelInput& input, const ModelConfig& config, std::span<const InputSpec> specs);
 
 // A rank's peak bytes of activations in a full step's schedule, without kernels' workspaces.
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank);

@@ -43,13 +43,15 @@ std::vector<UserError> check_adapters_are_meant(const OptionSet& options, const 
   return errors;
 }
 
-std::vector<UserError> check_adapters(const Config& config, const ModelConfig& architecture) {
+std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfig& architecture) {
+  const Config& config = resolved.config;
   std::vector<UserError> errors;
   if (config.checkpoint.adapter && !config.checkpoint.load_hf) {
     errors.emplace_back("adapter names adapters, and no model is named that they belong to", "name it with --load_hf");
   }
   if (!config.lora.enabled || !check_lora_options(config.lora).empty()) return errors;
-  if (architecture.model_type == ModelType::kBiencoder) return errors;
+  const ModelTypes adaptable = resolved.options->of(config.lora.enabled).traits().read_by;
+  if (!adaptable.contains(architecture.model_type)) return errors;  // said by the option
   for (UserError& error : check_lora_targets(config.lora, adaptable_layers(architecture))) {
     errors.push_back(std::move(error));
   }

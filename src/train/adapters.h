@@ -21,7 +21,7 @@ std::shared_ptr<const LoraOptions> adapters_of(const Config& config);
 std::vector<UserError> check_adapters_are_meant(const OptionSet& options, const LoraOptions& lora);
 
 // All errors of the adapters for this architecture, which satisfies check_model_config().
-std::vector<UserError> check_adapters(const Config& config, const ModelConfig& architecture);
+std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfig& architecture);
 
 // Errors for options that cannot be combined with 4-bit weights (lora.quantization); architecture likewise.
 std::vector<UserError> check_packed_weights(const Resolved& resolved, const ModelConfig& architecture);

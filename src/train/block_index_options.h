@@ -1,5 +1,5 @@
-// Options of an index: the vectors of a data set's blocks by a trained biencoder (train/block_vectors.h). Names and
-// defaults are Megatron-LM's.
+// Options of an index: the vectors of a data set's blocks by a trained biencoder
+// (kinds/retrieval/block_vectors.h). Names and defaults are Megatron-LM's.
 #pragma once
 
 #include <cstdint>

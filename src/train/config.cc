@@ -13,41 +13,22 @@
 #include "core/error.h"
 #include "core/number_of.h"
 #include "hub/hub.h"
-#include "models/biencoder.h"
 #include "models/families.h"
 #include "models/model_bounds.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
-#include "train/dpo_reference.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
-#include "train/instruction_data.h"
 #include "train/outputs.h"
 #include "train/run_length.h"
-#include "train/sample_tokens.h"
 #include "train/stored_architecture.h"
-#include "train/task_rules.h"
 #include "train/text_tokenizer.h"
 #include "train/unopened_tokenizer.h"
 
 namespace megalith {
 namespace {
 
-constexpr int64_t kLongestDefaultSequence = 4096;
 constexpr int64_t kLongestRun = int64_t{1} << 60;  // in samples
-
-void check_sequence(const Config& config, Derived& d, std::vector<UserError>& errors) {
-  if (config.model.is_diffusion()) return check_pictures(config, d, errors);
-  const int64_t longest = config.model.max_position_embeddings;
-  d.seq_length = config.train.seq_length.value_or(longest > 0 ? std::min(longest, kLongestDefaultSequence)
-                                                              : kLongestDefaultSequence);
-  // Relative positions have no last one.
-  const bool is_bounded = config.model.position_embedding() != PositionEmbedding::kRelative;
-  if (longest > 0 && is_bounded && d.seq_length > longest) {
-    errors.emplace_back(fmt::format("seq_length {} is larger than max_position_embeddings {}", d.seq_length, longest),
-                        "lower seq_length or raise max_position_embeddings");
-  }
-}
 
 // As Megatron-LM does: without tensor parallelism there is nobody to split the tokens with.
 void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
@@ -59,29 +40,7 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
     return;
   }
   d.is_sequence_parallel = true;
-  if (resolved.config.model.is_diffusion()) return;  // check_pictures() has its rule
-  const int64_t cp = resolved.config.parallel.context_parallel_size;
-  // The decoder's sequences are cut as the encoder's are.
-  const int64_t decoder = sample_shape(resolved).s;
-  if (decoder != d.seq_length && d.micro_batch_size * decoder % tp != 0) {
-    errors.emplace_back(
-        fmt::format("sequence_parallel splits the {} tokens of a decoder's microbatch (micro_batch_size "
-                    "{} × decoder_seq_length {}) over tensor_model_parallel_size {} ranks, and they do "
-                    "not divide",
-                    d.micro_batch_size * decoder, d.micro_batch_size, decoder, tp),
-        fmt::format("set decoder_seq_length or micro_batch_size to a multiple of {}, or leave "
-                    "sequence_parallel out",
-                    tp));
-  }
-  const int64_t part = d.seq_length / cp;  // what a context-parallel rank has; that it divides is another rule
-  if (d.micro_batch_size * part % tp == 0) return;
-  const std::string over_cp = cp == 1 ? "" : fmt::format(" / context_parallel_size {}", cp);
-  errors.emplace_back(
-      fmt::format("sequence_parallel splits the {} tokens of a microbatch (micro_batch_size {} × seq_length {}{}) over "
-                  "tensor_model_parallel_size {} ranks, and they do not divide",
-                  d.micro_batch_size * part, d.micro_batch_size, d.seq_length, over_cp, tp),
-      fmt::format("set seq_length{} or micro_batch_size to a multiple of {}, or leave sequence_parallel out", over_cp,
-                  tp));
+  resolved.kind().check_sequence_parallel(resolved, errors);
 }
 
 // Where parameters and optimizer states lie, and what then cannot be had beside it.
@@ -133,7 +92,7 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
 void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
-  if (config.model.is_diffusion()) {
+  if (!config.model.has_vocabulary()) {
     d.vocab_size = 0;
     d.eod_id = 0;
     d.tokenizer = TokenizerOptions();
@@ -239,7 +198,7 @@ void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& 
 
 }  // namespace
 
-Resolved::Resolved(const std::function<void(OptionVisitor&)>& extra) {
+Resolved::Resolved(Kinds all, const std::function<void(OptionVisitor&)>& extra) : kinds(all) {
   struct Extra {
     const std::function<void(OptionVisitor&)>& declare;
     void visit(OptionVisitor& v) {
@@ -248,6 +207,8 @@ Resolved::Resolved(const std::function<void(OptionVisitor&)>& extra) {
   } of_command{extra};
   options = std::make_unique<OptionSet>(of_command, config);
 }
+
+const Kind& Resolved::kind() const { return kind_of(kinds, config.model.model_type); }
 
 namespace {
 
@@ -359,7 +320,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
 
 // The architecture but for its vocabulary, which the tokenizer may say.
 std::vector<UserError> check_architecture(ModelConfig architecture) {
-  if (!architecture.is_diffusion()) architecture.vocab_size.reset();
+  if (architecture.has_vocabulary()) architecture.vocab_size.reset();
   return check_model_config(architecture);
 }
 
@@ -401,27 +362,17 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   for (std::string& note : recompute_notes(config.recompute, config.model.num_all_layers())) {
     resolved.notes.push_back(std::move(note));
   }
-  check_sequence(config, d, errors);
+  resolved.kind().check_sequence(config, d, errors);
   append(errors, check_context_parallel_model(
                      config.parallel, {.num_layers = config.model.num_all_layers(),
                                        .num_heads = config.model.num_attention_heads,
                                        .num_kv_heads = config.model.num_kv_heads(),
                                        .seq_length = reads_batches ? std::optional(d.seq_length) : std::nullopt}));
-  if (config.model.has_encoder() && config.parallel.context_parallel_size > 1) {
-    errors.emplace_back(
-        fmt::format("context_parallel_size is {}, and model_type t5 has two sequences, which would both have to be cut",
-                    config.parallel.context_parallel_size),
-        "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type t5");
-  }
-  if (config.model.model_type == ModelType::kBiencoder) {
-    append(errors, check_biencoder_ranks({.tp = tp,
-                                          .cp = config.parallel.context_parallel_size,
-                                          .pp = config.parallel.pipeline_model_parallel_size}));
-  }
+  resolved.kind().check_layout(config, errors);
   resolve_sequence_parallel(resolved, reads_batches, errors);
   check_encoder_ranks(config, resolved.notes, errors);
   // FLUX's units need blocks of both kinds.
-  if (!config.model.is_diffusion() || architecture_errors.empty()) resolve_pipeline(config, d, errors);
+  if (config.model.has_vocabulary() || architecture_errors.empty()) resolve_pipeline(config, d, errors);
 }
 
 // What depends on the tokenizer. check_model() comes before.
@@ -429,19 +380,18 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
   resolve_vocabulary(resolved, errors);
   // A tokenizer that was named and could not be opened is one mistake, not two.
   const bool lacks_tokenizer = resolved.tokenizer == nullptr && resolved.derived.tokenizer.is_named();
-  if (reads_batches && !lacks_tokenizer) check_task(resolved, errors);
+  if (reads_batches && !lacks_tokenizer) resolved.kind().check_task(resolved, errors);
   ModelConfig architecture = resolved.config.model;
   if (!check_architecture(architecture).empty()) return;  // said already
   architecture.vocab_size = resolved.derived.vocab_size;
   const std::vector<UserError> architecture_errors = check_model_config(architecture);
   append(errors, architecture_errors);
   if (architecture_errors.empty()) {
-    append(errors, check_adapters(resolved.config, architecture));
+    append(errors, check_adapters(resolved, architecture));
     append(errors, check_packed_weights(resolved, architecture));
   }
-  append(errors, check_dpo(resolved.config));
   // What cannot be exported is said now, not after the last step.
-  const bool is_known = architecture.is_diffusion() || architecture.vocab_size.value_or(0) > 0;
+  const bool is_known = !architecture.has_vocabulary() || architecture.vocab_size.value_or(0) > 0;
   if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && is_known) {
     try {
       make_hf_config(family_for(architecture), architecture, at::kFloat);
@@ -493,15 +443,18 @@ CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
   return options;
 }
 
-// What a model of its type learns where nobody says otherwise.
+// What a model of its kind learns where nobody says otherwise.
 void name_task_of_model(Resolved& resolved) {
-  const ModelType type = resolved.config.model.model_type;
-  if (type == ModelType::kGpt) return;
-  const char* task = type == ModelType::kT5          ? "t5"
-                     : type == ModelType::kBert      ? "bert"
-                     : type == ModelType::kDiffusion ? "flow_matching"
-                                                     : "ict";
-  resolved.options->of(resolved.config.task.task).offer(WrittenValue::of(task), {OptionLayer::kModel, "model_type"});
+  const std::string word(resolved.kind().default_task());
+  if (word.empty()) return;
+  resolved.options->of(resolved.config.task.task).offer(WrittenValue::of(word), {OptionLayer::kModel, "model_type"});
+}
+
+// Instructions use the loaded model's tokenizer, unless another is named.
+void name_tokenizer_of_instructions(Resolved& resolved) {
+  Derived& d = resolved.derived;
+  if (!resolved.config.data.sft.has_paths() || d.tokenizer.is_named() || !d.checkpoint.load_hf) return;
+  d.tokenizer.tokenizer_model = *d.checkpoint.load_hf;
 }
 
 }  // namespace
@@ -514,9 +467,9 @@ void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserEr
   check_vocabulary(resolved, reads_batches, errors);
 }
 
-std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
+std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra, const CommandNeeds& needs) {
-  auto resolved = std::make_unique<Resolved>(extra);
+  auto resolved = std::make_unique<Resolved>(kinds, extra);
   Resolution resolution = try_resolve(*resolved->options, inputs);
   resolved->notes = resolution.notes;
   resolved->wants_help = resolution.wants_help;
@@ -559,13 +512,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   }
   if (needs.opens_data && is_readable) append(errors, check_data(*resolved));
   if (needs.weights != CommandNeeds::Weights::kIgnored && has_architecture) append(errors, check_weights(*resolved));
-  if (errors.empty() && config.samples.is_on() && !config.model.is_diffusion()) {
-    try {
-      (void)plan_samples(*resolved);
-    } catch (const UserError& error) {
-      errors.push_back(error);
-    }
-  }
+  if (errors.empty() && config.samples.is_on()) append(errors, resolved->kind().check_samples(*resolved));
   if (needs.more_checks && is_readable) append(errors, needs.more_checks(*resolved));
   if (!errors.empty() && is_readable) append(errors, hub.not_here(*resolved));
   throw_if_any(errors);

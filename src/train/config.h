@@ -31,16 +31,17 @@
 #include "parallel/data_parallel_options.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
-#include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
 #include "train/block_index_options.h"
 #include "train/fault_options.h"
-#include "train/flux_encoders.h"
+#include "train/flux_encoder_options.h"
 #include "train/graph_options.h"
+#include "train/kind.h"
 #include "train/profile.h"
-#include "train/samples.h"
+#include "train/sample_options.h"
 #include "train/sampling.h"
+#include "train/task_options.h"
 
 namespace megalith {
 
@@ -142,6 +143,7 @@ struct Derived {
 
 // A resolved run: configuration, what was derived from it, and what the person should be told once.
 struct Resolved {
+  Kinds kinds;  // that there are
   Config config;
   std::unique_ptr<OptionSet> options;  // bound to config
   Derived derived;
@@ -152,8 +154,10 @@ struct Resolved {
   bool wants_help = false;                     // nothing was checked then
 
   // extra: declares options of the command itself beside those of the configuration
-  explicit Resolved(const std::function<void(OptionVisitor&)>& extra = {});
+  explicit Resolved(Kinds all, const std::function<void(OptionVisitor&)>& extra = {});
   Resolved(const Resolved&) = delete;
+
+  const Kind& kind() const;  // of the model
 };
 
 // What a command does with its configuration: what must be there before anything is allocated.
@@ -175,12 +179,9 @@ struct CommandNeeds {
 // the hub for nothing while something is wrong: first for config.json, once all rules hold that need no model; then for
 // the tokenizer, once the model's rules hold; last for weights and data. Files that are missing are told with the rest
 // (train/inputs.h).
-std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
+std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra = {},
                                          const CommandNeeds& needs = {});
-
-// What the run's task depends on; `derived` is filled.
-TaskSetup make_task_setup(const Resolved& resolved);
 
 // The part of resolve_config() that follows reading: fills `derived` from `config` and adds what cannot work to errors.
 // For configurations that come from no file, such as one made of another (train/toy_config.h).

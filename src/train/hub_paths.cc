@@ -5,17 +5,12 @@
 
 #include "checkpoint/folder_kind.h"
 #include "config/resolve.h"
+#include "core/collect_errors.h"
 #include "data/blend.h"
 #include "data/indexed_dataset.h"
-#include "data/sft_set.h"
 #include "hub/cache.h"
 #include "hub/client.h"
 #include "hub/hub.h"
-#include "hub/texts.h"
-#include "train/instruction_data.h"
-#include "train/picture_data.h"
-#include "train/picture_samples.h"
-#include "train/text_data.h"
 #include "train/unopened_tokenizer.h"
 
 namespace megalith {
@@ -23,11 +18,6 @@ namespace {
 
 bool is_no_name(const std::string& path) {
   return std::filesystem::exists(path) || (url_scheme(path).empty() && !parse_hub_name(path, HubRepoType::kModel));
-}
-
-// The option that gave a split's path, for messages.
-const char* listed_option(const DataOptions& options, const char* of_split) {
-  return options.per_split_data_args_path ? "per_split_data_args_path" : of_split;
 }
 
 // Every prefix of token files with its option. Unreadable lists are reported elsewhere.
@@ -77,69 +67,17 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
   const Config& config = resolved.config;
   Derived& derived = resolved.derived;
   std::vector<UserError> errors;
-  const auto keep_error = [&](const auto& action) {
-    try {
-      action();
-    } catch (const UserError& error) {
-      errors.push_back(error);
-    }
-  };
   if (!model_name_.empty()) {
-    keep_error([&] {
+    collect(errors, [&] {
       // The commit whose config.json was read: the branch may have moved.
       derived.checkpoint.load_hf =
           complete_hub_folder("load_hf", *derived.checkpoint.load_hf, HubNeed::kModel, environment_, config.hub, log_)
               .string();
     });
   }
-  // Hub names in list files count too. Without any, the files stay as given.
-  keep_error([&] {
-    DataOptions data = with_listed_paths(config.data);
-    bool has_names = false;
-    const std::pair<const char*, std::vector<std::string>*> lists[] = {
-        {config.data.data_args_path ? "data_args_path" : "data_path", &data.data_path},
-        {listed_option(config.data, "train_data_path"), &data.train_data_path},
-        {listed_option(config.data, "valid_data_path"), &data.valid_data_path},
-        {listed_option(config.data, "test_data_path"), &data.test_data_path},
-    };
-    for (const auto& [option, values] : lists) {
-      if (config.model.is_diffusion()) break;  // prepared pictures are local folders
-      for (std::string& value : *values) {
-        keep_error([&, option = option] {
-          const std::string found =
-              resolve_hub_path(option, value, HubNeed::kTokenData, environment_, config.hub, log_).string();
-          has_names = has_names || found != value;
-          value = found;
-        });
-      }
-    }
-    if (has_names) derived.data = std::move(data);
-  });
-  if (needs_encoders(resolved)) {
-    keep_error([&] { derived.encoders.folder = find_encoders(resolved, environment_, log_).string(); });
-  }
-  SftOptions& sft = derived.data.sft;
-  for (auto& [option, values] :
-       {std::pair{"sft_data_path", &sft.sft_data_path}, std::pair{"sft_valid_data_path", &sft.sft_valid_data_path}}) {
-    std::vector<std::string> files;
-    for (const std::string& value : *values) {
-      if (is_prepared_sft(value)) {
-        files.push_back(value);
-        continue;
-      }
-      keep_error([&, option = option] {
-        for (std::string& file :
-             resolve_hub_texts(option, value, environment_, config.hub, log_, sft.sft_dataset_split)) {
-          files.push_back(std::move(file));
-        }
-      });
-    }
-    *values = std::move(files);
-  }
+  resolved.kind().fetch_inputs(resolved, environment_, log_, errors);
   throw_if_any(errors);
-  prepare_texts(resolved, log_);
-  prepare_pictures(resolved, log_);
-  prepare_instructions(resolved, log_);
+  resolved.kind().prepare_data(resolved, log_);
 }
 
 std::optional<HubName> HubPaths::missing_data(const std::string& value) const {

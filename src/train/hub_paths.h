@@ -30,7 +30,7 @@ class HubPaths {
 
   // Fetches load_hf's weights and the data paths' token files, including those listed in data_args_path and
   // per_split_data_args_path: if these name a hub data set, derived.data gets the lists instead. Texts become tokens
-  // (train/text_data.h). UserErrors for what is unavailable.
+  // (kinds/text/text_data.h). UserErrors for what is unavailable.
   void fetch_large_files(Resolved& resolved);
 
   // For a dry run: checks that the hub has the named token files that are not local, without fetching.

@@ -51,9 +51,7 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
   for (const auto& chunk : built.chunks) {
     if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
     ModelInput input = shape_of_microbatch(shape.rows, shape.length / cp, cp > 1 ? shape.length : 0);
-    const bool is_diffusion = resolved.config.model.is_diffusion();
-    add_kind_shapes(input, resolved.config.model,
-                    is_diffusion ? resolved.config.data.flux.text_length : shape.length);
+    resolved.kind().complete_shapes(input, resolved, shape.length);
     KvCache cache;
     cache.capacity = shape.cached_positions;
     input.context.is_training = false;

@@ -11,36 +11,17 @@
 #include "checkpoint/hf.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/resume.h"
+#include "core/collect_errors.h"
 #include "data/blend.h"
-#include "data/flux_data.h"
 #include "data/indexed_dataset.h"
-#include "data/prepare_input.h"
 #include "data/prepared_outputs.h"
-#include "data/sft_set.h"
-#include "data/split.h"
-#include "hub/names.h"
 #include "tensor_files/safetensors.h"
-#include "train/bert_weights.h"
-#include "train/picture_data.h"
-#include "train/text_data.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
 bool holds_checkpoint_here(const fs::path& path) { return kind_of_folder(path) == FolderKind::kCheckpoint; }
-
-// Runs an action and keeps its errors.
-template <typename Action>
-void collect(std::vector<UserError>& errors, const Action& action) {
-  try {
-    action();
-  } catch (const UserErrors& several) {
-    errors.insert(errors.end(), several.errors().begin(), several.errors().end());
-  } catch (const UserError& error) {
-    errors.push_back(error);
-  }
-}
 
 // A checkpoint's manifest and its files' headers.
 void open_checkpoint(const fs::path& folder) {
@@ -78,19 +59,6 @@ void open_some_checkpoint(const fs::path& root, std::optional<int64_t> step) {
     throw UserError(fmt::format("no intact checkpoint in {}: {}", root.string(), newest_fault->message()),
                     newest_fault->remedy());
   }
-}
-
-// Texts, or one prefix of token files. Opening reads the whole .idx, which is left to the run if there is one.
-void check_data_path(const std::string& path, bool opens) {
-  if (names_texts(path)) {
-    (void)find_inputs({path}, /*all_plain=*/false);
-    return;
-  }
-  const std::string prefix = data_prefix(path);
-  std::error_code error;
-  const bool has_index = fs::exists(prefix + ".idx", error), has_tokens = fs::exists(prefix + ".bin", error);
-  if (!has_index && !has_tokens && parse_hub_name(path, HubRepoType::kDataset)) return;
-  if (opens || !has_index || !has_tokens) const IndexedDataset opened(path);
 }
 
 }  // namespace
@@ -134,7 +102,7 @@ std::vector<UserError> check_weights(const Resolved& resolved) {
     if (is_dry) collect(errors, [&] { open_some_checkpoint(*options.pretrained_checkpoint, std::nullopt); });
     return errors;
   }
-  for (UserError& error : check_bert_load(resolved)) errors.push_back(std::move(error));
+  for (UserError& error : resolved.kind().check_weights(resolved)) errors.push_back(std::move(error));
   // A hub model's weights are fetched last.
   const bool is_path = options.load_hf && options.load_hf == resolved.config.checkpoint.load_hf;
   if (is_path) collect(errors, [&] { open_hf_weights(*options.load_hf); });
@@ -142,45 +110,15 @@ std::vector<UserError> check_weights(const Resolved& resolved) {
 }
 
 std::vector<UserError> check_data(Resolved& resolved) {
-  const Config& config = resolved.config;
-  const bool is_dry = config.train.dry_run;
-  if (config.data.mock_data) return {};
-  if (config.model.is_diffusion() && (config.data.has_paths() || !is_dry)) {
-    if (has_unencoded_pictures(resolved)) return check_unencoded_pictures(resolved);
-    return check_flux_data(config.data, make_task_setup(resolved).flux_shape);
-  }
-  if (!config.data.has_paths()) {
-    if (!is_dry) return {no_data_error()};
-    resolved.notes.push_back(
-        fmt::format("{}: a run would be refused; {}", no_data_error().message(), no_data_error().remedy()));
-    return {};
-  }
-  std::vector<UserError> errors;
-  for (const auto* paths : {&config.data.sft.sft_data_path, &config.data.sft.sft_valid_data_path}) {
-    for (const std::string& path : *paths) {
-      if (is_prepared_sft(path)) continue;  // opened, with its report compared, when the run begins
-      if (!fs::exists(path) && parse_hub_name(path, HubRepoType::kDataset)) continue;
-      collect(errors, [&] { (void)find_inputs({path}, /*all_plain=*/false); });
-    }
-  }
-  if (config.data.split) collect(errors, [&] { parse_split(*config.data.split); });
-  collect(errors, [&] {
-    const DataOptions data = with_listed_paths(config.data);
-    const std::pair<const char*, const std::vector<std::string>*> lists[] = {{"data_path", &data.data_path},
-                                                                             {"train_data_path", &data.train_data_path},
-                                                                             {"valid_data_path", &data.valid_data_path},
-                                                                             {"test_data_path", &data.test_data_path}};
-    for (const auto& [option, items] : lists) {
-      if (items->empty()) continue;
-      collect(errors, [&, option = option, items = items] {
-        for (const std::string& prefix : parse_blend(*items, option).prefixes) {
-          collect(errors, [&] { check_data_path(prefix, is_dry); });
-        }
-      });
-    }
-  });
-  append_other_tokenizers(resolved, errors);
-  return errors;
+  if (resolved.config.data.mock_data) return {};
+  return resolved.kind().check_data(resolved);
+}
+
+std::vector<UserError> no_data(Resolved& resolved) {
+  const UserError error = no_data_error();
+  if (!resolved.config.train.dry_run) return {error};
+  resolved.notes.push_back(fmt::format("{}: a run would be refused; {}", error.message(), error.remedy()));
+  return {};
 }
 
 void append_other_tokenizers(const Resolved& resolved, std::vector<UserError>& errors) {

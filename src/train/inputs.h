@@ -18,8 +18,10 @@ void check_weight_paths(const Resolved& resolved, bool must_be_there);
 // since a run itself looks for an intact one.
 std::vector<UserError> check_weights(const Resolved& resolved);
 
-// The token files; remote hub names are left to HubPaths. A dry run without data gets a note.
+// The files that the data options name, as the model's kind reads them; remote hub names are left to HubPaths.
 std::vector<UserError> check_data(Resolved& resolved);
+// What is wrong where none is named; a dry run gets a note instead.
+std::vector<UserError> no_data(Resolved& resolved);
 
 // Data sets prepared with another tokenizer than the run's, unless allow_other_tokenizer.
 void append_other_tokenizers(const Resolved& resolved, std::vector<UserError>& errors);

@@ -106,7 +106,7 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
 // A modified copy of the run, without files, since only sizes matter.
 std::unique_ptr<Resolved> copy_with(const Resolved& run, const std::function<void(Config&)>& change,
                                     int64_t times_ranks, std::vector<UserError>& errors) {
-  auto copy = std::make_unique<Resolved>();
+  auto copy = std::make_unique<Resolved>(run.kinds);
   for (const auto& option : copy->options->options()) option->take(*run.options->find(option->name()));
   Config& config = copy->config;
   config.tokenizer = {};

@@ -240,8 +240,7 @@ ModelOutput PipelinedModel::forward(const ModelInput& input, HeadOutput head) {
     output.token_losses = broadcast_from_head(output.token_losses, {b, s}, wide, "token losses");
   } else if (head != HeadOutput::kLoss) {
     const int64_t rows = head == HeadOutput::kLastLogits ? 1 : s;
-    const int64_t width = config().is_diffusion() ? config().in_channels : *config().vocab_size;
-    output.logits = broadcast_from_head(output.logits, {b, rows, width}, chunks_.models[0]->dtype(), "logits");
+    output.logits = broadcast_from_head(output.logits, {b, rows, config().output_width()}, chunks_.models[0]->dtype(), "logits");
   }
   return output;
 }

@@ -8,7 +8,6 @@
 #include "models/families.h"
 #include "nn/low_rank_adapter.h"
 #include "train/adapters.h"
-#include "train/sample_tokens.h"
 
 namespace megalith {
 namespace {
@@ -94,7 +93,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   // The whole model as on one rank, without storage, its vocabulary padded as here.
   const Groups alone = Groups::single();
   ModelConfig whole = built.config();
-  if (!whole.is_diffusion()) {
+  if (whole.has_vocabulary()) {
     whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
   }
   const LayerContext context{
@@ -107,7 +106,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const int64_t num_all = all->num_parameters() - numbers.adapter_parameters;
   numbers.parameters = num_all;
   // Three times a sequence's forward: backward is twice the forward, for frozen weights once.
-  const CostShape sequence = sample_shape(resolved);
+  const CostShape sequence = resolved.kind().sample_shape(resolved);
   const auto step_of = [&](const Model& model) {
     return (3 * model.forward_flops(sequence) - model.frozen_flops(sequence)) *
            static_cast<double>(d.global_batch_size);

@@ -10,7 +10,6 @@
 #include "planner/pipeline_simulator.h"
 #include "train/rank_picture.h"
 #include "train/report.h"
-#include "train/sample_tokens.h"
 #include "train/tracking.h"
 
 namespace megalith {
@@ -63,17 +62,6 @@ std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
                      plan.num_ranks, layers, 100 * simulation.bubble_fraction());
 }
 
-// "2048 tokens"; "512 + 128 tokens" of encoder and decoder.
-std::string sample_text(const Resolved& resolved) {
-  const CostShape sample = sample_shape(resolved);
-  const std::string labels = number_of(sample.s, "token", "tokens");
-  if (resolved.config.model.is_diffusion()) {
-    const int64_t side = resolved.config.data.flux.image_size;
-    return fmt::format("{0} × {0} pixels ({1} + {2})", side, sample.encoder_s, labels);
-  }
-  return resolved.config.model.has_encoder() ? fmt::format("{} + {}", sample.encoder_s, labels) : labels;
-}
-
 std::string experts_text(const ModelConfig& config, const ModelNumbers& numbers) {
   int64_t num_layers = 0;
   for (int64_t layer = 0; layer < config.num_all_layers(); ++layer) num_layers += config.has_experts_at(layer) ? 1 : 0;
@@ -89,7 +77,7 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
                                  with_separators(numbers.parameters), counted(numbers.embedding_parameters),
                                  number_of(model.num_all_layers(), "layer", "layers"),
                                  counted(numbers.layer_parameters), counted(head));
-  if (!model.untie_embeddings_and_output_weights && !model.is_diffusion()) text += " (tied)";
+  if (!model.untie_embeddings_and_output_weights && model.has_vocabulary()) text += " (tied)";
   if (numbers.prediction_parameters > 0) {
     text += fmt::format("; prediction modules have {} more", with_separators(numbers.prediction_parameters));
   }
@@ -100,21 +88,6 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
                         100 * static_cast<double>(numbers.adapter_parameters) / all);
   }
   return text;
-}
-
-std::string shape_text(const Resolved& resolved, const ModelConfig& model) {
-  if (model.is_diffusion()) {
-    return fmt::format(
-        "hidden {}, ffn {}, {} heads of {}; {} joint and {} single blocks; tokens of {}, texts of {} "
-        "and {}{}",
-        model.hidden_size, model.ffn_size(), model.num_attention_heads, model.head_dim(), model.num_joint_layers,
-        model.num_single_layers, model.in_channels, model.context_dim, model.vec_in_dim,
-        model.guidance_embed ? ", guidance" : "");
-  }
-  return fmt::format("hidden {}, ffn {}, {} heads of {} ({} KV), vocabulary {} (padded {})", model.hidden_size,
-                     model.ffn_size(), model.num_attention_heads, model.query_head_dim(), model.num_kv_heads(),
-                     resolved.derived.vocab_size,
-                     model.padded_vocab_size(resolved.config.parallel.tensor_model_parallel_size));
 }
 
 // "a", "a and b", "a, b and c"
@@ -359,7 +332,7 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   model.vocab_size = d.vocab_size;  // a tokenizer may have set it
   ReportRows rows;
   rows.add("model", parameters_text(model, numbers));
-  rows.add("", shape_text(resolved, model));
+  rows.add("", resolved.kind().shape_text(resolved, model));
   if (model.has_experts()) rows.add("experts", experts_text(model, numbers));
   rows.add("precision", precision_text(resolved));
   rows.add("optimizer", optimizer_text(c));
@@ -368,14 +341,12 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   rows.add(
       "batch",
       fmt::format("{} of {} = {} of {} on {}; {}, {} tokens", number_of(d.global_batch_size, "sample", "samples"),
-                  sample_text(resolved), number_of(d.num_microbatches, "microbatch", "microbatches"),
+                  resolved.kind().sample_text(resolved), number_of(d.num_microbatches, "microbatch", "microbatches"),
                   d.micro_batch_size, number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"),
                   number_of(d.train_iters, "step", "steps"),
-                  counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * tokens_per_sample(resolved)))));
-  if (c.model.model_type == ModelType::kBiencoder) {
-    rows.add("retrieval", fmt::format("a set is {}: a microbatch of all data-parallel ranks",
-                                      number_of(d.micro_batch_size * d.data_parallel_size, "sample", "samples")));
-  }
+                  counted(static_cast<double>(d.batches.consumed_by(d.train_iters) *
+                                              resolved.kind().tokens_per_sample(resolved)))));
+  for (const auto& [topic, text] : resolved.kind().report_rows(resolved)) rows.add(topic, text);
   rows.add("layout", layout_text(resolved));
   const Mesh mesh = Mesh::from_options(c.parallel, d.world_size);
   for (const std::string& line : rank_picture(mesh, kReportColumns - kTopicColumns)) rows.add_as_it_is("", line);

@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/number_of.h"
-#include "train/instruction_data.h"
 
 namespace megalith {
 namespace {
@@ -106,7 +105,7 @@ void check_run_length(const Config& config, Derived& d, std::vector<UserError>& 
 void count_epochs(Resolved& resolved) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
-  const int64_t sequences = count_training_sequences(resolved);
+  const int64_t sequences = resolved.kind().count_sequences(resolved);
   const auto steps = static_cast<int64_t>(*config.train.train_epochs * static_cast<double>(sequences) /
                                           static_cast<double>(d.global_batch_size));
   if (steps == 0) {

@@ -278,7 +278,7 @@ std::vector<int64_t> find_stop_ids(const Resolved& resolved, const Tokenizer* to
 }
 
 std::unique_ptr<Task> make_task(const Resolved& resolved) {
-  return make_task(resolved.config.task, make_task_setup(resolved));
+  return resolved.kind().make_task(resolved);
 }
 
 DataSetup make_data_setup(const Resolved& resolved) {

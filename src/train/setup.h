@@ -12,9 +12,9 @@
 #include "models/families.h"
 #include "parallel/data_parallel.h"
 #include "parallel/recompute.h"
-#include "tasks/task.h"
 #include "train/config.h"
 #include "train/pipelined_model.h"
+#include "train/task.h"
 
 namespace megalith {
 

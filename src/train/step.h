@@ -23,9 +23,9 @@
 #include "metrics/observed_values.h"
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
-#include "tasks/task.h"
 #include "train/pipelined_model.h"
 #include "train/step_statistics.h"
+#include "train/task.h"
 
 namespace megalith {
 

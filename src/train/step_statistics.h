@@ -12,7 +12,7 @@
 #include "device/transfer.h"
 #include "metrics/observed_values.h"
 #include "models/model.h"
-#include "tasks/task.h"
+#include "train/task.h"
 
 namespace megalith {
 

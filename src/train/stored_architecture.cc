@@ -137,7 +137,7 @@ void apply_adapter_form(Resolved& resolved) {
   if (checkpoint.adapter) {
     file = std::filesystem::path(*checkpoint.adapter) / kAdapterConfigFile;
     LoraOptions lora = read_adapter_folder(*checkpoint.adapter).options;
-    check_adapter_kind(*checkpoint.adapter, resolved.config.model.is_diffusion(), *checkpoint.load_hf);
+    check_adapter_kind(*checkpoint.adapter, resolved.config.model.is_of_diffusers(), *checkpoint.load_hf);
     const OptionSet options(lora);
     for (const char* name :
          {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora", "lora.use_dora"}) {

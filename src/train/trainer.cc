@@ -21,7 +21,6 @@
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
 #include "train/product_speed.h"
-#include "train/sample_tokens.h"
 
 namespace megalith {
 namespace {
@@ -86,11 +85,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
                                          watch ? std::move(watch) : std::make_shared<CollectiveWatch>(),
                                          [this] { return kept_tensors(); });
   }
-  if (config.data.sft.has_pairs()) {
-    references_ = std::make_unique<DpoReferences>(resolved_, *model_, *data_parallel_, groups_, device_, log_);
-  }
+  references_ = resolved_.kind().make_references(resolved_, {*model_, *data_parallel_, groups_, device_}, log_);
   peak_flops_ = peak_flops(device_, resolved_.derived.dtype).value_or(0);
-  if (config.samples.is_on() && !config.model.is_diffusion()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
   if (saver_ &&
@@ -137,8 +133,9 @@ void Trainer::open_data() {
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   sinks_ = std::move(sinks);
-  if (resolved_.config.samples.is_on() && resolved_.config.model.is_diffusion()) {
-    pictures_ = std::make_unique<PictureSamples>(resolved_, device_, /*is_shown=*/groups_.world->is_last(), log_);
+  if (resolved_.config.samples.is_on()) {
+    const bool is_shown = groups_.world->is_last();
+    samples_ = resolved_.kind().make_samples(resolved_, device_, is_shown, log_);
   }
   open_data();
   if (references_) references_->attach(data_, /*is_at_start=*/iteration_ == 0);
@@ -441,12 +438,12 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
     record.params_norm = optimizer_->params_norm();  // this step's, because it was awaited
   }
   record.elapsed_ms = elapsed_ms;
-  record.tokens = step.num_samples * tokens_per_sample(resolved_);
+  record.tokens = step.num_samples * resolved_.kind().tokens_per_sample(resolved_);
   // Losses of pairs are divided by pairs.
   if (resolved_.config.data.sft.has_paths() && !references_) {
     record.loss_tokens = static_cast<int64_t>(std::llround(result.losses.front().weight));
   }
-  if (resolved_.config.model.is_diffusion()) record.image_size = resolved_.config.data.flux.image_size;
+  resolved_.kind().describe(resolved_, record);
   record.num_devices = static_cast<int>(d.world_size);
   const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
   record.flops = numbers_.flops_per_step_primus * part;
@@ -529,13 +526,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
 // On all ranks: weights may be sharded, and other ranks would only wait.
 void Trainer::sample() {
   const ProfileRange range("sample");
-  if (pictures_) {
-    const std::optional<PictureRecord> picture = pictures_->make(*model_, iteration_);
-    for (const auto& sink : sinks_) sink->on_picture(picture.value());
-    return;
-  }
-  const GenerationRecord record = make_generation(*samples_, *model_, iteration_, device_);
-  for (const auto& sink : sinks_) sink->on_generation(record);
+  samples_->show(*model_, iteration_, sinks_);
 }
 
 }  // namespace megalith

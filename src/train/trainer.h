@@ -21,13 +21,10 @@
 #include "device/memory.h"
 #include "metrics/step_record.h"
 #include "train/config.h"
-#include "train/dpo_reference.h"
 #include "train/loss_watch.h"
 #include "train/memory_estimate.h"
-#include "train/picture_samples.h"
 #include "train/profile.h"
 #include "train/report.h"
-#include "train/samples.h"
 #include "train/setup.h"
 #include "train/step.h"
 #include "train/step_check.h"
@@ -131,13 +128,12 @@ class Trainer {
   std::unique_ptr<LearningRateCurve> curve_;
   std::unique_ptr<PipelinedModel> model_;
   std::unique_ptr<TrainStep> train_step_;
-  std::unique_ptr<DpoReferences> references_;  // for pairs of answers; null for other data
+  std::unique_ptr<References> references_;  // for pairs of answers; null for other data
   DataSets data_;
   bool is_data_open_ = false;
   double peak_flops_ = 0;  // of the device, per second; 0: unknown
   Profiler profiler_;
-  std::optional<SamplePlan> samples_;         // if there is a sample_interval
-  std::unique_ptr<PictureSamples> pictures_;  // likewise, for picture models
+  std::unique_ptr<RunSamples> samples_;  // if there is a sample_interval
   std::unique_ptr<CheckpointSaver> saver_;    // null without --save
   LossScaler loss_scaler_;
   LossWatch loss_watch_;

@@ -11,7 +11,6 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "train/adapters.h"
-#include "train/bert_weights.h"
 #include "train/exported_tokenizer.h"
 #include "train/text_tokenizer.h"
 #include "train/trainer.h"
@@ -126,8 +125,7 @@ void Trainer::load() {
     return;
   }
   if (options.load_hf && !has_adapters) load_base(model_tensors(*data_parallel_));
-  if (options.bert_load) {
-    load_bert(*options.bert_load, model_tensors(*data_parallel_), groups_, log_, options.nonfinite_weights());
+  if (resolved_.kind().load_first_weights(resolved_, model_tensors(*data_parallel_), groups_, log_)) {
     data_parallel_->publish();
     optimizer_->reset_masters();
   }
@@ -168,7 +166,7 @@ void Trainer::save(bool is_last, bool is_passing) {
 void Trainer::export_adapter(const std::string& folder) {
   const CheckpointOptions& options = resolved_.derived.checkpoint;
   AdapterExport settings{.options = resolved_.config.lora,
-                         .is_of_diffusers = resolved_.config.model.is_diffusion(),
+                         .is_of_diffusers = resolved_.config.model.is_of_diffusers(),
                          .base = resolved_.config.checkpoint.load_hf.value_or(""),
                          .base_checksum = base_checksum_,
                          .config = options.adapter ? read_adapter_folder(*options.adapter).config : "",

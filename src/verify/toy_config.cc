@@ -7,8 +7,9 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "kinds/kinds.h"
+#include "kinds/text/toy_model.h"
 #include "models/families.h"
-#include "verify/toy_model.h"
 
 namespace megalith {
 namespace {
@@ -18,7 +19,6 @@ constexpr double kClipGrad = 0.05;
 // A gradient of only rounding errors (1e-18) divided by this moves nothing.
 constexpr double kLeastAdamEps = 1e-8, kLeastAdafactorEps = 1e-16;
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
-constexpr int64_t kShortestSequence = 7;
 
 // Full recomputation that treats the layers of a stage differently.
 bool cuts_stages(const RecomputeOptions& recompute, const PipelinePlan& plan) {
@@ -74,16 +74,6 @@ int64_t num_microbatches(const PipelineOptions& pipeline, const ToyWorld& world,
   return 2 * pipeline.microbatch_group_size_per_virtual_pipeline_stage.value_or(p);  // groups of virtual stages
 }
 
-// The shortest sequence that the ranks can share.
-int64_t sequence_length(const Config& config) {
-  const int64_t cp = config.parallel.context_parallel_size, tp = config.parallel.tensor_model_parallel_size;
-  const int64_t unit = cp > 1 ? 2 * cp : 1;
-  const int64_t shortest = kShortestSequence + config.model.num_prediction_modules();
-  int64_t length = div_up(shortest, unit) * unit;
-  while (config.sequence_parallel && config.train.micro_batch_size * (length / cp) % tp != 0) length += unit;
-  return length;
-}
-
 // A bias of keys without rotation has a gradient of nothing but rounding, whose sign Lion follows.
 bool follows_rounding(const Config& config) {
   return config.optimizer.optimizer == OptimizerKind::kLion && config.model.has_qkv_bias();
@@ -119,31 +109,13 @@ void shrink_adapters(LoraOptions& lora) {
   if (lora.has_expressions()) lora.target_modules = {"all-linear"};
 }
 
-void shrink_sequence(const Config& asked, Config& config) {
-  config.train.seq_length = sequence_length(config);
-  if (config.task.decoder_seq_length) config.task.decoder_seq_length = config.train.seq_length;  // as the check's rows
-  config.model.max_position_embeddings = config.model.position_embedding() == PositionEmbedding::kLearnedAbsolute
-                                             ? *config.train.seq_length + 3
-                                             : std::max(asked.model.max_position_embeddings, *config.train.seq_length);
-}
-
-// The smallest picture of three tokens a side, or more, and the shortest text, that the ranks can share.
-void shrink_picture(Config& config) {
-  const int64_t ranks = config.sequence_parallel ? config.parallel.tensor_model_parallel_size : 1;
-  int64_t side = 3, text_length = 5;
-  while (side * side % ranks != 0) ++side;
-  while (text_length % ranks != 0) ++text_length;
-  config.data.flux.image_size = 16 * side;
-  config.data.flux.text_length = text_length;
-}
-
 // What both runs have in common.
 void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, ToyPrecision precision,
                  int num_steps, Config& config) {
   const Config& asked = user.config;
   config.parallel = world.parallel;
   config.sequence_parallel = user.derived.is_sequence_parallel && world.parallel.tensor_model_parallel_size > 1;
-  shrink_model(user, world, layers.sources, config.model);
+  user.kind().shrink_model(world.parallel, asked.model, layers.sources, config.model);
   shrink_adapters(config.lora);
   config.task = asked.task;
   // The person's may lie beyond the toy's vocabulary.
@@ -153,11 +125,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
   config.train.train_iters = num_steps;
   config.train.micro_batch_size = std::min<int64_t>(asked.train.micro_batch_size, 2);
-  if (config.model.is_diffusion()) {
-    shrink_picture(config);
-  } else {
-    shrink_sequence(asked, config);
-  }
+  user.kind().shrink_sample(asked, config);
   config.optimizer.clip_grad = kClipGrad;
   config.optimizer.adam_eps = std::max(asked.optimizer.adam_eps, kLeastAdamEps);
   if (config.optimizer.optimizer == OptimizerKind::kAdafactor) {
@@ -188,14 +156,14 @@ void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers
 
 // One rank reads a step in one microbatch, unless the objective is defined over each (the balance of experts).
 // A biencoder's is defined over a microbatch of all ranks.
-void gather_on_one_rank(const Config& layout, int64_t data_parallel_size, Config& config) {
+void gather_on_one_rank(const Config& layout, const Kind& kind, int64_t data_parallel_size, Config& config) {
   config.parallel = {};
   config.pipeline = {};
   config.recompute = {};
   config.data_parallel = {};
   config.sequence_parallel = false;
   config.model.moe_shared_expert_overlap = false;
-  if (config.model.model_type == ModelType::kBiencoder) {
+  if (kind.has_objective_of_sets()) {
     config.train.micro_batch_size = layout.train.micro_batch_size * data_parallel_size;
   } else if (!config.model.has_experts()) {
     config.train.micro_batch_size = *layout.train.global_batch_size;
@@ -215,7 +183,7 @@ void derive(Resolved& resolved, int64_t world_size, ToyPrecision precision) {
 CheckedConfig resolve_for_check(const ConfigInputs& inputs, int64_t launched_ranks) {
   // The parallel sizes come before the world that they are to fit. What is wrong with them is said by the second
   // reading.
-  Resolved first;
+  Resolved first(all_kinds());
   try_resolve(*first.options, inputs);
   ConfigInputs second = inputs;
   second.arguments.emplace_back("--dry_run=true");
@@ -227,7 +195,7 @@ CheckedConfig resolve_for_check(const ConfigInputs& inputs, int64_t launched_ran
     checked.world_size = first.config.train.dry_run_world_size;
   }
   const int64_t smallest = smallest_world(first.config.parallel);
-  checked.resolved = resolve_config(second, checked.world_size.value_or(smallest));
+  checked.resolved = resolve_config(all_kinds(), second, checked.world_size.value_or(smallest));
   return checked;
 }
 
@@ -237,7 +205,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   const int64_t base = cuts_stages(user.config.recompute, user.derived.pipeline) ? 2 : 1;
   ToyLayers toy;
   const ModelConfig& model = user.config.model;
-  const int64_t num_in_front = model.is_diffusion() ? model.num_joint_layers : model.num_layers;
+  const int64_t num_in_front = model.num_first_layers();
   const int64_t num_all = model.num_all_layers();
   // A stage with the end of an encoder and the beginning of a decoder keeps both. Returns how many there are.
   const auto add_layers = [&](const LayerRange& stage, int64_t count) {
@@ -258,7 +226,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   if (num_ranks == 1) {
     const LayerRange whole{.first = 0, .count = num_all};
     const int64_t kinds = world.parallel.context_parallel_size > 1 && world.parallel.cp_comm_type.size() > 1 ? 4 : 2;
-    const int64_t stacks = model.has_encoder() || model.is_diffusion() ? 2 : 1;
+    const int64_t stacks = model.num_stacks();
     add_layers(whole, std::min(whole.count, stacks * std::max(2 * base, kinds)));
     return toy;
   }
@@ -283,8 +251,8 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
 ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecision precision, int num_steps) {
   const ToyLayers layers = make_toy_layers(user, world);
   ToyConfig toy;
-  toy.layout = std::make_unique<Resolved>();
-  toy.one_rank = std::make_unique<Resolved>();
+  toy.layout = std::make_unique<Resolved>(user.kinds);
+  toy.one_rank = std::make_unique<Resolved>(user.kinds);
   take_options(user, *toy.layout);
   take_options(user, *toy.one_rank);
   Config& layout = toy.layout->config;
@@ -296,7 +264,7 @@ ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecis
   Config& one = toy.one_rank->config;
   shrink_task(user, world, layers, precision, num_steps, one);
   one.train = layout.train;
-  gather_on_one_rank(layout, world.data_parallel_size(), one);
+  gather_on_one_rank(layout, user.kind(), world.data_parallel_size(), one);
   derive(*toy.layout, world.world_size, precision);
   derive(*toy.one_rank, 1, precision);
   toy.set_aside = parts_set_aside(user);
@@ -311,7 +279,7 @@ std::string ToyConfig::text() const {
   if (m.num_kv_heads() != m.num_attention_heads) text += fmt::format(" on {} keys", m.num_kv_heads());
   if (m.has_experts()) text += fmt::format(", {} experts of which a token meets {}", *m.num_experts, m.moe_router_topk);
   if (m.num_prediction_modules() > 0) text += fmt::format(", {} prediction module(s)", m.num_prediction_modules());
-  if (!m.is_diffusion()) text += fmt::format(", vocabulary {}", d.vocab_size);
+  if (m.has_vocabulary()) text += fmt::format(", vocabulary {}", d.vocab_size);
   return text + fmt::format("; {} microbatches of {} × {} tokens on each data-parallel rank", d.num_microbatches,
                             d.micro_batch_size, d.seq_length);
 }

@@ -177,7 +177,7 @@ def test_what_asks_for_what_is_there_is_accepted(words, note, program):
 LEADS = {
     "wandb_mode=online": "write wandb_project NAME",
     "mlflow_tracking_uri=http://a": "write mlflow_dir DIR",
-    "use_muon=true": "write optimizer adam, sgd or muon",
+    "use_muon=true": "write optimizer adam, sgd, muon, lion or adafactor",
     "neftune_noise_alpha=5": "does not support noise in the embeddings (NEFTune)",
     "early_stopping_patience=3": "does not support an end of the run by its evaluations",
     "load_best_model_at_end=true": "does not support the best checkpoint instead of the last",

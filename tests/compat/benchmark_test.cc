@@ -8,6 +8,7 @@
 #include "compat/benchmark_results.h"
 #include "compat/benchmark_wikitext.h"
 #include "compat/launch_plan.h"
+#include "kinds/kinds.h"
 #include "support/source_dir.h"
 
 namespace megalith {
@@ -385,7 +386,7 @@ TEST(Benchmark, FilesOfResultsHaveTheColumnsOfTheirBackend) {
   ConfigInputs inputs;
   inputs.arguments = {"--config", "demo", "--mock_data", "--vocab_size=257", "--seq_length=32", "--micro_batch_size=2"};
   inputs.config_root = test::source_dir() / "configs";
-  const auto resolved = resolve_config(inputs, 8);
+  const auto resolved = resolve_config(all_kinds(), inputs, 8);
   BenchmarkRun run;
   run.model = "Llama-3.1-8B";
   run.mode = "pretrain";

@@ -12,6 +12,7 @@
 #include "compat/tiny.h"
 #include "config/known_names.h"
 #include "core/strings.h"
+#include "kinds/kinds.h"
 #include "support/source_dir.h"
 #include "train/config.h"
 
@@ -404,7 +405,7 @@ ConfigInputs dry_inputs(const std::vector<std::string>& arguments, int world_siz
 // The configuration, or null and what is wrong.
 std::pair<std::unique_ptr<Resolved>, std::string> try_arguments(const std::vector<std::string>& arguments, int ranks) {
   try {
-    return {resolve_config(dry_inputs(arguments, ranks), ranks), ""};
+    return {resolve_config(all_kinds(), dry_inputs(arguments, ranks), ranks), ""};
   } catch (const std::exception& error) {
     return {nullptr, error.what()};
   }
@@ -465,7 +466,7 @@ TEST(LaunchPlan, AToyOfEveryLayoutThatAScriptTakesIsTakenToo) {
         const auto add = [&](const std::vector<std::string>& more) {
           arguments.insert(arguments.end(), more.begin(), more.end());
         };
-        Resolved first;
+        Resolved first(all_kinds());
         try_resolve(*first.options, dry_inputs(arguments, ranks));
         add(fitting_layout(first.config.parallel, ranks));
         auto [resolved, errors] = try_arguments(arguments, ranks);

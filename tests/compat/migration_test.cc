@@ -10,6 +10,7 @@
 
 #include "core/file.h"
 #include "core/strings.h"
+#include "kinds/kinds.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "train/config.h"
@@ -21,7 +22,7 @@ using Texts = std::map<std::string, std::string>;
 
 // What every option is behind these words of `megalith train`; nothing is opened.
 Texts resolved_texts(const std::vector<std::string>& arguments) {
-  Resolved resolved;
+  Resolved resolved(all_kinds());
   ConfigInputs inputs;
   inputs.config_root = test::source_dir() / "configs";
   inputs.arguments = arguments;

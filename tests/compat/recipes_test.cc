@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "config/presets.h"
+#include "kinds/kinds.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "train/config.h"
@@ -24,7 +25,7 @@ struct Recipes : testing::Test {
                         "--sft_data_path", (folder.path() / "rows.jsonl").string()};
     inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
     inputs.config_root = root;
-    return resolve_config(inputs, 1, /*extra=*/{}, {.opens_data = true});
+    return resolve_config(all_kinds(), inputs, 1, /*extra=*/{}, {.opens_data = true});
   }
 };
 
@@ -39,7 +40,7 @@ TEST_F(Recipes, EveryOnePassesADryRun) {
     ConfigInputs inputs;
     inputs.arguments = {"--config", model};
     inputs.config_root = root;
-    Resolved whole;
+    Resolved whole(all_kinds());
     try_resolve(*whole.options, inputs);
     EXPECT_EQ(resolved->config.model.num_layers, whole.config.model.num_layers);
     EXPECT_EQ(resolved->config.lora.enabled, preset.name.ends_with("lora"));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/file.h"
+#include "kinds/kinds.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "train/config.h"
@@ -73,7 +74,7 @@ class TorchtitanJob : public ::testing::Test {
 
   std::unique_ptr<Resolved> resolve_job(const std::string& text, std::vector<std::string> more = {}) {
     more.insert(more.begin(), {"--config", write_job(text), "--mock_data"});
-    return resolve_config(job_inputs(std::move(more)), 8);
+    return resolve_config(all_kinds(), job_inputs(std::move(more)), 8);
   }
 
   std::string refusal_of(const std::string& text) {
@@ -100,7 +101,7 @@ std::string text_of(const Resolved& resolved, const std::string& option) {
 
 TEST_F(TorchtitanJob, ResolvesToTheSameConfigurationAsItsOptions) {
   const auto from_file = resolve_job(kJob8B);
-  const auto from_options = resolve_config(job_inputs({"--config",
+  const auto from_options = resolve_config(all_kinds(), job_inputs({"--config",
                                                        "llama3.1_8B",
                                                        "--mock_data",
                                                        "--bf16",

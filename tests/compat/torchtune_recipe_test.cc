@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "kinds/kinds.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "train/config.h"
@@ -110,7 +111,7 @@ struct TorchtuneRecipe : testing::Test {
     return inputs;
   }
   std::unique_ptr<Resolved> read(const std::vector<std::string>& words = {}) {
-    auto resolved = std::make_unique<Resolved>();
+    auto resolved = std::make_unique<Resolved>(all_kinds());
     resolution = try_resolve(*resolved->options, inputs_with(words));
     errors.clear();
     for (const UserError& error : resolution.errors) errors += fmt::format("{}\n", error.what());
@@ -149,7 +150,7 @@ TEST_F(TorchtuneRecipe, EveryListedModelResolves) {
         EXPECT_EQ(text_of(*resolved, is_full ? "save_hf" : "save_adapter"), "/nowhere/out/epoch_0");
         EXPECT_EQ(resolved->config.lora.enabled, !is_full);
         // The model is that of the preset.
-        Resolved preset;
+        Resolved preset(all_kinds());
         ConfigInputs inputs;
         inputs.arguments = {"--config", model.preset};
         inputs.config_root = test::source_dir() / "configs";

@@ -6,8 +6,8 @@
 #include "core/json.h"
 #include "data/ordered_map.h"
 #include "data/prepared_outputs.h"
-#include "data/sft_set.h"
 #include "data_fixture.h"
+#include "kinds/text/sft_set.h"
 
 namespace megalith {
 namespace {

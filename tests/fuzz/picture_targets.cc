@@ -2,10 +2,10 @@
 #include <cstdio>
 
 #include "core/error.h"
-#include "data/tar_reader.h"
 #include "fuzz/target.h"
 #include "image/picture.h"
 #include "image/png.h"
+#include "kinds/flow/tar_reader.h"
 #include "support/encoded_pictures.h"
 
 namespace megalith::fuzz {

@@ -4,11 +4,11 @@
 
 #include "core/file.h"
 #include "core/json.h"
-#include "data/sft_packs.h"
-#include "data/sft_reference.h"
-#include "data/sft_set.h"
 #include "fuzz/mutate.h"
 #include "fuzz/target.h"
+#include "kinds/text/sft_packs.h"
+#include "kinds/text/sft_reference.h"
+#include "kinds/text/sft_set.h"
 
 namespace megalith::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tasks/masked_lm.h"
+#include "kinds/encoder/masked_lm.h"
 
 namespace megalith::test {
 

@@ -10,6 +10,9 @@
 #include <tuple>
 
 #include "comm/thread_world.h"
+#include "kinds/tasks.h"
+#include "kinds/text/causal_lm.h"
+#include "kinds/text/dpo.h"
 #include "layouts/bert_objective.h"
 #include "models/layer_pattern.h"
 #include "models/tiny_models.h"
@@ -19,8 +22,6 @@
 #include "parallel/sharded_buffer.h"
 #include "support/sft_files.h"
 #include "support/temporary_folder.h"
-#include "tasks/causal_lm.h"
-#include "tasks/dpo.h"
 #include "verify/check_batch.h"
 #include "verify/document_check.h"
 

@@ -29,6 +29,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
 VOCAB = 131  # a prime, so the vocabulary is padded
@@ -222,6 +223,9 @@ CONFIGS = {
     # As Maverick: heads without norms; experts in two of three layers, and rotation in the last two.
     "llama4_plain_heads": lambda: Llama4TextConfig(
         **{**LLAMA4, "rope_scaling": None, "use_qk_norm": False, "no_rope_layers": [0, 1, 1], "moe_layers": [0, 1]},
+    ),
+    "smollm3": lambda: SmolLM3Config(
+        **COMMON, no_rope_layers=[1, 0, 1], rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=None
     ),
     "deepseek_v2": lambda: DeepseekV2Config(
         **DEEPSEEK,

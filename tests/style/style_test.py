@@ -276,6 +276,19 @@ class Style(unittest.TestCase):
                     problems.append(f"{path.relative_to(ROOT)}:{number}: {found[0]} is another tool's word: it belongs to src/compat/")
         self.fail_with(problems)
 
+    def test_only_kinds_ask_what_kind_a_model_is(self):
+        """Others ask a Kind (train/kind.h) or a property of the architecture (models/model_config.h)."""
+        asks = re.compile(r"\bModelType::k|\bis_diffusion\(")
+        problems = []
+        for path in sources("src"):
+            where = path.relative_to(ROOT / "src")
+            if where.parts[0] in ("kinds", "models") or str(where) == "config/option_traits.h":
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if asks.search(line):
+                    problems.append(f"src/{where}:{number}: what depends on the kind of model belongs to src/kinds/")
+        self.fail_with(problems)
+
     def test_options_are_found_by_their_variables(self):
         """OptionSet::of(variable); names are for declarations, messages, and the words of people and other programs."""
         found_by_name = re.compile(r'\b(?:options|set)_?(?:->|\.)find\("')

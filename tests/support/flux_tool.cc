@@ -16,13 +16,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "tensor_files/safetensors.h"
-#include "tensor_files/safetensors_writer.h"
 #include "core/error.h"
 #include "core/json.h"
-#include "train/flux_encoders.h"
-#include "train/flux_generation.h"
-#include "train/flux_sampling.h"
+#include "kinds/flow/flux_encoders.h"
+#include "kinds/flow/flux_generation.h"
+#include "kinds/flow/flux_sampling.h"
+#include "tensor_files/safetensors.h"
+#include "tensor_files/safetensors_writer.h"
 
 namespace megalith {
 namespace {

@@ -1,4 +1,4 @@
-// Prepared instruction data (data/sft_set.h) with samples that a test chooses or draws.
+// Prepared instruction data (kinds/text/sft_set.h) with samples that a test chooses or draws.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 #include "core/file.h"
 #include "core/philox.h"
 #include "data/indexed_writer.h"
-#include "data/sft_batches.h"
+#include "kinds/text/sft_batches.h"
 
 namespace megalith::test {
 

@@ -9,6 +9,7 @@
 #include "comm/thread_world.h"
 #include "data/indexed_writer.h"
 #include "device/threads.h"
+#include "kinds/kinds.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "train/trainer.h"
@@ -67,7 +68,7 @@ StepLosses train_layout(const std::vector<std::string>& model, const DataLayout&
       inputs.arguments.insert(inputs.arguments.end(), words->begin(), words->end());
     }
     inputs.config_root = test::source_dir() / "configs";
-    const auto resolved = resolve_config(inputs, groups.world->size());
+    const auto resolved = resolve_config(all_kinds(), inputs, groups.world->size());
     Logger log{LoggerSettings{.write = [](std::string_view) {}}};
     StopRequest never{0};
     Trainer trainer(*resolved, groups, at::kCPU, log, never);

@@ -1,4 +1,5 @@
 // Resolving a run's configuration: what follows from what, and what is refused, all of it together.
+#include "kinds/kinds.h"
 #include "train/config.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ std::unique_ptr<Resolved> resolve_with(const Words& more, int64_t world_size = 1
   inputs.arguments.assign(std::begin(kTiny), std::end(kTiny));
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
   inputs.config_root = test::source_dir() / "configs";
-  return resolve_config(inputs, world_size);
+  return resolve_config(all_kinds(), inputs, world_size);
 }
 
 std::string refusal(const Words& more, int64_t world_size = 1) {
@@ -60,7 +61,7 @@ TEST(Config, UnitsHaveTheNamesOfTheFamily) {
   inputs.arguments = {"--num_layers=2", "--hidden_size=64", "--num_attention_heads=2",      "--openai_gelu",
                       "--mock_data",    "--train_iters=1",  "--max_position_embeddings=64", "--vocab_size=100"};
   inputs.config_root = test::source_dir() / "configs";
-  EXPECT_EQ(resolve_config(inputs, 1)->derived.pipeline.units.at(1).name, "transformer.h.0");
+  EXPECT_EQ(resolve_config(all_kinds(), inputs, 1)->derived.pipeline.units.at(1).name, "transformer.h.0");
   EXPECT_EQ(resolve_with({})->derived.pipeline.units.at(1).name, "model.layers.0");
 }
 
@@ -132,7 +133,7 @@ TEST(Config, ARunThatContinuesByItselfLeavesLoadAsItWasGiven) {
 }
 
 TEST(Config, WhatFsdpDoesByItselfIsOffAndStaysInTheRecord) {
-  Resolved resolved;
+  Resolved resolved(all_kinds());
   ConfigInputs inputs;
   inputs.arguments.assign(std::begin(kTiny), std::end(kTiny));
   resolve(*resolved.options, inputs);
@@ -154,7 +155,7 @@ TEST(Config, EveryPresetAloneIsAConfiguration) {
     ConfigInputs inputs;
     inputs.arguments = {"--config", entry.path().string()};
     inputs.config_root = folder.parent_path();
-    EXPECT_NO_THROW(resolve_config(inputs, 1)) << entry.path();
+    EXPECT_NO_THROW(resolve_config(all_kinds(), inputs, 1)) << entry.path();
     ++count;
   }
   EXPECT_GE(count, 18);

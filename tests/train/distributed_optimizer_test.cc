@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "comm/thread_world.h"
+#include "kinds/kinds.h"
 #include "models/tiny_models.h"
 #include "parallel/data_parallel_options.h"
 #include "support/source_dir.h"
@@ -264,7 +265,7 @@ TEST(DistributedOptimizer, MegatronsSwitchesAreReadAndTheirRulesHold) {
     }
     inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
     inputs.config_root = test::source_dir() / "configs";
-    return resolve_config(inputs, 2);
+    return resolve_config(all_kinds(), inputs, 2);
   };
   const auto resolved = resolve({"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
                                  "--ddp-average-in-collective", "--accumulate-allreduce-grads-in-fp32",

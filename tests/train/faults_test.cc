@@ -13,6 +13,7 @@
 
 #include "comm/thread_world.h"
 #include "device/threads.h"
+#include "kinds/kinds.h"
 #include "support/injection_seed.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
@@ -87,7 +88,7 @@ Told train(const Words& more, const std::set<int64_t>& spoiled = {}, const Group
                            "--global_batch_size=4"} +
                      more;
   inputs.config_root = test::source_dir() / "configs";
-  const auto resolved = resolve_config(inputs, groups.world->size());
+  const auto resolved = resolve_config(all_kinds(), inputs, groups.world->size());
   Told told;
   Logger log{LoggerSettings{.write = [&](std::string_view line) { told.log += line; }}};
   StopRequest never{0};

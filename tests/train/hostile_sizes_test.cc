@@ -9,6 +9,7 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "kinds/kinds.h"
 #include "models/model_bounds.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
@@ -128,7 +129,7 @@ SizesOutcome dry_run_of(const std::filesystem::path& folder) {
   inputs.config_root = test::source_dir() / "configs";
   std::unique_ptr<Resolved> resolved;
   try {
-    resolved = resolve_config(inputs, 1);
+    resolved = resolve_config(all_kinds(), inputs, 1);
   } catch (const UserError&) {
     return SizesOutcome::kRefused;
   }
@@ -190,7 +191,7 @@ std::string refusal_of(const std::vector<std::string>& more) {
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
   inputs.config_root = test::source_dir() / "configs";
   try {
-    resolve_config(inputs, 1);
+    resolve_config(all_kinds(), inputs, 1);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -256,7 +257,7 @@ TEST(HostileSizes, WeightsBeyondTheMemoryAreRefusedBeforeTheyAreAllocated) {
                       "--max_position_embeddings=64",
                       "--mock_data"};
   inputs.config_root = test::source_dir() / "configs";
-  const auto resolved = resolve_config(inputs, 1);
+  const auto resolved = resolve_config(all_kinds(), inputs, 1);
   const Groups groups = Groups::single();
   try {
     build_model(*resolved, groups, at::kCPU);

@@ -1,4 +1,5 @@
 // What is said of a run's memory before it begins is what its objects then hold.
+#include "kinds/kinds.h"
 #include "train/memory_estimate.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ std::unique_ptr<Resolved> resolve_estimated(const EstimateWords& more, int64_t w
       "--disable_bias_linear", "--mock_data",      "--max_position_embeddings=32", "--eval_iters=0"};
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
   inputs.config_root = test::source_dir() / "configs";
-  return resolve_config(inputs, world_size);
+  return resolve_config(all_kinds(), inputs, world_size);
 }
 
 struct EstimateCase {

@@ -1,4 +1,5 @@
 // The start-up report and the table at the end, read by a person: whole texts, and the limits that hold for any run.
+#include "kinds/kinds.h"
 #include "train/report.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ std::unique_ptr<Resolved> resolved_run(const ReportWords& words, int64_t world_s
   ConfigInputs inputs;
   inputs.arguments = words;
   inputs.config_root = test::source_dir() / "configs";
-  return resolve_config(inputs, world_size);
+  return resolve_config(all_kinds(), inputs, world_size);
 }
 
 ReportWords demo_words(const ReportWords& more) {

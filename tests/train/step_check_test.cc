@@ -1,4 +1,5 @@
 // Bits flipped on purpose, in every place where a step keeps or moves numbers: each is found, and the rank is named.
+#include "kinds/kinds.h"
 #include "train/step_check.h"
 
 #include <ATen/ATen.h>
@@ -212,7 +213,7 @@ std::unique_ptr<Resolved> resolve_layout(const Layout& layout) {
                       "--micro_batch_size=2"};
   inputs.arguments.insert(inputs.arguments.end(), layout.words.begin(), layout.words.end());
   inputs.config_root = test::source_dir() / "configs";
-  return resolve_config(inputs, layout.num_ranks);
+  return resolve_config(all_kinds(), inputs, layout.num_ranks);
 }
 
 constexpr int64_t kInterval = 2, kSteps = 4;

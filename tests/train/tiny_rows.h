@@ -4,8 +4,9 @@
 #include <ATen/ATen.h>
 
 #include "data/batch.h"
+#include "kinds/tasks.h"
 #include "models/tiny_models.h"
-#include "tasks/task.h"
+#include "train/task.h"
 
 namespace megalith::test {
 

@@ -1,4 +1,6 @@
 // The training loop on a tiny model: precision, ramp-up, stopping and saving, and that a resumed run is the same run.
+#include "kinds/kinds.h"
+#include "kinds/text/generation.h"
 #include "train/trainer.h"
 
 #include <ATen/ATen.h>
@@ -61,7 +63,7 @@ std::unique_ptr<Resolved> resolve_tiny(const Words& more, int64_t world_size) {
                       "--micro_batch_size=2"};
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
   inputs.config_root = test::source_dir() / "configs";
-  return resolve_config(inputs, world_size);
+  return resolve_config(all_kinds(), inputs, world_size);
 }
 
 Ran train(const Words& more, const Groups& groups = Groups::single(), StopRequest* stop = nullptr,

@@ -1,4 +1,5 @@
 // What a rank brings to the meeting: what it is asked for and what it reads, but nothing about its own machine.
+#include "kinds/kinds.h"
 #include "verify/run_terms.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ std::string digest_with(const Words& more, const EnvironmentMap& environment = {
                       "--mock_data",    "--global_batch_size=4"};
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
   inputs.environment = environment;
-  const auto resolved = resolve_config(inputs, /*world_size=*/4);
+  const auto resolved = resolve_config(all_kinds(), inputs, /*world_size=*/4);
   return digest_of(run_terms(*resolved, at::kCPU, {{"commit", commit}}, environment));
 }
 
@@ -109,7 +110,7 @@ TEST(RunTerms, OfAnOptionThatNamesFilesTheContentsAreCompared) {
   write_tokens(other, "index", "tokens");
   const auto term_of = [](const Words& words) {
     ConfigInputs inputs;
-    Resolved resolved;
+    Resolved resolved(all_kinds());
     inputs.arguments = {"--data_path"};
     inputs.arguments.insert(inputs.arguments.end(), words.begin(), words.end());
     try_resolve(*resolved.options, inputs);

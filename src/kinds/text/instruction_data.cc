@@ -1,0 +1,82 @@
+#include "kinds/text/instruction_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "data/builder_lock.h"
+#include "kinds/text/sft_batches.h"
+#include "kinds/text/sft_set.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+// The prefix of these rows' token files, made if missing.
+std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncoder& encoder, const Resolved& resolved,
+                           Logger& log) {
+  const DataOptions& data = resolved.config.data;
+  if (std::any_of(paths.begin(), paths.end(), is_prepared_sft)) {
+    if (paths.size() > 1) {
+      throw UserError(fmt::format("{} paths of instructions, and some name files of prepare --sft", paths.size()),
+                      "prepare all rows together, and name one prefix");
+    }
+    check_prepared_sft(data_prefix(paths[0]), encoder);
+    return data_prefix(paths[0]);
+  }
+  SftReader reader(paths, data.sft.sft_dataset_split, data.sft.sft_column);
+  std::string job = encoder.identity();
+  for (const PrepareInput& input : reader.inputs()) {
+    job +=
+        fmt::format("\n{} {} {}", fs::absolute(input.path).lexically_normal().string(), input.bytes, input.modified_ns);
+  }
+  const fs::path first = fs::absolute(paths[0]).lexically_normal();
+  const fs::path folder = data.data_cache_path ? fs::path(*data.data_cache_path) : fs::path(first.string() + ".tokens");
+  const std::string name = fmt::format("{}-sft-{:016x}", first.filename().string(), checksum64(job));
+  const std::string prefix = (folder / name).string();
+  const auto is_made = [&] { return fs::exists(prefix + ".json"); };
+  if (is_made()) return prefix;
+  make_directories(folder);
+  const BuilderLock lock(folder / (name + ".lock"),
+                         [&] { log.info("another process makes tokens of {}; waiting for it", paths[0]); });
+  if (is_made()) return prefix;
+  log.info("making tokens of the rows of {} once, in {}", paths[0], prefix);
+  for (const std::string& line : reader.skipped()) log.note("{}", line);
+  const SftReport report = prepare_sft(reader, encoder, data.sft, resolved.tokenizer->vocab_size(), prefix, log);
+  log.info("{}", describe(report));
+  return prefix;
+}
+
+}  // namespace
+
+void prepare_instructions(Resolved& resolved, Logger& log) {
+  SftOptions& sft = resolved.derived.data.sft;
+  if (!sft.has_paths()) return;
+  if (resolved.tokenizer == nullptr) {
+    throw UserError("sft_data_path is given, and no tokenizer is named",
+                    "load a published model with --load_hf, which brings its tokenizer, or give --tokenizer_model");
+  }
+  const SftEncoder encoder(*resolved.tokenizer, resolved.derived.tokenizer.tokenizer_model.value_or(""), sft);
+  std::vector<UserError> errors;
+  for (std::vector<std::string>* paths : {&sft.sft_data_path, &sft.sft_valid_data_path}) {
+    if (paths->empty()) continue;
+    try {
+      *paths = {tokens_of_rows(*paths, encoder, resolved, log)};
+    } catch (const UserErrors& several) {
+      errors.insert(errors.end(), several.errors().begin(), several.errors().end());
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
+  }
+  throw_if_any(errors);
+}
+
+int64_t count_training_sequences(const Resolved& resolved) {
+  return count_sft_sequences(resolved.derived.data, resolved.derived.seq_length);
+}
+
+}  // namespace megalith

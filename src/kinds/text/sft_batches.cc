@@ -1,0 +1,254 @@
+// See sft_batches.h.
+#include "kinds/text/sft_batches.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "data/index_cache.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+// Texts fill sequences to the last token.
+bool goes_on_in_next(const SftSet& set, const DataOptions& options) {
+  return set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
+}
+
+// Samples as they are learned: cut, or refused for their length.
+std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, int64_t s) {
+  if (goes_on_in_next(set, options)) return [&set](int64_t sample) { return set.length(sample); };
+  if (!options.sft.truncate && set.report().longest > s) {
+    int64_t num_longer = 0;
+    for (int64_t i = 0; i < set.num_samples(); ++i) num_longer += set.length(i) > s ? 1 : 0;
+    throw UserError(fmt::format("{} of {} samples are longer than seq_length {}: the longest has {} tokens ({})",
+                                num_longer, set.num_samples(), s, set.report().longest, set.report().longest_place),
+                    "raise --seq_length, cut them with --truncate, or leave them out");
+  }
+  return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
+}
+
+UserError empty_training_error(const SftSet& set) {
+  return UserError(fmt::format("the train split of {} is empty", set.prefix()), "give it a larger weight in --split");
+}
+
+// Pairs without a loss of pairs, and the other way round.
+void check_form(const SftSet& set, const SftOptions& options) {
+  if (set.has_pairs() && !options.has_pairs()) {
+    throw UserError(fmt::format("{} holds pairs of answers, and loss is next_token", set.prefix()),
+                    "add --loss dpo; or give rows with one answer each");
+  }
+  if (!set.has_pairs() && options.has_pairs()) {
+    throw UserError(fmt::format("loss is dpo, and {} holds {}", set.prefix(), sft_form_name(set.report().form)),
+                    "its rows have prompt, chosen and rejected; or leave --loss out");
+  }
+}
+
+std::shared_ptr<const SftSet> open_set(const std::vector<std::string>& prefixes, const SftOptions& options) {
+  MEGALITH_CHECK(prefixes.size() == 1, "{} prefixes of prepared instructions", prefixes.size());
+  auto set = std::make_shared<const SftSet>(prefixes[0]);
+  check_form(*set, options);
+  return set;
+}
+
+SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s) {
+  return {range.begin, range.end, lengths_in(set, options, s), s, goes_on_in_next(set, options), options.sft};
+}
+
+// The same, made once and kept on disk.
+SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
+                            Logger& log) {
+  const SftOptions& sft = options.sft;
+  const OrderedJson description = {{"class", "SFTDataset"},
+                                   {"lengths", set.lengths_identity()},
+                                   {"samples", {range.begin, range.end}},
+                                   {"sequences_per_sample", set.sequences_per_sample()},
+                                   {"seq_length", s},
+                                   {"packed", sft.enable_packed_sequences},
+                                   {"splits", goes_on_in_next(set, options)},
+                                   {"first_fit_decreasing", sft.sft_packing == SftPacking::kFirstFitDecreasing},
+                                   {"max_samples_per_sequence", sft.max_samples_per_sequence.value_or(0)}};
+  const auto length = lengths_in(set, options, s);  // refuses what is too long, however it is packed
+  const fs::path folder = options.data_cache_path ? fs::path(*options.data_cache_path)
+                                                  : fs::path(set.prefix()) / "cache" / "SFTDataset_indices";
+  const IndexCacheKey key{"SFTDataset", "", description.dump(4), SftPacks::array_names(), "",
+                          SftPacks::have_fitting_shapes};
+  const auto build = [&] {
+    return SftPacks(range.begin, range.end, length, s, goes_on_in_next(set, options), sft).arrays();
+  };
+  return SftPacks(load_or_build_arrays(folder, key, build, log));
+}
+
+}  // namespace
+
+std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPiece> pack) {
+  std::vector<SftPiece> pieces;
+  for (const SftPiece& piece : pack) {
+    if (!set.has_pairs()) {
+      pieces.push_back(piece);
+      continue;
+    }
+    const int64_t first = 2 * piece.sample;
+    const int64_t chosen = set.sequence_length(first), rejected = set.sequence_length(first + 1);
+    // The shorter one keeps what the other has no use for.
+    const int64_t kept = std::min(chosen, std::max(piece.length / 2, piece.length - rejected));
+    pieces.push_back({first, 0, kept});
+    pieces.push_back({first + 1, 0, std::min(rejected, piece.length - kept)});
+  }
+  return pieces;
+}
+
+void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, const Batch& batch, int64_t row) {
+  const auto row_of = [&](std::string_view name) { return batch.at(name)[row]; };
+  const int64_t s = batch.length(field::kTokens);
+  auto* tokens = row_of(field::kTokens).mutable_data_ptr<int64_t>();
+  auto* labels = row_of(field::kLabels).mutable_data_ptr<int64_t>();
+  auto* weights = row_of(field::kLossWeights).mutable_data_ptr<float>();
+  auto* positions = row_of(field::kPositionIds).mutable_data_ptr<int64_t>();
+  const bool is_apart = batch.has(field::kDocumentIds);
+  auto* documents = is_apart ? row_of(field::kDocumentIds).mutable_data_ptr<int32_t>() : nullptr;
+  int64_t at = 0;
+  int32_t document = 0;
+  std::vector<int64_t> ids;
+  std::vector<uint8_t> counts;
+  for (const SftPiece& piece : pack) {
+    const int64_t known = std::min(piece.length + 1, set.sequence_length(piece.sample) - piece.offset);
+    ids.resize(static_cast<size_t>(known));
+    counts.resize(ids.size());
+    set.read(piece.sample, piece.offset, known, ids.data(), counts.data());
+    for (int64_t i = 0; i < piece.length; ++i, ++at) {
+      const bool has_next = i + 1 < known;
+      tokens[at] = ids[static_cast<size_t>(i)];
+      labels[at] = has_next ? ids[static_cast<size_t>(i + 1)] : 0;
+      weights[at] = has_next && counts[static_cast<size_t>(i + 1)] != 0 ? 1.0f : 0.0f;
+      positions[at] = is_apart ? i : at;
+      if (documents != nullptr) documents[at] = document;
+    }
+    ++document;
+  }
+  MEGALITH_CHECK(at <= s, "{} tokens in a sequence of {}", at, s);
+  for (int64_t i = 0; at < s; ++i, ++at) {
+    tokens[at] = labels[at] = 0;
+    weights[at] = 0;
+    positions[at] = is_apart ? i : at;
+    if (documents != nullptr) documents[at] = document;
+  }
+}
+
+SftRows::SftRows(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options, const DataSetup& setup)
+    : set_(std::move(set)),
+      packs_(std::move(packs)),
+      keeps_apart_(set_->has_pairs() || (options.enable_packed_sequences && options.use_packed_attention)),
+      sequence_length_(setup.sequence_length),
+      vocab_size_(setup.vocab_size) {}
+
+std::vector<SftPiece> SftRows::sequences(int64_t row) const {
+  const std::vector<SftPiece> pack = packs_.pack(row);
+  int64_t tokens = 0;
+  for (const SftPiece& piece : pack) {
+    const bool is_there = piece.sample >= 0 && piece.sample < set_->num_samples() && piece.offset >= 0 &&
+                          piece.length > 0 && piece.length <= sequence_length_ - tokens &&
+                          piece.offset <= set_->length(piece.sample) - piece.length;
+    if (!is_there) throw damaged_packs_error(row);
+    tokens += piece.length;
+  }
+  return sequences_of_pack(*set_, pack);
+}
+
+Batch SftRows::read(std::span<const int64_t> numbers) const {
+  const int64_t s = sequence_length_, b = std::ssize(numbers);
+  Batch batch = make_batch(b, {.sequence_length = s, .reset_attention_mask = keeps_apart_});
+  std::vector<std::vector<SftPiece>> rows;
+  for (int64_t row = 0; row < b; ++row) {
+    rows.push_back(sequences(numbers[static_cast<size_t>(row)]));
+    fill_sft_row(*set_, rows.back(), batch, row);
+    const int64_t* tokens = batch.at(field::kTokens).const_data_ptr<int64_t>() + row * s;
+    for (int64_t i = 0; i < s; ++i) {
+      if (tokens[i] >= 0 && tokens[i] < vocab_size_) continue;
+      throw UserError(
+          fmt::format("{} holds the token id {}, but the vocabulary has {} ids", name(), tokens[i], vocab_size_),
+          "the tokenizer is not the model's");
+    }
+  }
+  if (set_->has_pairs()) add_pairs(batch, rows);
+  return batch;
+}
+
+void SftRows::add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& rows) const {
+  const int64_t s = sequence_length_, b = std::ssize(rows);
+  const at::Tensor pairs = at::empty({b}, at::kLong);
+  for (int64_t row = 0; row < b; ++row) {
+    pairs.mutable_data_ptr<int64_t>()[row] = std::ssize(rows[static_cast<size_t>(row)]) / 2;
+  }
+  batch.set(BatchField::of_rows(field::kNumPairs, pairs));
+  if (!reference_) return;
+  const at::Tensor log_probs = at::zeros({b, s}, at::kFloat);
+  for (int64_t row = 0; row < b; ++row) {
+    float* at = log_probs.mutable_data_ptr<float>() + row * s;
+    for (const SftPiece& piece : rows[static_cast<size_t>(row)]) {
+      // Labels are the tokens from the second on.
+      const int64_t known = std::min(piece.length, set_->sequence_length(piece.sample) - piece.offset - 1);
+      reference_->read(piece.sample, piece.offset + 1, known, at);
+      at += piece.length;
+    }
+  }
+  batch.set(BatchField::of_tokens(field::kReferenceLogProbs, log_probs));
+}
+
+std::shared_ptr<SftRows> make_whole_sft_rows(std::shared_ptr<const SftSet> set, const DataOptions& options,
+                                             const DataSetup& setup) {
+  SftPacks packs = pack_range(*set, {0, set->num_samples()}, options, setup.sequence_length);
+  return std::make_shared<SftRows>(std::move(set), std::move(packs), options.sft, setup);
+}
+
+DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
+  const SftOptions& sft = options.sft;
+  const auto train = open_set(sft.sft_data_path, sft);
+  std::shared_ptr<const SftSet> valid;
+  if (!sft.sft_valid_data_path.empty()) valid = open_set(sft.sft_valid_data_path, sft);
+  const std::string split = options.split.value_or(kDefaultSplit);
+  if (!valid && !options.split) {
+    log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
+  }
+  const auto ranges = split_ranges(parse_split(split), train->num_samples());
+  return make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) -> std::unique_ptr<BatchSource> {
+    if (valid && part == Split::kTest) return nullptr;
+    const bool is_training = part == Split::kTrain;
+    const auto& set = valid && part == Split::kValid ? valid : train;
+    const ElementRange range =
+        valid ? ElementRange{0, set->num_samples()} : ranges[static_cast<size_t>(part)].value_or(ElementRange{});
+    if (range.size() == 0 && is_training) throw empty_training_error(*set);
+    if (range.size() == 0) {
+      log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
+      return nullptr;
+    }
+    SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
+    const auto rows = std::make_shared<SftRows>(set, std::move(packs), sft, setup);
+    if (is_training) {
+      log.info("{} sequences a pass of {} samples ({} tokens)", rows->num_rows(), rows->size()->documents,
+               rows->size()->tokens);
+    }
+    return std::make_unique<BatchSource>(
+        rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
+                    make_philox_key(setup.seed, "sft order")));
+  });
+}
+
+int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length) {
+  const auto set = open_set(options.sft.sft_data_path, options.sft);
+  ElementRange range{0, set->num_samples()};
+  if (options.sft.sft_valid_data_path.empty()) {
+    const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSplit)), set->num_samples());
+    range = ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{});
+  }
+  if (range.size() == 0) throw empty_training_error(*set);
+  Logger silent({.level = LogLevel::kSilent});  // make_sft_sets() says what is to be said of the cache
+  return load_or_pack_range(*set, range, options, sequence_length, silent).num_packs();
+}
+
+}  // namespace megalith

@@ -1,0 +1,259 @@
+// See sft_set.h.
+#include "kinds/text/sft_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/number_of.h"
+#include "core/strings.h"
+#include "core/time.h"
+#include "data/ordered_map.h"
+#include "data/prepare_state.h"
+#include "data/throw_errors.h"
+
+namespace megalith {
+namespace {
+
+constexpr size_t kBytesAtOnce = size_t{64} << 20;
+constexpr size_t kMostErrors = 20;
+constexpr int64_t kMostRows = int64_t{1} << 53;
+
+struct EncodedRow {
+  SftLine line;
+  SftSample sample;
+  std::optional<UserError> error;
+};
+
+OrderedJson to_json(const SftReport& report) {
+  return {{"form", static_cast<int>(report.form)},
+          {"samples", report.samples},
+          {"tokens", report.tokens},
+          {"counted", report.counted},
+          {"num_without_loss", report.num_without_loss},
+          {"longest", report.longest},
+          {"longest_place", report.longest_place},
+          {"encoder", report.encoder},
+          {"tokenizer", report.tokenizer}};
+}
+
+SftReport report_of(const Json& json, const std::string& path) {
+  SftReport report;
+  report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kPairs), path));
+  report.samples = json_get<int64_t>(json, "samples", path);
+  report.tokens = json_get<int64_t>(json, "tokens", path);
+  report.counted = json_get<int64_t>(json, "counted", path);
+  report.num_without_loss = json_get<int64_t>(json, "num_without_loss", path);
+  report.longest = json_get<int64_t>(json, "longest", path);
+  report.longest_place = json_get<std::string>(json, "longest_place", path);
+  report.encoder = json_get<std::string>(json, "encoder", path);
+  report.tokenizer = json_get<std::string>(json, "tokenizer", path);
+  return report;
+}
+
+SftReport load_report(const std::string& prefix) {
+  const std::string path = prefix + ".json";
+  return report_of(load_json(path), path);
+}
+
+}  // namespace
+
+bool SftTally::add(const SftSample& sample, const SftLine& line) {
+  const bool is_first = report_.samples + report_.num_without_loss == 0;
+  if (is_first) report_.form = sample.form;
+  if (sample.form != report_.form) {
+    throw UserError(fmt::format("{}: the row is one of {}, and those before are {}", line.where(),
+                                sft_form_name(sample.form), sft_form_name(report_.form)),
+                    "a set has rows of one form: divide it into sets");
+  }
+  const int64_t counted = sample.num_counted();
+  if (counted == 0) {
+    ++report_.num_without_loss;
+    return false;
+  }
+  const auto length = static_cast<int64_t>(sample.tokens.size());
+  ++report_.samples;
+  report_.tokens += length;
+  report_.counted += counted;
+  num_outside_ += std::count(sample.weights.begin(), sample.weights.end(), uint8_t{0});
+  if (length > report_.longest) {
+    report_.longest = length;
+    report_.longest_place = line.where();
+  }
+  return true;
+}
+
+void SftTally::check() const {
+  if (report_.samples + report_.num_without_loss == 0) {
+    throw UserError("the set has no rows", "name files with a JSON object on each line, a JSON list, or a table");
+  }
+  if (report_.samples == 0) {
+    throw UserError(fmt::format("no token of the {} rows counts in the loss", report_.num_without_loss),
+                    "look at a row: megalith inspect sft --sft_data_path FILE --load_hf MODEL");
+  }
+  const bool has_questions = report_.form != SftForm::kText && !trains_on_input_;
+  if (has_questions && num_outside_ == 0) {
+    throw UserError(
+        fmt::format("every token of the {} rows counts in the loss, though they have questions", report_.samples),
+        "the questions are empty, or the template leaves them out; train_on_input takes them on purpose");
+  }
+}
+
+void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
+                     const std::function<void(const SftSample&, const SftLine&)>& on_sample) {
+  std::vector<UserError> errors;
+  const auto encode = [&](EncodedRow& row) {
+    try {
+      row.sample = encoder.encode(row.line);
+    } catch (const UserError& error) {
+      row.error = error;
+    }
+  };
+  const auto take = [&](const EncodedRow& row) {
+    if (errors.size() >= kMostErrors) return;
+    try {
+      if (row.error) throw UserError(*row.error);
+      if (errors.empty()) on_sample(row.sample, row.line);
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
+  };
+  const int64_t num_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  OrderedMap<EncodedRow> map(num_threads, kBytesAtOnce, encode, take);
+  while (errors.size() < kMostErrors) {
+    std::optional<SftLine> line = reader.next();
+    if (!line) break;
+    const size_t num_bytes = line->json.size();
+    map.give({std::move(*line), {}, {}}, num_bytes);
+  }
+  map.finish();
+  throw_errors(errors);
+}
+
+SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
+                      const std::string& prefix, Logger& log, double store_every_s) {
+  const OrderedJson job = {
+      {"inputs", inputs_to_json(reader.inputs())}, {"encoder", encoder.identity()}, {"vocab_size", vocab_size}};
+  ResumableOutputs outputs(prefix, {{prefix, token_type_for(vocab_size)}, {prefix + "_mask", TokenType::kUint8}},
+                           dump_json(job));
+  SftTally tally(options.train_on_input);
+  int64_t num_rows = 0;
+  const bool goes_on = outputs.take_up(
+      [&](const Json& state, const std::string& where) {
+        const auto count = [&](const char* key) { return json_get_whole(state, key, 0, kMostRows, where); };
+        num_rows = count("rows");
+        tally =
+            SftTally(options.train_on_input, report_of(get_member(state, "report", where), where), count("outside"));
+      },
+      log);
+  if (goes_on) {
+    log.info("going on behind row {}, where the last run stopped", num_rows);
+    for (int64_t i = 0; i < num_rows; ++i) reader.next();
+  } else {
+    num_rows = 0;
+    tally = SftTally(options.train_on_input);
+  }
+  Stopwatch since_stored;
+  const auto store = [&] {
+    outputs.store({{"rows", num_rows}, {"report", to_json(tally.report())}, {"outside", tally.num_outside()}});
+    since_stored = Stopwatch();
+  };
+  Progress progress(log, "prepare", total_bytes(reader.inputs()), "bytes");
+  IndexedDatasetWriter &tokens = outputs.writers()[0], &mask = outputs.writers()[1];
+  encode_sft_rows(reader, encoder, [&](const SftSample& sample, const SftLine& line) {
+    ++num_rows;
+    progress.set(reader.input_bytes());
+    if (!tally.add(sample, line)) return;
+    const std::span all(sample.tokens);
+    const std::span weights(sample.weights);
+    const size_t cut = sample.form == SftForm::kPairs ? sample.rejected_begin : all.size();
+    for (const auto& [begin, end] : {std::pair{size_t{0}, cut}, std::pair{cut, all.size()}}) {
+      if (begin == end) continue;
+      tokens.add_sequence(all.subspan(begin, end - begin));
+      mask.add_raw_sequence(std::as_bytes(weights.subspan(begin, end - begin)));
+    }
+    tokens.end_document();
+    mask.end_document();
+    if (since_stored.elapsed_s() >= store_every_s) store();
+  });
+  progress.finish();
+  tally.check();
+  store();
+  SftReport report = tally.report();
+  report.encoder = encoder.identity();
+  report.tokenizer = encoder.tokenizer().name();
+  // Without its report a set is not there, so what is half replaced is never read.
+  remove_tree(prefix + ".json");
+  tokens.finish();
+  mask.finish();
+  write_file_atomic(prefix + ".json", dump_json_pretty(to_json(report)));
+  outputs.remove();
+  return report;
+}
+
+bool is_prepared_sft(const std::string& path) {
+  const std::string prefix = data_prefix(path);
+  return std::filesystem::exists(prefix + ".json") && std::filesystem::exists(prefix + "_mask.idx");
+}
+
+void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder) {
+  const SftReport report = load_report(prefix);
+  if (report.encoder == encoder.identity()) return;
+  throw UserError(
+      fmt::format("{} was prepared otherwise than this run reads rows: with the tokenizer {}, another chat template, "
+                  "sft_conversation_format, sft_column or train_on_input",
+                  prefix, report.tokenizer),
+      fmt::format("this run's tokenizer is {}; give the options that 'prepare --sft' had, or prepare the rows again",
+                  encoder.tokenizer().name()));
+}
+
+SftSet::SftSet(const std::string& prefix)
+    : prefix_(prefix), tokens_(prefix), mask_(prefix + "_mask"), report_(load_report(prefix)) {
+  bool fits = tokens_.num_sequences() == mask_.num_sequences() && tokens_.num_tokens() == mask_.num_tokens() &&
+              mask_.token_type() == TokenType::kUint8;
+  fits = fits && std::ranges::equal(tokens_.length_bytes(), mask_.length_bytes());
+  fits = fits && num_samples() == report_.samples && tokens_.num_sequences() % sequences_per_sample() == 0;
+  if (!fits) {
+    throw UserError(fmt::format("{}.bin, {}_mask.bin and {}.json do not belong together", prefix, prefix, prefix),
+                    "delete them: they are made again from the rows");
+  }
+}
+
+int64_t SftSet::length(int64_t sample) const {
+  int64_t length = 0;
+  for (int64_t i = 0; i < sequences_per_sample(); ++i) {
+    length += tokens_.sequence_length(sample * sequences_per_sample() + i);
+  }
+  return length;
+}
+
+std::string SftSet::lengths_identity() const { return checksum128(tokens_.length_bytes()).hex(); }
+
+void SftSet::read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const {
+  tokens_.read(sequence, offset, count, tokens);
+  const std::span<const std::byte> mask = mask_.sequence_bytes(sequence);
+  std::memcpy(weights, mask.data() + offset, static_cast<size_t>(count));
+}
+
+std::string describe(const SftReport& report) {
+  std::string text = fmt::format(
+      "{} of {}: {} tokens, {} of them in the loss ({:.1f} %), {} a sample on average, {} the longest ({})\n",
+      number_of(report.samples, "sample", "samples"), sft_form_name(report.form), report.tokens, report.counted,
+      100.0 * static_cast<double>(report.counted) / static_cast<double>(std::max<int64_t>(report.tokens, 1)),
+      report.tokens / std::max<int64_t>(report.samples, 1), report.longest, report.longest_place);
+  if (report.num_without_loss > 0) {
+    text += fmt::format("{} left out, because nothing in {} counts in the loss\n",
+                        report.num_without_loss == 1 ? "1 row is" : fmt::format("{} rows are", report.num_without_loss),
+                        report.num_without_loss == 1 ? "it" : "them");
+  }
+  return text;
+}
+
+}  // namespace megalith

@@ -1,0 +1,92 @@
+// Instruction data as tokens, prepared once: {prefix}.bin and .idx in Megatron's format, {prefix}_mask.bin and .idx of
+// the same shape with a byte for each token (1: it counts in the loss), and {prefix}.json with what was found. The
+// .json comes last: where it is, all is. A sample is a document of one sequence; a pair of answers of two, the chosen
+// one and the rejected one.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "core/log.h"
+#include "data/indexed_dataset.h"
+#include "kinds/text/sft_encoder.h"
+
+namespace megalith {
+
+struct SftReport {
+  SftForm form = SftForm::kText;
+  int64_t samples = 0, tokens = 0, counted = 0;  // of those that are learned from
+  int64_t num_without_loss = 0;                  // samples in which nothing counts: they are left out
+  int64_t longest = 0;                           // in tokens
+  std::string longest_place;                     // its row
+  std::string encoder;    // SftEncoder::identity() of what made the tokens
+  std::string tokenizer;  // its name, for a person
+};
+
+// Takes samples one by one and says what is wrong with the set as a whole.
+class SftTally {
+ public:
+  // Goes on from the report and the tokens outside the loss of another one.
+  explicit SftTally(bool trains_on_input, SftReport report = {}, int64_t num_outside = 0)
+      : trains_on_input_(trains_on_input), num_outside_(num_outside), report_(std::move(report)) {}
+
+  // Whether there is something to learn in it. UserError for a row of another form than the rows before.
+  bool add(const SftSample& sample, const SftLine& line);
+  const SftReport& report() const { return report_; }
+  int64_t num_outside() const { return num_outside_; }  // tokens that do not count
+  // UserError when there are no rows, when nothing counts, or when everything does although the rows have questions.
+  void check() const;
+
+ private:
+  bool trains_on_input_;
+  int64_t num_outside_;
+  SftReport report_;
+};
+
+// Rows, encoded by several threads, in their order. on_sample is called by the caller's thread. UserErrors with the
+// first of what is wrong in all files.
+void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
+                     const std::function<void(const SftSample&, const SftLine&)>& on_sample);
+
+// Writes the files, which appear when all rows were read; a run that was stopped goes on where it was
+// (prepare_state.h). UserError for rows and sets that cannot be learned from; old files are left then, and no new one.
+SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
+                      const std::string& prefix, Logger& log, double store_every_s = 5);
+
+// Whether a path names such files: what "x", "x.bin" or "x.idx" stands for has a report and a mask.
+bool is_prepared_sft(const std::string& path);
+
+// UserError unless the files of the prefix hold what the encoder would make of the rows.
+void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder);
+
+// The prepared files, opened.
+class SftSet {
+ public:
+  // UserError when files are missing or do not belong together.
+  explicit SftSet(const std::string& prefix);
+
+  bool has_pairs() const { return report_.form == SftForm::kPairs; }
+  int64_t sequences_per_sample() const { return has_pairs() ? 2 : 1; }
+  int64_t num_samples() const { return tokens_.num_sequences() / sequences_per_sample(); }
+  int64_t num_sequences() const { return tokens_.num_sequences(); }
+  // In tokens: of a sample, whose sequences are sample * sequences_per_sample() and the next; and of a sequence.
+  int64_t length(int64_t sample) const;
+  int64_t sequence_length(int64_t sequence) const { return tokens_.sequence_length(sequence); }
+  // Tokens [offset, offset + count) of a sequence, and their weights.
+  void read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
+  // A checksum of the sequences' lengths: what packs depend on.
+  std::string lengths_identity() const;
+  const SftReport& report() const { return report_; }
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  std::string prefix_;
+  IndexedDataset tokens_, mask_;
+  SftReport report_;
+};
+
+// The report as text for a person, ending in a line break.
+std::string describe(const SftReport& report);
+
+}  // namespace megalith

@@ -1,0 +1,226 @@
+// Instruction data behind the encoder: packs, the tensors of a sequence, the order of passes, prepared files.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "data/data_fixture.h"
+#include "kinds/text/sft_batches.h"
+#include "kinds/text/sft_rows.h"
+#include "support/sft_files.h"
+#include "tokenizer/chat_template.h"
+
+namespace megalith {
+namespace {
+
+using test::random_sft_sequences;
+using test::write_sft_set;
+
+using Packs = std::vector<std::vector<SftPiece>>;
+
+Packs packs_of(const std::vector<int64_t>& lengths, int64_t seq_length, bool splits, const SftOptions& options) {
+  const SftPacks packs(
+      0, std::ssize(lengths), [&](int64_t i) { return lengths[static_cast<size_t>(i)]; }, seq_length, splits, options);
+  Packs all;
+  for (int64_t i = 0; i < packs.num_packs(); ++i) all.push_back(packs.pack(i));
+  return all;
+}
+
+std::vector<int64_t> random_lengths(size_t count, int64_t longest) {
+  std::vector<int64_t> lengths;
+  const uint64_t key = make_philox_key(2, "lengths");
+  for (size_t i = 0; i < count; ++i) {
+    lengths.push_back(1 + static_cast<int64_t>(uniform_at(key, i) * static_cast<double>(longest)));
+  }
+  return lengths;
+}
+
+TEST(SftPacks, FirstFitDecreasingIsThatOfAPlainSearch) {
+  SftOptions options{.enable_packed_sequences = true, .sft_packing = SftPacking::kFirstFitDecreasing};
+  for (const std::optional<int64_t> most : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+    options.max_samples_per_sequence = most;
+    const std::vector<int64_t> lengths = random_lengths(300, 40);
+    std::vector<int64_t> order(lengths.size());
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
+    });
+    Packs expected;
+    for (const int64_t sample : order) {
+      const int64_t length = lengths[static_cast<size_t>(sample)];
+      const auto has_room = [&](const std::vector<SftPiece>& pack) {
+        int64_t used = 0;
+        for (const SftPiece& piece : pack) used += piece.length;
+        return used + length <= 64 && std::ssize(pack) < most.value_or(INT64_MAX);
+      };
+      auto found = std::ranges::find_if(expected, has_room);
+      if (found == expected.end()) found = expected.insert(expected.end(), std::vector<SftPiece>());
+      found->push_back({sample, 0, length});
+    }
+    EXPECT_EQ(packs_of(lengths, 64, false, options), expected);
+  }
+}
+
+TEST(SftPacks, TextsFillSequencesToTheLastToken) {
+  const Packs packs = packs_of({5, 9, 1, 2}, 6, true, {.enable_packed_sequences = true});
+  EXPECT_EQ(packs, (Packs{{{0, 0, 5}, {1, 0, 1}}, {{1, 1, 6}}, {{1, 7, 2}, {2, 0, 1}, {3, 0, 2}}}));
+}
+
+class SftData : public DataTest {
+ protected:
+  std::shared_ptr<const SftSet> open(const std::vector<test::SftSequence>& sequences, SftForm form) {
+    return std::make_shared<const SftSet>(write_sft_set(path("set"), sequences, form));
+  }
+};
+
+// Labels are the next tokens of the same sample, weights those of the labels: a mask that is off by one, or a label
+// that crosses into the next sample, is another table.
+TEST_F(SftData, ARowIsWhatItsSamplesSay) {
+  const auto set = open({{{11, 12, 13, 14}, {0, 0, 1, 1}}, {{21, 22}, {0, 1}}}, SftForm::kChat);
+  const std::vector<SftPiece> pack = {{0, 0, 4}, {1, 0, 2}};
+  const Batch batch = make_batch(1, {.sequence_length = 8, .reset_attention_mask = true});
+  fill_sft_row(*set, pack, batch, 0);
+  const auto is = [&](std::string_view name, const at::Tensor& row) { return at::equal(batch.at(name)[0], row); };
+  EXPECT_TRUE(is(field::kTokens, at::tensor({11, 12, 13, 14, 21, 22, 0, 0}, at::kLong)));
+  EXPECT_TRUE(is(field::kLabels, at::tensor({12, 13, 14, 0, 22, 0, 0, 0}, at::kLong)));
+  EXPECT_TRUE(is(field::kLossWeights, at::tensor({0, 1, 1, 0, 1, 0, 0, 0}, at::kFloat)));
+  EXPECT_TRUE(is(field::kPositionIds, at::tensor({0, 1, 2, 3, 0, 1, 0, 1}, at::kLong)));
+  EXPECT_TRUE(is(field::kDocumentIds, at::tensor({0, 0, 0, 0, 1, 1, 2, 2}, at::kInt)));
+  // A piece that is cut off predicts what follows it.
+  const std::vector<SftPiece> cut = {{0, 0, 2}};
+  const Batch one_text = make_batch(1, {.sequence_length = 2});
+  fill_sft_row(*set, cut, one_text, 0);
+  EXPECT_EQ(one_text.at(field::kLabels)[0][1].item<int64_t>(), 13);
+  EXPECT_EQ(one_text.at(field::kLossWeights)[0][1].item<float>(), 1);
+}
+
+TEST_F(SftData, PairsAreTwoDocumentsAndAreCutTogether) {
+  const auto set = open({{{1, 2, 3, 4}, {0, 0, 1, 1}}, {{1, 2, 9, 9, 9, 9, 9, 9}, {0, 0, 1, 1, 1, 1, 1, 1}}},
+                        SftForm::kPairs);
+  EXPECT_EQ(set->num_samples(), 1);
+  EXPECT_EQ(set->length(0), 12);
+  const auto parts = [&](int64_t length) {
+    const std::vector<SftPiece> pack = {{0, 0, length}};
+    return sequences_of_pack(*set, pack);
+  };
+  EXPECT_EQ(parts(12), (std::vector<SftPiece>{{0, 0, 4}, {1, 0, 8}}));
+  EXPECT_EQ(parts(10), (std::vector<SftPiece>{{0, 0, 4}, {1, 0, 6}}));
+  EXPECT_EQ(parts(6), (std::vector<SftPiece>{{0, 0, 3}, {1, 0, 3}}));
+  const auto rows = make_whole_sft_rows(set, {.sft = {.loss = SftLoss::kDpo}}, {.sequence_length = 14});
+  rows->set_reference(test::random_sft_reference(*set));
+  const Batch batch = rows->read(std::vector<int64_t>{0});
+  EXPECT_EQ(batch.at(field::kNumPairs)[0].item<int64_t>(), 1);
+  EXPECT_TRUE(at::equal(batch.at(field::kDocumentIds)[0],
+                        at::tensor({0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2}, at::kInt)));
+  // The number at a token is its label's.
+  std::vector<float> expected(3);
+  SftReference(sft_reference_prefix(*set, "random"), *set).read(0, 1, 3, expected.data());
+  const at::Tensor given = batch.at(field::kReferenceLogProbs)[0];
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(given[i].item<float>(), expected[static_cast<size_t>(i)]);
+  EXPECT_EQ(given[3].item<float>(), 0);
+}
+
+TEST_F(SftData, PassesAreNewOrdersThatKnowOfNoLayout) {
+  const auto set = open(random_sft_sequences(11, 6, 30, 1), SftForm::kChat);
+  Logger log({.level = LogLevel::kSilent});
+  DataOptions options;
+  options.split = "1,0,0";
+  options.sft.sft_data_path = {set->prefix()};
+  const auto sets_of = [&](uint32_t seed) {
+    return make_sft_sets(options, {.sequence_length = 6, .seed = seed, .num_samples = {11, 0, 0}}, log);
+  };
+  const DataSets sets = sets_of(1), same = sets_of(1), of_other = sets_of(2);
+  const BatchSource &one = *sets.train, &again = *same.train, &other = *of_other.train;
+  const auto order = [&](const BatchSource& from, int64_t pass) {
+    std::vector<int64_t> samples;
+    for (int64_t i = 0; i < 11; ++i) {
+      const at::Tensor tokens = from.read({.consumed_samples = 11 * pass + i}).at(field::kTokens);
+      for (int64_t row = 0; row < 11; ++row) {
+        if (at::equal(from.rows().read(std::vector{row}).at(field::kTokens), tokens)) samples.push_back(row);
+      }
+    }
+    return samples;
+  };
+  const std::vector<int64_t> first = order(one, 0), second = order(one, 1);
+  EXPECT_NE(first, second);
+  EXPECT_NE(order(other, 0), first);
+  EXPECT_EQ(order(again, 1), second) << "a run that begins there replays nothing";
+  std::vector<int64_t> sorted = second;
+  std::ranges::sort(sorted);
+  std::vector<int64_t> all(11);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  EXPECT_EQ(sorted, all);
+  // Two ranks with a row each read what one reads with two.
+  const Batch whole = one.read({.consumed_samples = 4, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 1});
+  for (int rank = 0; rank < 2; ++rank) {
+    const Batch part = one.read({.consumed_samples = 4, .micro_batch_size = 1, .dp_rank = rank, .dp_size = 2});
+    EXPECT_TRUE(at::equal(part.at(field::kTokens)[0], whole.at(field::kTokens)[rank]));
+  }
+}
+
+TEST_F(SftData, PacksAreKeptForTheNextStartAndCheckedWhenRead) {
+  const auto set = open(random_sft_sequences(40, 9, 30, 3), SftForm::kChat);
+  DataOptions options;
+  options.data_cache_path = path("cache");
+  options.split = "1,0,0";
+  options.sft = {.sft_data_path = {set->prefix()}, .enable_packed_sequences = true};
+  Logger log({.level = LogLevel::kSilent});
+  const auto rows_of_a_start = [&](int64_t sequence_length) {
+    const DataSets sets = make_sft_sets(options, {.sequence_length = sequence_length, .num_samples = {4, 0, 0}}, log);
+    const auto& packs = dynamic_cast<const SftRows&>(sets.train->rows());
+    Packs rows;
+    for (int64_t i = 0; i < packs.num_rows(); ++i) rows.push_back(packs.sequences(i));
+    EXPECT_EQ(sets.train->data_size()->documents, 40);
+    return rows;
+  };
+  const auto files = [&] {
+    std::vector<std::pair<std::filesystem::path, std::filesystem::file_time_type>> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path("cache"))) {
+      if (entry.path().extension() == ".npy") found.emplace_back(entry.path(), entry.last_write_time());
+    }
+    std::ranges::sort(found);
+    return found;
+  };
+  const Packs first = rows_of_a_start(16);
+  const auto written = files();
+  EXPECT_EQ(written.size(), 3u);
+  EXPECT_EQ(rows_of_a_start(16), first);
+  EXPECT_EQ(files(), written) << "the second start writes nothing";
+  EXPECT_NE(rows_of_a_start(17), first);
+  EXPECT_EQ(files().size(), 6u);
+  // What a start finds there is what it reads: a piece behind the end of its sample is seen.
+  const auto& damaged = std::ranges::find_if(written, [](const auto& file) {
+                          return file.first.string().find("piece_index") != std::string::npos;
+                        })->first;
+  std::vector<int64_t> pieces(3 * static_cast<size_t>(IndexArray::load_npy(damaged).rows()), 8);
+  IndexArray::of(std::move(pieces), 3).save_npy(damaged);
+  EXPECT_NE(message_of([&] { rows_of_a_start(16); }).find("index of packs is damaged"), std::string::npos);
+}
+
+TEST_F(SftData, FilesThatDoNotBelongTogetherAreRefused) {
+  const auto sequences = random_sft_sequences(4, 6, 30, 1);
+  write_sft_set(path("set"), sequences, SftForm::kChat);
+  write_sft_set(path("other"), random_sft_sequences(4, 6, 30, 2), SftForm::kChat);
+  for (const char* ending : {"_mask.idx", "_mask.bin", ".json"}) {
+    write_sft_set(path("set"), sequences, SftForm::kChat);
+    std::filesystem::copy_file(path(std::string("other") + ending), path(std::string("set") + ending),
+                               std::filesystem::copy_options::overwrite_existing);
+    if (std::string_view(ending) == "_mask.bin") std::filesystem::resize_file(path("set_mask.bin"), 3);
+    if (std::string_view(ending) == ".json") write_file_atomic(path("set.json"), R"({"form": 4})");
+    EXPECT_NE(message_of([&] { SftSet set(path("set")); }), "no error") << ending;
+  }
+}
+
+TEST(SftRows, FormsAreFoundByTheKeys) {
+  const auto form = [](const char* text) { return sft_form_of(parse_ordered_json(text, "row"), std::nullopt, "row"); };
+  EXPECT_EQ(form(R"({"text": "a"})"), SftForm::kText);
+  EXPECT_EQ(form(R"({"question": "a", "answer": "b", "text": "c"})"), SftForm::kAlpaca);
+  EXPECT_EQ(form(R"({"prompt": "a", "completion": "b"})"), SftForm::kPrompt);
+  EXPECT_EQ(form(R"({"conversations": [], "instruction": null, "output": "b"})"), SftForm::kChat);
+  EXPECT_EQ(form(R"({"prompt": "a", "chosen": "b", "rejected": "c", "messages": []})"), SftForm::kPairs);
+}
+
+}  // namespace
+}  // namespace megalith
