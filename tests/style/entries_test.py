@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from collections import Counter
 from pathlib import Path
@@ -18,8 +19,10 @@ del sys.argv[1:3]
 
 
 def entries():
-    """Name -> command of every entry."""
-    shown = subprocess.run([CTEST, "--show-only=json-v1"], cwd=BUILD, capture_output=True, text=True, check=True)
+    """Name -> command of every entry. Asked from another folder: in its own, ctest would begin the log of tests anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "CTestTestfile.cmake").write_text(f"subdirs([[{BUILD}]])\n", encoding="utf-8")
+        shown = subprocess.run([CTEST, "--show-only=json-v1"], cwd=folder, capture_output=True, text=True, check=True)
     return {test["name"]: test.get("command", []) for test in json.loads(shown.stdout)["tests"]}
 
 
