@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
+#include <memory>
 
 #include "cli/acting_options.h"
 #include "cli/help.h"
@@ -18,12 +20,16 @@ namespace {
 
 // The commands with an option of that name, in their order. Topics of the running command's own family are named in
 // full, of the others the family: "inspect data" in "inspect tokenizer", otherwise "inspect".
-std::vector<std::string> commands_with_option(std::span<const Command> commands, const std::string& here,
+//   sets  of each command; made for the first name that is asked for, which takes a while
+std::vector<std::string> commands_with_option(std::span<const Command> commands,
+                                              std::vector<std::vector<CommandOptions>>& sets, const std::string& here,
                                               std::string_view name) {
+  if (sets.empty()) std::ranges::transform(commands, std::back_inserter(sets), [](auto& one) { return one.options(); });
   std::vector<std::string> found;
-  for (const Command& command : commands) {
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const Command& command = commands[i];
     const bool is_own = here == command.name || here.starts_with(fmt::format("{} ", command.name));
-    for (const CommandOptions& options : command.options()) {
+    for (const CommandOptions& options : sets[i]) {
       if (options.command == here) continue;
       if (std::find(options.names.begin(), options.names.end(), name) == options.names.end()) continue;
       std::string shown = is_own ? options.command : std::string(command.name);
@@ -95,8 +101,9 @@ ConfigInputs CommandContext::config_inputs() const {
   inputs.environment = environment;
   inputs.others = {
       .here = command,
-      .with_option = [all = all_commands,
-                      here = command](std::string_view name) { return commands_with_option(all, here, name); },
+      .with_option = [all = all_commands, here = command,
+                      sets = std::make_shared<std::vector<std::vector<CommandOptions>>>()](
+                         std::string_view name) { return commands_with_option(all, *sets, here, name); },
       .acts = [here = command](const Option& option) { return acts_in(here, option); },
   };
   inputs.readers = {{".toml", read_torchtitan_job}};
