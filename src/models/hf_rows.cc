@@ -22,6 +22,12 @@ struct ValueOf<std::optional<T>> {
   using Type = T;
 };
 
+// Options to ask for their ranges. A set is bound to its variables and takes 2 ms to make, longer than a file to read.
+struct Ranges {
+  ModelConfig config;
+  OptionSet options{config};
+};
+
 void refuse_unless(const Json& json, std::string_view where, const std::string& key, const Json& honoured,
                    const std::string& why) {
   const Json* value = find_member(json, key, where);
@@ -56,7 +62,10 @@ void HfRows::read_field(const std::string& key, const Field& field, const Json& 
         variable = number;
         bool is_size = true;
         if constexpr (std::is_same_v<Value, int64_t>) is_size = number >= 1;
-        const Option& option = from.options.of(variable);
+        thread_local Ranges ranges;
+        auto& tried = ranges.config.*member;
+        tried = number;
+        const Option& option = ranges.options.of(tried);
         if (is_size && option.is_in_range()) return;
         const std::string range = option.range_text();
         const bool is_above = option.is_above_range();
@@ -185,9 +194,8 @@ void HfRows::read(const Json& file, std::string_view where, ModelConfig& config)
   for (const Row& row : rows_) {
     if (row.refuse) row.refuse(json, where);
   }
-  const OptionSet options(config);
   for (const Row& row : rows_) {
-    if (row.read) row.read({json, where, config, options});
+    if (row.read) row.read({json, where, config});
   }
 }
 

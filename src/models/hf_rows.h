@@ -102,7 +102,6 @@ class HfRows {
     const Json& json;
     std::string_view where;
     ModelConfig& config;
-    const OptionSet& options;
   };
   struct Row {
     std::string key;
