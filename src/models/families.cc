@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -52,27 +53,36 @@ struct Translation {
   bool is_refused = false;               // there is no such file; the one text says why
 };
 
-// The model of one configuration, trained as another says: some rules are between the two.
-ModelConfig trained_as(const ModelConfig& other, ModelConfig model) {
-  ModelConfig wanted = other;
-  const OptionSet options(model), wanted_options(wanted);
+// A model that families are asked for, with what is compared with each of them.
+struct AskedModel {
+  explicit AskedModel(ModelConfig model) : config(std::move(model)), options(config), meaning(meaning_of(config)) {}
+
+  ModelConfig config;
+  OptionSet options;
+  Configuration meaning;
+};
+
+// Another model, trained as is asked: some rules are between the two.
+ModelConfig trained_as(const AskedModel& asked, ModelConfig model) {
+  const OptionSet options(model);
   for (const auto& option : options.options()) {
-    if (!option->traits().changes_weights) option->take(*wanted_options.find(option->name()));
+    if (!option->traits().changes_weights) option->take(*asked.options.find(option->name()));
   }
   return model;
 }
 
-Translation translate(const ModelFamily& family, const ModelConfig& config) {
+Translation translate(const ModelFamily& family, const AskedModel& asked) {
+  const ModelConfig& config = asked.config;
   try {
     const Json json = family.to_hf(config, at::kFloat);
     ModelConfig given = family.from_hf(json);
     // A file may hold prediction modules, and a run asks for them: from_hf() leaves them out.
     given.mtp_num_layers = json_find<int64_t>(json, "num_nextn_predict_layers", kHfConfigFile);
-    if (const std::vector<UserError> errors = check_model_config(trained_as(config, given)); !errors.empty()) {
+    if (const std::vector<UserError> errors = check_model_config(trained_as(asked, given)); !errors.empty()) {
       return {{errors.front().message()}, true};
     }
     Translation result;
-    for (const ConfigurationDifference& one : compare_configuration(meaning_of(config), meaning_of(given))) {
+    for (const ConfigurationDifference& one : compare_configuration(asked.meaning, meaning_of(given))) {
       result.differences.push_back(fmt::format("{} {}, not {}", one.name, one.present, one.stored));
     }
     return result;
@@ -118,18 +128,20 @@ std::span<const ModelFamily* const> model_families() { return kFamilies; }
 const ModelFamily& family_for(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_config(config);
   if (!errors.empty()) throw UserErrors(std::move(errors));
-  ModelConfig asked = with_vocabulary(config);
+  ModelConfig without = with_vocabulary(config);
   // Which channels of a head are rotated changes neither names nor shapes of tensors: the family has the model, and
   // make_hf_config() refuses it.
   const ModelConfig defaults;
-  asked.rotary_interleaved = defaults.rotary_interleaved;
-  asked.rotary_percent = defaults.rotary_percent;
+  without.rotary_interleaved = defaults.rotary_interleaved;
+  without.rotary_percent = defaults.rotary_percent;
   // A class may rotate neighbours itself, and then that is what is asked for.
-  const ModelConfig exact = with_vocabulary(config);
+  const AskedModel asked(std::move(without));
+  std::optional<AskedModel> exact;
+  if (config.rotary_interleaved) exact.emplace(with_vocabulary(config));
   const auto found = std::ranges::find_if(kFamilies, [&](const ModelFamily* family) {
-    return family->model_type == asked.model_type &&
+    return family->model_type == config.model_type &&
            (family->hf_rows == nullptr || translate(*family, asked).differences.empty() ||
-            (config.rotary_interleaved && translate(*family, exact).differences.empty()));
+            (exact && translate(*family, *exact).differences.empty()));
   });
   MEGALITH_CHECK(found != std::ranges::end(kFamilies), "no family takes the rest");
   return **found;
@@ -141,12 +153,13 @@ Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::Sc
   if (family.hf_rows != nullptr) {
     Json json = family.to_hf(config, dtype);
     nearest = &family;
-    differences = translate(family, config).differences;
+    differences = translate(family, AskedModel(config)).differences;
     if (differences.empty()) return json;
   } else {
+    const AskedModel asked(with_vocabulary(config));
     for (const ModelFamily* other : kFamilies) {
       if (other->hf_rows == nullptr || other->model_type != config.model_type) continue;
-      Translation theirs = translate(*other, with_vocabulary(config));
+      Translation theirs = translate(*other, asked);
       if (theirs.is_refused || (nearest != nullptr && theirs.differences.size() >= differences.size())) continue;
       nearest = other;
       differences = std::move(theirs.differences);

@@ -134,7 +134,7 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
 // ranks together where they are of such a set (a biencoder's loss).
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps);
 
-// The comparison of train/layout_check.h; a failure begins with the layout.
+// The comparison of verify/layout_check.h; a failure begins with the layout.
 Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,
                    double tolerance);
 
