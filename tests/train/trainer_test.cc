@@ -316,7 +316,7 @@ TEST(Trainer, ASampleIsWhatTheModelOfThatStepGenerates) {
     load_weights(*resolved, built, alone, log);
     PipelinedModel model(built.view(), alone, at::kCPU);
     const std::vector<int64_t> ids =
-        generate_tokens(model, {.prompt_ids = {1, 2, 3}, .max_new_tokens = 5, .stop_ids = {}}, at::kCPU);
+        generate_tokens(model, {.prompt_ids = {1, 2, 3}, .max_new_tokens = 5, .stop_ids = {}}, 1, at::kCPU);
     std::string text;
     for (const int64_t id : ids) text += " " + std::to_string(id);
     EXPECT_EQ(sample.continuation, text) << sample.iteration;

@@ -1,12 +1,10 @@
 #include "kinds/text/generation.h"
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 
 #include "core/error.h"
-#include "models/encoder_decoder.h"
+#include "kinds/text/text_batch.h"
+#include "train/config.h"
 
 namespace megalith {
 
@@ -45,43 +43,18 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
   }
 }
 
-std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequest& request, at::Device device,
-                                     const std::function<bool(int64_t)>& on_token) {
-  at::NoGradGuard no_grad;
-  check_generation(model.config(), request, "max_new_tokens");
-  const auto long_on_device = at::TensorOptions(device).dtype(at::kLong);
-  KvCache cache;
-  const bool has_encoder = model.config().has_encoder();
-  const std::vector<int64_t> begin =
-      has_encoder ? std::vector<int64_t>{model.config().bos_token_id.value_or(0)} : request.prompt_ids;
-  cache.capacity = std::ssize(begin) + request.max_new_tokens;
+int64_t generation_row_multiple(const Resolved& resolved) {
+  return resolved.derived.is_sequence_parallel ? resolved.config.parallel.tensor_model_parallel_size : 1;
+}
+
+std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequest& request, int64_t row_multiple,
+                                     at::Device device, const std::function<bool(int64_t)>& on_token) {
+  TextBatch batch(model, {.row_multiple = row_multiple}, device);
+  batch.add(0, request);
   std::vector<int64_t> new_ids;
-  const auto copies_of = [&](const std::vector<int64_t>& ids) {
-    return at::tensor(at::ArrayRef<int64_t>(ids), at::kLong).to(device).unsqueeze(0).repeat({request.num_copies, 1});
-  };
-  at::Tensor tokens = copies_of(begin);
-  while (static_cast<int64_t>(new_ids.size()) < request.max_new_tokens) {
-    ModelInput input;
-    const int64_t s = tokens.size(1);
-    input.tokens = tokens;
-    input.context.b = request.num_copies;
-    input.context.s = s;
-    input.context.position_ids =
-        at::arange(cache.length, cache.length + s, long_on_device).expand({request.num_copies, s});
-    input.context.is_training = false;
-    input.context.cache = &cache;
-    if (has_encoder) {
-      input.context.encoder_s = std::ssize(request.prompt_ids);
-      input.more.set(input::kEncoderTokens.name, copies_of(request.prompt_ids));
-    }
-    const ModelOutput output = model.forward(input, HeadOutput::kLastLogits);
-    cache.length += s;
-    const at::Tensor logits = output.logits.select(1, 0).narrow(0, 0, 1).to(at::kFloat);
-    const int64_t id = sample_tokens(logits, request.sampling, static_cast<int64_t>(new_ids.size())).item<int64_t>();
-    new_ids.push_back(id);
-    if (on_token && !on_token(id)) break;
-    if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) break;
-    tokens = at::full({request.num_copies, 1}, id, long_on_device);
+  while (!batch.is_empty()) {
+    new_ids.push_back(batch.step().front().id);
+    if (on_token && !on_token(new_ids.back())) break;
   }
   return new_ids;
 }

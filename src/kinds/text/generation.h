@@ -1,8 +1,9 @@
-// Text generation, token by token, with a key/value cache.
+// Text generation: what is asked for, and one sequence at a time. For several together, text_batch.h.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -12,15 +13,22 @@
 
 namespace megalith {
 
+struct Resolved;
+
 struct GenerationRequest {
   // At least one. A model with an encoder reads them there; its decoder starts from bos_token_id, or 0.
   std::vector<int64_t> prompt_ids;
-  int64_t max_new_tokens = 100;
+  int64_t max_new_tokens = 100;   // 0: only the prompt is read
   std::vector<int64_t> stop_ids;  // generation ends after one of these; may be empty
   SamplingOptions sampling;
-  // Number of identical sequences computed, of which one is read: sequence parallelism splits tokens over
-  // tensor-parallel ranks, which a single token does not allow. Then pass their number.
-  int64_t num_copies = 1;
+  // Changes of logits before sampling, as in OpenAI's interface; penalties count the new tokens.
+  double presence_penalty = 0, frequency_penalty = 0;
+  std::map<int64_t, double> logit_bias;
+  // Log-probabilities of each token and of this many others; unset: none.
+  std::optional<int64_t> num_logprobs;
+  bool has_prompt_logprobs = false;  // of the prompt's tokens too; needs num_logprobs
+
+  bool changes_logits() const { return presence_penalty != 0 || frequency_penalty != 0 || !logit_bias.empty(); }
 };
 
 // UserError when the prompt is empty, an id is outside the vocabulary, or prompt and new tokens exceed
@@ -28,10 +36,12 @@ struct GenerationRequest {
 //   length_option  the option that gave max_new_tokens, for the remedy
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option);
 
-// returns the new ids, including a stop id. on_token receives each when chosen; returning false ends.
-// throws what check_generation() throws
-// Every rank of the model calls it, and gets the same ids.
-std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequest& request, at::Device device,
-                                     const std::function<bool(int64_t)>& on_token = {});
+// Rows in a forward pass divide by this: sequence parallelism splits tokens over tensor-parallel ranks.
+int64_t generation_row_multiple(const Resolved& resolved);
+
+// Returns the new ids, including a stop id. on_token receives each when chosen; returning false ends. Throws what
+// check_generation() throws. Every rank of the model calls it and gets the same ids.
+std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequest& request, int64_t row_multiple,
+                                     at::Device device, const std::function<bool(int64_t)>& on_token = {});
 
 }  // namespace megalith

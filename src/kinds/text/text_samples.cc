@@ -22,7 +22,7 @@ std::string ids_text(const std::vector<int64_t>& ids) {
 
 // A continuation with the current weights, without dropout; the same on every rank.
 GenerationRecord make_generation(const SamplePlan& plan, PipelinedModel& model, int64_t iteration, at::Device device) {
-  const std::vector<int64_t> ids = generate_tokens(model, plan.request, device);
+  const std::vector<int64_t> ids = generate_tokens(model, plan.request, plan.row_multiple, device);
   GenerationRecord record{.iteration = iteration, .prompt = plan.prompt, .continuation = {}};
   if (plan.tokenizer == nullptr) {
     record.continuation = " " + ids_text(ids);
@@ -70,9 +70,7 @@ SamplePlan plan_samples(const Resolved& resolved) {
   }
   plan.request.stop_ids = find_stop_ids(resolved, plan.tokenizer);
   plan.request.sampling = resolved.config.sampling;
-  if (resolved.derived.is_sequence_parallel) {
-    plan.request.num_copies = resolved.config.parallel.tensor_model_parallel_size;
-  }
+  plan.row_multiple = generation_row_multiple(resolved);
   return plan;
 }
 

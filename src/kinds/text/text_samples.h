@@ -15,6 +15,7 @@ namespace megalith {
 
 struct SamplePlan {
   GenerationRequest request;
+  int64_t row_multiple = 1;
   std::string prompt;                    // as shown
   std::unique_ptr<Tokenizer> own;        // if the run has none
   const Tokenizer* tokenizer = nullptr;  // null: ids are shown

@@ -1,0 +1,153 @@
+#include "kinds/text/chat_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+constexpr std::string_view kThinkBegin = "<think>", kThinkEnd = "</think>";
+constexpr std::string_view kCallBegin = "<tool_call>", kCallEnd = "</tool_call>";
+constexpr size_t kContextIds = 8;  // enough for a decoder to know where a word begins
+
+// The first special token after an answer of a rendered conversation.
+std::vector<int64_t> end_of_answer(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  const OrderedJson question = {{"role", "user"}, {"content", "question"}};
+  const auto with_answer = [&](const char* answer) {
+    return chat.render(OrderedJson::array({question, {{"role", "assistant"}, {"content", answer}}}), nullptr, false);
+  };
+  const std::string a = with_answer("a"), b = with_answer("b");
+  auto first = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
+  if (first == a.end()) return {};
+  const std::string_view tail = std::string_view(a).substr(static_cast<size_t>(first - a.begin()) + 1);
+  for (const int32_t id : tokenizer.encode(tail)) {
+    if (tokenizer.is_special(id)) return {id};
+  }
+  return {};
+}
+
+// {"name": …, "arguments" or "parameters": {…}}, or null.
+OrderedJson call_of(std::string_view text) {
+  OrderedJson json;
+  try {
+    json = parse_ordered_json(text, "call");
+  } catch (const UserError&) {
+    return nullptr;
+  }
+  if (!json.is_object() || !json.contains("name") || !json["name"].is_string()) return nullptr;
+  for (const char* key : {"arguments", "parameters"}) {
+    if (json.contains(key) && json[key].is_object()) return {{"name", json["name"]}, {"arguments", json[key]}};
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::filesystem::path& tokenizer_model)
+    : tokenizer_(tokenizer), template_(load_chat_template(tokenizer_model)) {
+  try {
+    stop_ids_ = end_of_answer(template_, tokenizer);
+  } catch (const UserError&) {
+    // A template that refuses so short a conversation: the model's own end of text is left.
+  }
+}
+
+std::vector<int64_t> ChatFormat::prompt_ids(const OrderedJson& messages, const OrderedJson& tools) const {
+  const std::vector<int32_t> ids = tokenizer_.encode(template_.render(messages, tools, true));
+  return {ids.begin(), ids.end()};
+}
+
+void check_messages(const OrderedJson& messages, const std::string& where) {
+  const auto fail = [&](const std::string& problem) {
+    throw UserError(fmt::format("{}: {}", where, problem),
+                    R"(give a list of messages such as [{"role": "user", "content": "Hello"}])");
+  };
+  if (!messages.is_array() || messages.empty()) fail("messages are not a list with at least one message");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const OrderedJson& message = messages[i];
+    if (!message.is_object()) fail(fmt::format("message {} is no object", i + 1));
+    if (!message.contains("role") || !message["role"].is_string()) fail(fmt::format("message {} has no role", i + 1));
+    const bool has_content = message.contains("content") && !message["content"].is_null();
+    if (!has_content && !message.contains("tool_calls")) fail(fmt::format("message {} has no content", i + 1));
+  }
+}
+
+AnswerText::AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts,
+                       std::span<const int64_t> before)
+    : decoder_(tokenizer, /*skip_special=*/true), stop_texts_(std::move(stop_texts)) {
+  for (const int64_t id : before.last(std::min(before.size(), kContextIds))) decoder_.push(narrow<int32_t>(id));
+}
+
+std::string AnswerText::push(int64_t id) {
+  if (is_stopped_) return "";
+  held_ += decoder_.push(narrow<int32_t>(id));
+  return settle(false);
+}
+
+std::string AnswerText::finish() {
+  if (is_stopped_) return "";
+  held_ += decoder_.finish();
+  return settle(true);
+}
+
+std::string AnswerText::settle(bool is_end) {
+  size_t end = held_.size();
+  for (const std::string& stop : stop_texts_) {
+    const size_t found = held_.find(stop);
+    if (found == std::string::npos) continue;
+    is_stopped_ = true;
+    end = std::min(end, found);
+  }
+  if (!is_stopped_ && !is_end) {
+    for (const std::string& stop : stop_texts_) {
+      for (size_t size = std::min(stop.size() - 1, held_.size()); size > 0; --size) {
+        if (!held_.ends_with(std::string_view(stop).substr(0, size))) continue;
+        end = std::min(end, held_.size() - size);
+        break;
+      }
+    }
+  }
+  std::string settled = held_.substr(0, end);
+  held_.erase(0, end);
+  return settled;
+}
+
+ParsedAnswer parse_answer(std::string_view text, bool has_tools) {
+  ParsedAnswer answer;
+  if (const size_t end = text.find(kThinkEnd); end != std::string_view::npos) {
+    std::string_view reasoning = text.substr(0, end);
+    if (const size_t begin = reasoning.find(kThinkBegin); begin != std::string_view::npos) {
+      reasoning.remove_prefix(begin + kThinkBegin.size());
+    }
+    answer.reasoning = trim(reasoning);
+    text = text.substr(end + kThinkEnd.size());
+    while (text.starts_with('\n')) text.remove_prefix(1);
+  }
+  answer.content = text;
+  if (!has_tools) return answer;
+  if (OrderedJson call = call_of(text); !call.is_null()) {
+    answer.tool_calls.push_back(std::move(call));
+    answer.content.clear();
+    return answer;
+  }
+  std::string rest;
+  while (true) {
+    const size_t begin = text.find(kCallBegin);
+    const size_t end = begin == std::string_view::npos ? begin : text.find(kCallEnd, begin);
+    if (end == std::string_view::npos) break;
+    OrderedJson call = call_of(text.substr(begin + kCallBegin.size(), end - begin - kCallBegin.size()));
+    if (call.is_null()) break;  // no call: it stays text
+    answer.tool_calls.push_back(std::move(call));
+    rest += text.substr(0, begin);
+    text.remove_prefix(end + kCallEnd.size());
+  }
+  if (!answer.tool_calls.empty()) answer.content = trim(rest + std::string(text));
+  return answer;
+}
+
+}  // namespace megalith

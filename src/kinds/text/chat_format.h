@@ -1,0 +1,67 @@
+// Talking to a model that was tuned on conversations: messages in, the words of its answer out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace megalith {
+
+class ChatFormat {
+ public:
+  // tokenizer_model  as load_chat_template(); UserError without a template. The tokenizer outlives it.
+  ChatFormat(const Tokenizer& tokenizer, const std::filesystem::path& tokenizer_model);
+
+  // Where the model answers: ends with the template's generation prompt.
+  std::vector<int64_t> prompt_ids(const OrderedJson& messages, const OrderedJson& tools) const;
+  // The special token with which the template ends an answer, which may differ from the model's end of text; empty if
+  // it writes none.
+  const std::vector<int64_t>& stop_ids() const { return stop_ids_; }
+
+ private:
+  const Tokenizer& tokenizer_;
+  ChatTemplate template_;
+  std::vector<int64_t> stop_ids_;
+};
+
+// UserError unless it is a list of objects with role and content (or tool_calls).
+void check_messages(const OrderedJson& messages, const std::string& where);
+
+// The text of an answer as it is written. Withholds parts of characters, and what may become one of the stop texts.
+class AnswerText {
+ public:
+  // before  ids ahead of the answer: some decoders drop the blank before a text's first token. Empty: a new text.
+  AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts, std::span<const int64_t> before = {});
+
+  std::string push(int64_t id);
+  std::string finish();
+  // A stop text was found; what follows, and the stop text, belong to nothing.
+  bool is_stopped() const { return is_stopped_; }
+
+ private:
+  std::string settle(bool is_end);
+
+  StreamingDecoder decoder_;
+  std::vector<std::string> stop_texts_;
+  std::string held_;
+  bool is_stopped_ = false;
+};
+
+// What an answer consists of.
+struct ParsedAnswer {
+  std::string reasoning;     // between <think> and </think>
+  std::string content;
+  OrderedJson tool_calls = OrderedJson::array();  // {"name", "arguments": an object}
+};
+
+// Calls as Hermes and Qwen write them (<tool_call>{…}</tool_call>) and, as the whole content, Llama 3.1's JSON; only
+// with has_tools. An opening <think> may be part of the prompt.
+ParsedAnswer parse_answer(std::string_view text, bool has_tools);
+
+}  // namespace megalith

@@ -1,0 +1,301 @@
+#include "kinds/text/text_batch.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "models/encoder_decoder.h"
+
+namespace megalith {
+namespace {
+
+// Log-probabilities of a prompt come in pieces: the logits of all its positions would not fit.
+constexpr int64_t kPromptPiece = 128;
+// Slots that the shared cache grows by.
+constexpr int64_t kCacheStep = 256;
+// A shorter common beginning is computed again sooner than copied.
+constexpr int64_t kLeastReused = 8;
+
+int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+int64_t common_beginning(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+at::Tensor& part(KvCache::Slot& slot, int which) { return which == 0 ? slot.k : slot.v; }
+
+// logits (v) on the CPU, wide
+void add_likelihoods(GeneratedToken& token, const at::Tensor& logits, int64_t num_others) {
+  const at::Tensor logprobs = at::log_softmax(logits.to(at::kFloat), 0);
+  token.logprob = logprobs[token.id].item<double>();
+  if (num_others == 0) return;
+  const auto [values, ids] = logprobs.topk(std::min<int64_t>(num_others, logprobs.size(0)));
+  for (int64_t i = 0; i < ids.size(0); ++i) {
+    token.likeliest.push_back({ids[i].item<int64_t>(), values[i].item<double>()});
+  }
+}
+
+at::Tensor changed_logits(const at::Tensor& logits, const GenerationRequest& request,
+                          const std::vector<int64_t>& new_ids) {
+  const at::Tensor changed = logits.clone();
+  std::map<int64_t, int64_t> counts;
+  for (const int64_t id : new_ids) ++counts[id];
+  for (const auto& [id, count] : counts) {
+    changed.select(1, id) -= static_cast<double>(count) * request.frequency_penalty + request.presence_penalty;
+  }
+  for (const auto& [id, bias] : request.logit_bias) changed.select(1, id) += bias;
+  return changed;
+}
+
+}  // namespace
+
+TextBatch::TextBatch(PipelinedModel& model, const Limits& limits, at::Device device)
+    : model_(model),
+      limits_(limits),
+      device_(device),
+      // A chunk of attention begins where its row does, and a decoder's memory belongs to one row.
+      can_share_(limits.most_rows > 1 && !model.config().has_encoder() && model.config().attention_chunk_size == 0) {}
+
+// positions (b, s) int64; starts (b) int64 of a shared cache, else undefined. Returns (b, s or 1, v).
+at::Tensor TextBatch::forward(const std::vector<std::vector<int64_t>>& rows, const at::Tensor& positions,
+                              KvCache& cache, const at::Tensor& starts, const std::vector<int64_t>& encoder_ids,
+                              HeadOutput head) {
+  const auto ids_of = [&](const std::vector<std::vector<int64_t>>& lists) {
+    std::vector<at::Tensor> tensors;
+    for (const auto& list : lists) tensors.push_back(at::tensor(at::ArrayRef<int64_t>(list), at::kLong));
+    return at::stack(tensors).to(device_);
+  };
+  ModelInput input;
+  input.tokens = ids_of(rows);
+  input.context.b = input.tokens.size(0);
+  input.context.s = input.tokens.size(1);
+  input.context.position_ids = positions.to(device_);
+  input.context.is_training = false;
+  input.context.cache = &cache;
+  if (starts.defined()) {
+    const int64_t end = cache.length + input.context.s;
+    const at::Tensor is_before = at::arange(end, at::kLong).unsqueeze(0).lt(starts.unsqueeze(1));
+    input.context.mask.key_documents = is_before.to(at::kInt).to(device_);
+    input.context.mask.query_documents = at::zeros({input.context.b, input.context.s}, at::kInt).to(device_);
+  }
+  if (!encoder_ids.empty()) {
+    input.context.encoder_s = std::ssize(encoder_ids);
+    input.more.set(input::kEncoderTokens.name, ids_of(std::vector(rows.size(), encoder_ids)));
+  }
+  at::Tensor logits = model_.forward(input, head).logits;
+  cache.length += input.context.s;
+  return logits;
+}
+
+// The next `count` tokens of one sequence through its own cache; (1, count or 1, v).
+at::Tensor TextBatch::read_alone(Sequence& sequence, int64_t count, HeadOutput head) {
+  const auto begin = sequence.tokens.begin() + sequence.num_cached;
+  const std::vector<std::vector<int64_t>> rows(static_cast<size_t>(limits_.row_multiple), {begin, begin + count});
+  const at::Tensor positions = at::arange(sequence.num_cached, sequence.num_cached + count, at::kLong)
+                                   .expand({limits_.row_multiple, count});
+  const bool has_encoder = model_.config().has_encoder();
+  const at::Tensor logits = forward(rows, positions, sequence.own, {},
+                                    has_encoder ? sequence.request.prompt_ids : std::vector<int64_t>{}, head);
+  sequence.num_cached += count;
+  return logits.narrow(0, 0, 1);
+}
+
+void TextBatch::reuse_past(Sequence& sequence) {
+  // The last token is always read, for its logits.
+  const auto reusable = [&](const std::vector<int64_t>& tokens) {
+    return std::min(common_beginning(sequence.tokens, tokens), std::ssize(sequence.tokens) - 1);
+  };
+  const auto best = std::max_element(past_.begin(), past_.end(), [&](const Past& a, const Past& b) {
+    return reusable(a.tokens) < reusable(b.tokens);
+  });
+  if (best == past_.end()) return;
+  const int64_t count = reusable(best->tokens);
+  if (count < kLeastReused) return;
+  for (KvCache::Slot& slot : best->slots) {
+    KvCache::Slot& copy = sequence.own.slots.emplace_back();
+    for (int which : {0, 1}) {
+      const at::Tensor& stored = part(slot, which);
+      if (!stored.defined()) continue;
+      part(copy, which) = at::empty({limits_.row_multiple, sequence.own.capacity, stored.size(2), stored.size(3)},
+                                    stored.options());
+      part(copy, which).narrow(1, 0, count).copy_(stored.narrow(1, 0, count));
+    }
+  }
+  sequence.own.length = sequence.num_cached = count;
+  num_reused_ += count;
+  past_.splice(past_.begin(), past_, best);
+}
+
+std::vector<GeneratedToken> TextBatch::read_prompt(Sequence& sequence) {
+  std::vector<GeneratedToken> likelihoods;
+  const GenerationRequest& request = sequence.request;
+  if (!request.has_prompt_logprobs) {
+    const int64_t count = std::ssize(sequence.tokens) - sequence.num_cached;
+    sequence.logits = read_alone(sequence, count, HeadOutput::kLastLogits).select(1, 0);
+    return likelihoods;
+  }
+  const int64_t total = std::ssize(sequence.tokens);
+  while (sequence.num_cached < total) {
+    const int64_t first = sequence.num_cached, count = std::min(kPromptPiece, total - first);
+    const at::Tensor logits = read_alone(sequence, count, HeadOutput::kLogits)[0].to(at::kCPU, at::kFloat);
+    for (int64_t i = 0; i < count && first + i + 1 < total; ++i) {
+      GeneratedToken& token = likelihoods.emplace_back();
+      token.key = sequence.key;
+      token.id = sequence.tokens[static_cast<size_t>(first + i + 1)];
+      add_likelihoods(token, logits[i], request.num_logprobs.value_or(0));
+    }
+    sequence.logits = logits.narrow(0, count - 1, 1);
+  }
+  return likelihoods;
+}
+
+std::vector<GeneratedToken> TextBatch::add(int64_t key, const GenerationRequest& request) {
+  at::NoGradGuard no_grad;
+  MEGALITH_CHECK(has_room(), "{} sequences in a batch of {}", sequences_.size(), limits_.most_rows);
+  check_generation(model_.config(), request, "max_new_tokens");
+  Sequence sequence{.key = key, .request = request};
+  sequence.tokens = request.prompt_ids;
+  if (model_.config().has_encoder()) sequence.tokens = {model_.config().bos_token_id.value_or(0)};
+  sequence.own.capacity = std::ssize(sequence.tokens) + (can_share_ ? 0 : request.max_new_tokens);
+  if (!request.has_prompt_logprobs && !model_.config().has_encoder()) reuse_past(sequence);
+  std::vector<GeneratedToken> likelihoods = read_prompt(sequence);
+  sequences_.push_back(std::move(sequence));
+  if (request.max_new_tokens == 0) remove(key);
+  return likelihoods;
+}
+
+// Keys and values of each sequence move to rows that end at one slot: those of the shared cache from its old rows.
+void TextBatch::arrange(const std::vector<Sequence*>& sequences) {
+  int64_t longest = 0;
+  for (const Sequence* sequence : sequences) longest = std::max(longest, sequence->num_cached);
+  const int64_t rows = round_up(std::ssize(sequences), limits_.row_multiple);
+  KvCache fresh;
+  fresh.length = longest;
+  fresh.capacity = round_up(longest + 1, kCacheStep) + kCacheStep;
+  fresh.slots.resize(sequences.front()->is_shared ? shared_.slots.size() : sequences.front()->own.slots.size());
+  for (size_t layer = 0; layer < fresh.slots.size(); ++layer) {
+    for (int which : {0, 1}) {
+      at::Tensor& target = part(fresh.slots[layer], which);
+      for (int64_t row = 0; row < std::ssize(sequences); ++row) {
+        Sequence& sequence = *sequences[static_cast<size_t>(row)];
+        const int64_t old_row = std::find(shared_keys_.begin(), shared_keys_.end(), sequence.key) - shared_keys_.begin();
+        at::Tensor source = part((sequence.is_shared ? shared_ : sequence.own).slots.at(layer), which);
+        if (!source.defined()) continue;
+        source = source.select(0, sequence.is_shared ? old_row : 0)
+                     .narrow(0, sequence.is_shared ? sequence.start : 0, sequence.num_cached);
+        if (!target.defined()) {
+          target = at::zeros({rows, fresh.capacity, source.size(1), source.size(2)}, source.options());
+        }
+        target.select(0, row).narrow(0, longest - sequence.num_cached, sequence.num_cached).copy_(source);
+      }
+    }
+  }
+  shared_ = std::move(fresh);
+  shared_keys_.clear();
+  for (Sequence* sequence : sequences) {
+    sequence->start = longest - sequence->num_cached;
+    sequence->is_shared = true;
+    sequence->own = {};
+    shared_keys_.push_back(sequence->key);
+  }
+}
+
+// The one token of each that its cache lacks.
+void TextBatch::read_together(const std::vector<Sequence*>& sequences) {
+  std::vector<int64_t> keys;
+  for (const Sequence* sequence : sequences) keys.push_back(sequence->key);
+  if (keys != shared_keys_ || shared_.length == shared_.capacity) arrange(sequences);
+  std::vector<std::vector<int64_t>> rows;
+  std::vector<int64_t> positions, starts;
+  for (const Sequence* sequence : sequences) {
+    rows.push_back({sequence->tokens.back()});
+    positions.push_back(sequence->num_cached);
+    starts.push_back(sequence->start);
+  }
+  while (std::ssize(rows) % limits_.row_multiple != 0) {  // rows that nobody reads
+    rows.push_back({0});
+    positions.push_back(0);
+    starts.push_back(shared_.length);
+  }
+  const at::Tensor logits = forward(rows, at::tensor(positions, at::kLong).unsqueeze(1), shared_,
+                                    at::tensor(starts, at::kLong), {}, HeadOutput::kLastLogits);
+  for (size_t row = 0; row < sequences.size(); ++row) {
+    sequences[row]->logits = logits[static_cast<int64_t>(row)];
+    ++sequences[row]->num_cached;
+  }
+}
+
+GeneratedToken TextBatch::choose(Sequence& sequence) const {
+  const GenerationRequest& request = sequence.request;
+  GeneratedToken token{.key = sequence.key};
+  at::Tensor logits = sequence.logits.to(at::kFloat);
+  const auto step = std::ssize(sequence.new_ids);
+  const at::Tensor changed = request.changes_logits() ? changed_logits(logits, request, sequence.new_ids) : logits;
+  token.id = sample_tokens(changed, request.sampling, step).item<int64_t>();
+  if (request.num_logprobs) add_likelihoods(token, logits[0].to(at::kCPU), *request.num_logprobs);
+  token.is_stop = std::find(request.stop_ids.begin(), request.stop_ids.end(), token.id) != request.stop_ids.end();
+  token.is_last = token.is_stop || step + 1 == request.max_new_tokens;
+  return token;
+}
+
+std::vector<GeneratedToken> TextBatch::step() {
+  at::NoGradGuard no_grad;
+  std::vector<Sequence*> unread;
+  for (Sequence& sequence : sequences_) {
+    if (!sequence.logits.defined()) unread.push_back(&sequence);
+  }
+  if (can_share_ && !unread.empty()) {
+    read_together(unread);
+  } else {
+    for (Sequence* sequence : unread) {
+      sequence->logits = read_alone(*sequence, 1, HeadOutput::kLastLogits).select(1, 0);
+    }
+  }
+  std::vector<GeneratedToken> tokens;
+  for (Sequence& sequence : sequences_) {
+    tokens.push_back(choose(sequence));
+    sequence.new_ids.push_back(tokens.back().id);
+    sequence.tokens.push_back(tokens.back().id);
+    sequence.logits = at::Tensor();
+  }
+  for (const GeneratedToken& token : tokens) {
+    if (token.is_last) remove(token.key);
+  }
+  return tokens;
+}
+
+void TextBatch::keep_past(const Sequence& sequence) {
+  if (sequence.num_cached > limits_.most_past_tokens || model_.config().has_encoder()) return;
+  Past past{.tokens = {sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_cached}, .slots = {}};
+  const int64_t row = std::find(shared_keys_.begin(), shared_keys_.end(), sequence.key) - shared_keys_.begin();
+  for (const KvCache::Slot& slot : (sequence.is_shared ? shared_ : sequence.own).slots) {
+    const auto own_part = [&](const at::Tensor& stored) {
+      if (!stored.defined()) return at::Tensor();
+      return stored.narrow(0, sequence.is_shared ? row : 0, 1)
+          .narrow(1, sequence.is_shared ? sequence.start : 0, sequence.num_cached)
+          .clone();
+    };
+    past.slots.push_back({own_part(slot.k), own_part(slot.v)});
+  }
+  // What the new one begins with, too, would never be chosen again.
+  past_.remove_if([&](const Past& old) { return common_beginning(old.tokens, past.tokens) == std::ssize(old.tokens); });
+  past_.push_front(std::move(past));
+  int64_t total = 0;
+  past_.remove_if([&](const Past& old) { return (total += std::ssize(old.tokens)) > limits_.most_past_tokens; });
+}
+
+void TextBatch::remove(int64_t key) {
+  const auto found =
+      std::find_if(sequences_.begin(), sequences_.end(), [&](const Sequence& sequence) { return sequence.key == key; });
+  if (found == sequences_.end()) return;
+  keep_past(*found);
+  sequences_.erase(found);
+  if (sequences_.empty()) {
+    shared_ = {};
+    shared_keys_.clear();
+  }
+}
+
+}  // namespace megalith

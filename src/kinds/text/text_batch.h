@@ -1,0 +1,97 @@
+// Sequences that a model continues together, one token each per step: they join at any step and leave when they end
+// (continuous batching; Yu et al. 2022, "Orca"). What their prompts have in common with earlier ones is not computed
+// again.
+//
+// All rows of the shared KV cache end at the same slot. A shorter row begins at a later slot; the slots before it are
+// another document to the attention mask. Queries and keys of a row are thus as far apart as they are alone, and
+// windows need no change.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "kinds/text/generation.h"
+#include "nn/forward.h"
+
+namespace megalith {
+
+struct TokenLikelihood {
+  int64_t id = 0;
+  double logprob = 0;  // natural logarithm, before temperature and penalties
+};
+
+struct GeneratedToken {
+  int64_t key = 0;  // of the sequence
+  int64_t id = 0;
+  std::optional<double> logprob;           // if num_logprobs is set
+  std::vector<TokenLikelihood> likeliest;  // num_logprobs, best first
+  bool is_stop = false;                    // one of stop_ids
+  bool is_last = false;                    // the sequence has left: a stop, or max_new_tokens
+};
+
+class TextBatch {
+ public:
+  struct Limits {
+    int64_t most_rows = 1;
+    int64_t row_multiple = 1;       // generation_row_multiple()
+    int64_t most_past_tokens = 0;   // of ended sequences, whose keys and values are kept for later prompts
+  };
+
+  // The model outlives it.
+  TextBatch(PipelinedModel& model, const Limits& limits, at::Device device);
+
+  bool has_room() const { return std::ssize(sequences_) < limits_.most_rows; }
+  bool is_empty() const { return sequences_.empty(); }
+
+  // Reads the prompt and lets the sequence join. Returns the likelihood of each prompt token but the first, if asked
+  // for. key: unique among the sequences of now. has_room(); throws what check_generation() throws.
+  std::vector<GeneratedToken> add(int64_t key, const GenerationRequest& request);
+  // The next token of every sequence, in the order in which they joined.
+  std::vector<GeneratedToken> step();
+  // Ends a sequence early; nothing if it has left already.
+  void remove(int64_t key);
+
+  int64_t num_prompt_tokens_reused() const { return num_reused_; }  // since the beginning
+
+ private:
+  struct Sequence {
+    int64_t key;
+    GenerationRequest request;
+    std::vector<int64_t> tokens;    // the prompt and what followed
+    int64_t num_cached = 0;         // of tokens, in the cache
+    std::vector<int64_t> new_ids;
+    at::Tensor logits;              // (1, v) of the next token; undefined: the last token has not been read
+    KvCache own;                    // before it joins the shared cache, or for as long as it is alone
+    int64_t start = 0;              // slot of its first token in the shared cache
+    bool is_shared = false;
+  };
+  struct Past {
+    std::vector<int64_t> tokens;
+    std::vector<KvCache::Slot> slots;  // (1, tokens, g, d)
+  };
+
+  at::Tensor forward(const std::vector<std::vector<int64_t>>& rows, const at::Tensor& positions, KvCache& cache,
+                     const at::Tensor& starts, const std::vector<int64_t>& encoder_ids, HeadOutput head);
+  at::Tensor read_alone(Sequence& sequence, int64_t count, HeadOutput head);
+  void read_together(const std::vector<Sequence*>& sequences);
+  void reuse_past(Sequence& sequence);
+  std::vector<GeneratedToken> read_prompt(Sequence& sequence);
+  // Rows of the shared cache for exactly these sequences, with room for a token each.
+  void arrange(const std::vector<Sequence*>& sequences);
+  void keep_past(const Sequence& sequence);
+  GeneratedToken choose(Sequence& sequence) const;
+
+  PipelinedModel& model_;
+  Limits limits_;
+  at::Device device_;
+  bool can_share_;  // the cache
+  std::list<Sequence> sequences_;
+  KvCache shared_;
+  std::vector<int64_t> shared_keys_;  // of its rows
+  std::list<Past> past_;              // the latest first
+  int64_t num_reused_ = 0;
+};
+
+}  // namespace megalith
