@@ -10,8 +10,9 @@
 namespace megalith {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, RunCommand>, 9> kCommands = {{
+constexpr std::array<std::pair<std::string_view, RunCommand>, 10> kCommands = {{
     {"generate", RunCommand::kGenerate},
+    {"chat", RunCommand::kGenerate},
     {"evaluate", RunCommand::kEvaluate},
     {"embed", RunCommand::kEmbed},
     {"inspect logits", RunCommand::kInspectLogits},

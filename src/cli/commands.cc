@@ -10,6 +10,7 @@ constexpr Command kCommands[] = {
     {"prepare", "JSON lines or plain text into .bin/.idx token files", run_prepare, prepare_options},
     {"fetch", "models, tokenizers and data sets from the Hugging Face hub into its cache", run_fetch, fetch_options},
     {"generate", "text from a checkpoint or a Hugging Face folder", run_generate, generate_options},
+    {"chat", "a conversation with a model in the terminal, by its chat template", run_chat, chat_options},
     {"evaluate", "loss and perplexity on a data set", run_evaluate, evaluate_options},
     {"embed", "vectors of texts, and the nearest of them", run_embed, embed_options},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect, inspect_options},

@@ -72,11 +72,14 @@ MemoryEstimate estimate_evaluation(const Resolved& resolved, int rank) {
       resolved, rank, {.rows = resolved.derived.micro_batch_size, .length = resolved.derived.seq_length, .head = head});
 }
 
-MemoryMeasure estimate_generation(int64_t prompt_length, int64_t max_new_tokens) {
+MemoryMeasure estimate_generation(int64_t prompt_length, int64_t max_new_tokens, int64_t rows) {
   return [=](const Resolved& resolved, int rank) {
-    return estimate_inference(
+    MemoryEstimate memory = estimate_inference(
         resolved, rank,
         {.length = prompt_length, .cached_positions = prompt_length + max_new_tokens, .head = HeadOutput::kLastLogits});
+    // While rows are arranged anew, the old and the new cache are there.
+    if (rows > 1) memory.cache *= 2 * rows;
+    return memory;
   };
 }
 

@@ -24,7 +24,7 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
 // For `megalith evaluate` with this configuration.
 MemoryEstimate estimate_evaluation(const Resolved& resolved, int rank);
 
-// For `megalith generate`: the prompt, then single tokens.
-MemoryMeasure estimate_generation(int64_t prompt_length, int64_t max_new_tokens);
+// For `megalith generate`: prompts, one at a time, then single tokens of so many rows together.
+MemoryMeasure estimate_generation(int64_t prompt_length, int64_t max_new_tokens, int64_t rows = 1);
 
 }  // namespace megalith

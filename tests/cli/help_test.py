@@ -32,7 +32,7 @@ def test_the_page_is_the_one_that_was_read(name, program):
     assert printed == expected, f"read this page, then: megalith {command} --help {' '.join(word)} > tests/cli/help/{name}.txt"
 
 
-COMMANDS = ("train", "prepare", "prepare merge", "prepare check", "fetch", "generate", "evaluate", "embed", "inspect config")
+COMMANDS = ("train", "prepare", "prepare merge", "prepare check", "fetch", "generate", "chat", "evaluate", "embed", "inspect config")
 COMMANDS += ("inspect data", "inspect tokenizer", "inspect sft", "inspect checkpoint", "inspect logits", "inspect gradients", "convert")
 COMMANDS += ("plan", "doctor", "doctor --parallel", "verify", "bench ops", "bench train", "bench overlap", "completion")
 

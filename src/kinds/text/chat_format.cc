@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/strings.h"
@@ -60,6 +59,12 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::filesystem::path& 
 std::vector<int64_t> ChatFormat::prompt_ids(const OrderedJson& messages, const OrderedJson& tools) const {
   const std::vector<int32_t> ids = tokenizer_.encode(template_.render(messages, tools, true));
   return {ids.begin(), ids.end()};
+}
+
+bool ChatFormat::opens_thinking(std::span<const int64_t> prompt_ids) const {
+  const auto last = prompt_ids.last(std::min(prompt_ids.size(), kContextIds));
+  const std::vector<int32_t> ids(last.begin(), last.end());
+  return trim(tokenizer_.decode(ids)).ends_with(kThinkBegin);
 }
 
 void check_messages(const OrderedJson& messages, const std::string& where) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ class ChatFormat {
 
   // Where the model answers: ends with the template's generation prompt.
   std::vector<int64_t> prompt_ids(const OrderedJson& messages, const OrderedJson& tools) const;
+  // The prompt ends within <think>, so that the answer begins there.
+  bool opens_thinking(std::span<const int64_t> prompt_ids) const;
   // The special token with which the template ends an answer, which may differ from the model's end of text; empty if
   // it writes none.
   const std::vector<int64_t>& stop_ids() const { return stop_ids_; }

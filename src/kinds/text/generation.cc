@@ -8,6 +8,10 @@
 
 namespace megalith {
 
+bool writes_text(const ModelConfig& config) {
+  return !config.is_diffusion() && !config.is_of_encoders() && config.is_causal();
+}
+
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option) {
   const int64_t prompt_length = static_cast<int64_t>(request.prompt_ids.size());
   if (config.is_diffusion()) {

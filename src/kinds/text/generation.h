@@ -31,6 +31,9 @@ struct GenerationRequest {
   bool changes_logits() const { return presence_penalty != 0 || frequency_penalty != 0 || !logit_bias.empty(); }
 };
 
+// A model that continues texts from left to right.
+bool writes_text(const ModelConfig& config);
+
 // UserError when the prompt is empty, an id is outside the vocabulary, or prompt and new tokens exceed
 // max_position_embeddings.
 //   length_option  the option that gave max_new_tokens, for the remedy

@@ -166,6 +166,10 @@ std::vector<GeneratedToken> TextBatch::add(int64_t key, const GenerationRequest&
   return likelihoods;
 }
 
+int64_t TextBatch::shared_row(const Sequence& sequence) const {
+  return std::find(shared_keys_.begin(), shared_keys_.end(), sequence.key) - shared_keys_.begin();
+}
+
 // Keys and values of each sequence move to rows that end at one slot: those of the shared cache from its old rows.
 void TextBatch::arrange(const std::vector<Sequence*>& sequences) {
   int64_t longest = 0;
@@ -180,7 +184,7 @@ void TextBatch::arrange(const std::vector<Sequence*>& sequences) {
       at::Tensor& target = part(fresh.slots[layer], which);
       for (int64_t row = 0; row < std::ssize(sequences); ++row) {
         Sequence& sequence = *sequences[static_cast<size_t>(row)];
-        const int64_t old_row = std::find(shared_keys_.begin(), shared_keys_.end(), sequence.key) - shared_keys_.begin();
+        const int64_t old_row = shared_row(sequence);
         at::Tensor source = part((sequence.is_shared ? shared_ : sequence.own).slots.at(layer), which);
         if (!source.defined()) continue;
         source = source.select(0, sequence.is_shared ? old_row : 0)
@@ -269,7 +273,7 @@ std::vector<GeneratedToken> TextBatch::step() {
 void TextBatch::keep_past(const Sequence& sequence) {
   if (sequence.num_cached > limits_.most_past_tokens || model_.config().has_encoder()) return;
   Past past{.tokens = {sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_cached}, .slots = {}};
-  const int64_t row = std::find(shared_keys_.begin(), shared_keys_.end(), sequence.key) - shared_keys_.begin();
+  const int64_t row = shared_row(sequence);
   for (const KvCache::Slot& slot : (sequence.is_shared ? shared_ : sequence.own).slots) {
     const auto own_part = [&](const at::Tensor& stored) {
       if (!stored.defined()) return at::Tensor();

@@ -3,8 +3,8 @@
 // again.
 //
 // All rows of the shared KV cache end at the same slot. A shorter row begins at a later slot; the slots before it are
-// another document to the attention mask. Queries and keys of a row are thus as far apart as they are alone, and
-// windows need no change.
+// another document to the attention mask. Queries and keys of a row are thus as far apart as they are by themselves,
+// and windows need no change.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class TextBatch {
     int64_t num_cached = 0;         // of tokens, in the cache
     std::vector<int64_t> new_ids;
     at::Tensor logits;              // (1, v) of the next token; undefined: the last token has not been read
-    KvCache own;                    // before it joins the shared cache, or for as long as it is alone
+    KvCache own;                    // before it joins the shared cache, or for as long as it stays by itself
     int64_t start = 0;              // slot of its first token in the shared cache
     bool is_shared = false;
   };
@@ -80,6 +80,7 @@ class TextBatch {
   std::vector<GeneratedToken> read_prompt(Sequence& sequence);
   // Rows of the shared cache for exactly these sequences, with room for a token each.
   void arrange(const std::vector<Sequence*>& sequences);
+  int64_t shared_row(const Sequence& sequence) const;  // meaningless unless it is_shared
   void keep_past(const Sequence& sequence);
   GeneratedToken choose(Sequence& sequence) const;
 
