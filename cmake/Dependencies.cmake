@@ -42,6 +42,10 @@ megalith_find(jpeg HEADER jpeglib.h LIBRARY jpeg PACKAGE libjpeg-dev)
 megalith_find(png HEADER png.h LIBRARY png16 PACKAGE libpng-dev)
 target_link_libraries(dep_png INTERFACE dep::zlib m)
 megalith_find(webp HEADER webp/decode.h LIBRARY webp PACKAGE libwebp-dev)
+# evhttp and what it needs, without TLS and threads of its own.
+megalith_find(event HEADER event2/http.h LIBRARY event_extra PACKAGE libevent-dev)
+find_library(DEP_event_core_LIBRARY NAMES libevent_core.a event_core REQUIRED)
+target_link_libraries(dep_event INTERFACE "${DEP_event_core_LIBRARY}")
 megalith_find(toml HEADER toml++/toml.h PACKAGE libtomlplusplus-dev)
 target_compile_definitions(dep_toml INTERFACE TOML_HEADER_ONLY=1)
 # Only headers: the library is loaded when something is fetched from the hub, so the program starts without it.
