@@ -10,9 +10,10 @@
 namespace megalith {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, RunCommand>, 10> kCommands = {{
+constexpr std::array<std::pair<std::string_view, RunCommand>, 11> kCommands = {{
     {"generate", RunCommand::kGenerate},
     {"chat", RunCommand::kGenerate},
+    {"serve", RunCommand::kGenerate},
     {"evaluate", RunCommand::kEvaluate},
     {"embed", RunCommand::kEmbed},
     {"inspect logits", RunCommand::kInspectLogits},

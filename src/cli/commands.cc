@@ -12,6 +12,7 @@ constexpr Command kCommands[] = {
     {"generate", "text from a checkpoint or a Hugging Face folder", run_generate, generate_options},
     {"chat", "a conversation with a model in the terminal, by its chat template", run_chat, chat_options},
     {"evaluate", "loss and perplexity on a data set", run_evaluate, evaluate_options},
+    {"serve", "a model behind HTTP, in OpenAI's interface", run_serve, serve_options},
     {"embed", "vectors of texts, and the nearest of them", run_embed, embed_options},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect, inspect_options},
     {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert, convert_options},

@@ -14,6 +14,7 @@
 #include "cli/help.h"
 #include "cli/print.h"
 #include "cli/session.h"
+#include "cli/text_reading.h"
 #include "cli/vector_files.h"
 #include "cli/within_memory.h"
 #include "core/error.h"
@@ -34,18 +35,13 @@ namespace {
 constexpr const char* kUsage =
     "usage: megalith embed --load_hf DIR|--load DIR --text TEXT …|--input FILE [--query TEXT] [--option value ...]\n"
     "       megalith embed --load DIR --blocks --data_path PREFIX [--query TEXT] [--option value ...]";
-constexpr int64_t kRows = 32;  // texts that are read together where nobody says how many
-
-// The words of --pooling are those of Pooling behind the first, which leaves it to the model.
-enum class PoolingChoice { kOfModel, kCls, kMean, kLast, kPooler };
 
 struct EmbedOptions {
   std::vector<std::string> text, query;
   std::optional<std::string> input, output;
   std::string text_key = "text";
   bool blocks = false;
-  PoolingChoice pooling = PoolingChoice::kOfModel;
-  std::optional<bool> normalise;
+  VectorOptions vectors;
 
   void visit(OptionVisitor& v) {
     v.group("Vectors of texts");
@@ -57,14 +53,7 @@ struct EmbedOptions {
     v.field("blocks", blocks,
             "Instead of texts: make vectors of the blocks of data_path, as a biencoder was trained to find them (task "
             "ict).");
-    v.choice("pooling", pooling, {"auto", "cls", "mean", "last", "pooler"},
-             "How the states of a text's tokens become one vector: the first token's, the mean, the last token's, or "
-             "what a BERT's pooler makes of the first. auto: as the folder of a sentence-transformers model says it; "
-             "else the mean, but a decoder must be told.");
-    v.field("normalise", normalise,
-            "Give every vector the length 1. Default: as the folder of a sentence-transformers model says it, else "
-            "off.")
-        .alias("normalize");
+    vectors.visit(v);
     v.field("output", output,
             "File for the vectors: .npy (fp32, a row a text) or .jsonl. Default: JSON lines on standard output, where "
             "there is no query. For blocks embedding_path names it too.");
@@ -91,54 +80,9 @@ std::vector<std::string> take_texts(std::vector<std::string>& arguments, const s
   return texts;
 }
 
-// What a run is to do beyond its configuration.
-struct Plan {
-  VectorSettings settings;
-  int64_t longest = 0;  // tokens of a text
-};
-
-bool has_pooler(const CheckpointOptions& checkpoint, const ModelConfig& model) {
-  if (!checkpoint.load_hf) return model.bert_binary_head;
-  const TensorStore store = TensorStore::open_folder(*checkpoint.load_hf);
-  return store.find("bert.pooler.dense.weight") != nullptr || store.find("pooler.dense.weight") != nullptr;
-}
-
-std::optional<UserError> check_pooler(const Resolved& resolved) {
-  const ModelConfig& model = resolved.config.model;
-  if (!model.is_of_encoders() || model.is_biencoder()) {
-    return UserError("pooling pooler is a BERT's, and this model is another", "use mean, cls or last");
-  }
-  const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
-  if (has_pooler(checkpoint, model)) return std::nullopt;
-  return UserError(fmt::format("pooling is pooler, and {} has none",
-                               checkpoint.load_hf ? *checkpoint.load_hf : checkpoint.load.value_or("the checkpoint")),
-                   "use cls or mean: poolers come with the classifier of sentences");
-}
-
-void choose_pooling(const Resolved& resolved, const EmbedOptions& options,
-                    const std::optional<SentenceFolder>& sentences, VectorSettings& settings,
-                    std::vector<UserError>& errors) {
-  const ModelConfig& model = resolved.config.model;
-  settings.normalise = options.normalise.value_or(sentences && sentences->normalises);
-  if (options.pooling != PoolingChoice::kOfModel) {
-    settings.pooling = static_cast<Pooling>(static_cast<int>(options.pooling) - 1);
-  } else if (sentences && sentences->pooling) {
-    settings.pooling = *sentences->pooling;
-  } else if (sentences) {
-    errors.emplace_back(fmt::format("{} makes vectors with {}, which there is not here",
-                                    *resolved.derived.checkpoint.load_hf, sentences->other_form),
-                        "give --pooling cls, mean or last for vectors of another kind");
-  } else if (model.is_causal() && !model.has_encoder()) {
-    errors.emplace_back("this model is a decoder, whose tokens see only those before them, and pooling is not given",
-                        "say what a vector is made of: --pooling last, mean or cls");
-  }
-  if (settings.pooling != Pooling::kPooler) return;
-  if (std::optional<UserError> error = check_pooler(resolved)) errors.push_back(std::move(*error));
-}
-
 void check_given(const EmbedOptions& options, std::vector<UserError>& errors) {
   const int given = static_cast<int>(!options.text.empty()) + static_cast<int>(options.input.has_value());
-  if (options.blocks && (given > 0 || options.pooling != PoolingChoice::kOfModel)) {
+  if (options.blocks && (given > 0 || options.vectors.pooling != PoolingChoice::kOfModel)) {
     errors.emplace_back("blocks is given beside text, input or pooling",
                         "leave these out: blocks come from data_path, and the model says what their vectors are");
   } else if (given != 1 && !options.blocks) {
@@ -168,30 +112,7 @@ void check_output(const Resolved& resolved, EmbedOptions& options, std::vector<U
   }
 }
 
-// A text goes through the model whole, and only tensor- and expert-parallel ranks share one.
-void check_layout(const Resolved& resolved, std::vector<UserError>& errors) {
-  const ParallelOptions& parallel = resolved.config.parallel;
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"pipeline_model_parallel_size", parallel.pipeline_model_parallel_size},
-      {"context_parallel_size", parallel.context_parallel_size}};
-  for (const auto& [name, size] : sizes) {
-    if (size == 1) continue;
-    errors.emplace_back(fmt::format("{} is {}, and embed reads every text on one stage, whole", name, size),
-                        fmt::format("set {} to 1; tensor_model_parallel_size spreads the model, and more ranks share "
-                                    "the texts",
-                                    name));
-  }
-}
-
-// How many tokens of a text are read: seq_length, else what the folder says, and no more than there are positions.
-int64_t longest_text(const Resolved& resolved, const std::optional<SentenceFolder>& sentences) {
-  const ModelConfig& model = resolved.config.model;
-  if (resolved.config.train.seq_length || !sentences || !sentences->max_seq_length) return resolved.derived.seq_length;
-  const bool is_bounded = model.position_embedding() != PositionEmbedding::kRelative;
-  return is_bounded ? std::min(*sentences->max_seq_length, model.max_position_embeddings) : *sentences->max_seq_length;
-}
-
-std::vector<UserError> check_embed(const Resolved& resolved, EmbedOptions& options, Plan& plan) {
+std::vector<UserError> check_embed(const Resolved& resolved, EmbedOptions& options, TextReading& plan) {
   std::vector<UserError> errors;
   check_given(options, errors);
   check_output(resolved, options, errors);
@@ -199,20 +120,9 @@ std::vector<UserError> check_embed(const Resolved& resolved, EmbedOptions& optio
   std::vector<UserError> of_blocks = check_blocks(resolved, options.blocks);
   errors.insert(errors.end(), of_blocks.begin(), of_blocks.end());
   if (options.blocks || is_biencoder) return errors;
-  check_layout(resolved, errors);
-  // What follows depends on the model.
-  const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
-  if (resolved.config.model.num_layers == 0) return errors;
-  try {
-    std::optional<SentenceFolder> sentences;
-    if (checkpoint.load_hf && !checkpoint.load) sentences = read_sentence_folder(*checkpoint.load_hf);
-    choose_pooling(resolved, options, sentences, plan.settings, errors);
-    plan.longest = longest_text(resolved, sentences);
-    const bool is_given = resolved.options->of(resolved.config.train.micro_batch_size).is_set();
-    plan.settings.rows = is_given ? resolved.derived.micro_batch_size : kRows;
-  } catch (const UserError& error) {
-    errors.push_back(error);
-  }
+  plan = choose_reading(resolved, options.vectors, errors);
+  const bool is_given = resolved.options->of(resolved.config.train.micro_batch_size).is_set();
+  plan.settings.rows = is_given ? resolved.derived.micro_batch_size : kVectorRows;
   return errors;
 }
 
@@ -258,7 +168,7 @@ void print_nearest(const EmbedOptions& options, int64_t most, const std::vector<
   }
 }
 
-int embed(CommandContext& context, Session& session, const EmbedOptions& options, const Plan& plan,
+int embed(CommandContext& context, Session& session, const EmbedOptions& options, const TextReading& plan,
           const PipelinePlan& whole, const std::vector<std::string>& texts,
           const std::vector<std::vector<int32_t>>& ids) {
   Resolved& run = *session.resolved;
@@ -290,7 +200,7 @@ int embed(CommandContext& context, Session& session, const EmbedOptions& options
 }
 
 int embed_within_memory(CommandContext& context, Session& session, const Launch& launch, const EmbedOptions& options,
-                        const Plan& plan) {
+                        const TextReading& plan) {
   Resolved& run = *session.resolved;
   const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
   const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
@@ -299,7 +209,7 @@ int embed_within_memory(CommandContext& context, Session& session, const Launch&
   }
   if (options.blocks) {
     const BlockRequest request{
-        .queries = options.query, .output = options.output, .normalise = options.normalise.value_or(false)};
+        .queries = options.query, .output = options.output, .normalise = options.vectors.normalise.value_or(false)};
     return embed_blocks(context, session, launch, request, *tokenizer);
   }
   const std::vector<std::string> texts = read_texts(options);
@@ -319,7 +229,7 @@ int embed_within_memory(CommandContext& context, Session& session, const Launch&
 int run_embed(CommandContext& context) {
   const Launch launch = join_launch(context);
   EmbedOptions options;
-  Plan plan;
+  TextReading plan;
   std::vector<std::string> texts = take_texts(context.arguments, "text");
   std::vector<std::string> queries = take_texts(context.arguments, "query");
   const auto with_given = [&] {
