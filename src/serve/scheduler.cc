@@ -12,41 +12,48 @@
 namespace megalith {
 namespace {
 
+// The fields of a request; visit(name, field) reads or writes each.
+template <typename Request, typename Visit>
+void visit_fields(Request& request, const Visit& visit) {
+  visit("prompt", request.prompt_ids);
+  visit("new", request.max_new_tokens);
+  visit("stop", request.stop_ids);
+  visit("temperature", request.sampling.temperature);
+  visit("top_k", request.sampling.top_k);
+  visit("top_p", request.sampling.top_p);
+  visit("seed", request.sampling.sampling_seed);
+  visit("presence", request.presence_penalty);
+  visit("frequency", request.frequency_penalty);
+  visit("bias", request.logit_bias);
+  visit("logprobs", request.num_logprobs);
+  visit("prompt_logprobs", request.has_prompt_logprobs);
+}
+
 Json json_of(const GenerationRequest& request) {
-  const SamplingOptions& sampling = request.sampling;
-  Json bias = Json::array();
-  for (const auto& [id, value] : request.logit_bias) bias.push_back({id, value});
-  return {{"prompt", request.prompt_ids},
-          {"new", request.max_new_tokens},
-          {"stop", request.stop_ids},
-          {"temperature", sampling.temperature},
-          {"top_k", sampling.top_k},
-          {"top_p", sampling.top_p},
-          {"seed", sampling.sampling_seed},
-          {"presence", request.presence_penalty},
-          {"frequency", request.frequency_penalty},
-          {"bias", bias},
-          {"logprobs", request.num_logprobs ? Json(*request.num_logprobs) : Json()},
-          {"prompt_logprobs", request.has_prompt_logprobs}};
+  Json json;
+  visit_fields(request, [&](const char* name, const auto& field) {
+    if constexpr (requires { field.has_value(); }) {
+      if (field) json[name] = *field;
+    } else {
+      json[name] = field;
+    }
+  });
+  return json;
 }
 
 GenerationRequest request_of(const Json& json) {
-  constexpr const char* kWhere = "round";
   GenerationRequest request;
-  request.prompt_ids = json_get<std::vector<int64_t>>(json, "prompt", kWhere);
-  request.max_new_tokens = json_get<int64_t>(json, "new", kWhere);
-  request.stop_ids = json_get<std::vector<int64_t>>(json, "stop", kWhere);
-  request.sampling.temperature = json_get<double>(json, "temperature", kWhere);
-  request.sampling.top_k = json_get<int64_t>(json, "top_k", kWhere);
-  request.sampling.top_p = json_get<double>(json, "top_p", kWhere);
-  request.sampling.sampling_seed = json_get<int64_t>(json, "seed", kWhere);
-  request.presence_penalty = json_get<double>(json, "presence", kWhere);
-  request.frequency_penalty = json_get<double>(json, "frequency", kWhere);
-  for (const Json& pair : get_member(json, "bias", kWhere)) {
-    request.logit_bias[json_as<int64_t>(pair[0], kWhere)] = json_as<double>(pair[1], kWhere);
-  }
-  request.num_logprobs = json_find<int64_t>(json, "logprobs", kWhere);
-  request.has_prompt_logprobs = json_get<bool>(json, "prompt_logprobs", kWhere);
+  visit_fields(request, [&]<typename Field>(const char* name, Field& field) {
+    if constexpr (requires { field.has_value(); }) {
+      field = json_find<typename Field::value_type>(json, name, "round");
+    } else if constexpr (requires { typename Field::mapped_type; }) {
+      for (const Json& pair : get_member(json, name, "round")) {
+        field[json_as<int64_t>(pair[0], name)] = json_as<double>(pair[1], name);
+      }
+    } else {
+      field = json_get<Field>(json, name, "round");
+    }
+  });
   return request;
 }
 
@@ -163,7 +170,8 @@ Round Scheduler::next_round() {
   }
   size_t num_waiting = 0;
   for (const auto& task : waiting_) num_waiting += task->job->sequences.size() - task->num_begun;
-  metrics_.set_queue(static_cast<int64_t>(num_waiting), std::ssize(rows_));
+  metrics_.waiting = static_cast<int64_t>(num_waiting);
+  metrics_.running = std::ssize(rows_);
   round.is_last = num_stops_ > 0 && rows_.empty() && waiting_.empty() && round.texts.empty();
   return round;
 }
@@ -181,13 +189,14 @@ void Scheduler::end_row(int64_t key) {
 void Scheduler::on_prompt(int64_t key, std::vector<GeneratedToken> likelihoods, int64_t num_reused) {
   const Row& row = rows_.at(key);
   const GenerationRequest& request = row.task->job->sequences[row.sequence];
-  metrics_.count_prompt(std::ssize(request.prompt_ids), num_reused);
+  metrics_.prompt_tokens += std::ssize(request.prompt_ids);
+  metrics_.reused_prompt_tokens += num_reused;
   row.task->job->on_prompt(row.sequence, std::move(likelihoods));
   if (request.max_new_tokens == 0) end_row(key);
 }
 
 void Scheduler::on_tokens(const std::vector<GeneratedToken>& tokens) {
-  metrics_.count_generated(std::ssize(tokens));
+  metrics_.generated_tokens += std::ssize(tokens);
   for (const GeneratedToken& token : tokens) {
     const auto row = rows_.find(token.key);
     MEGALITH_CHECK(row != rows_.end(), "a token of sequence {}, which is over", token.key);
@@ -200,9 +209,7 @@ void Scheduler::on_tokens(const std::vector<GeneratedToken>& tokens) {
 
 void Scheduler::on_vectors(const at::Tensor& vectors) {
   const std::shared_ptr<Task> task = std::exchange(vectors_task_, nullptr);
-  int64_t num_tokens = 0;
-  for (const auto& text : task->job->texts) num_tokens += std::ssize(text);
-  metrics_.count_prompt(num_tokens, 0);
+  for (const auto& text : task->job->texts) metrics_.prompt_tokens += std::ssize(text);
   task->job->on_vectors(vectors);
   task->job->finish();
 }

@@ -146,17 +146,14 @@ void add_sequences(const std::vector<std::vector<int64_t>>& prompts, const std::
     } catch (const UserError& error) {
       throw RequestError(error.message(), param);
     }
+    if (request.prompt_texts.size() < prompts.size()) {  // Megatron's are given
+      request.prompt_texts.push_back(
+          model.tokenizer->decode(std::vector<int32_t>(prompt.begin(), prompt.end()), /*skip_special=*/true));
+    }
     for (int64_t i = 0; i < request.n; ++i) {
       usual.sampling.sampling_seed = first_seed + std::ssize(request.sequences);
       request.sequences.push_back(usual);
     }
-  }
-}
-
-void decode_prompts(const std::vector<std::vector<int64_t>>& prompts, const ServedModel& model, TextRequest& request) {
-  for (const std::vector<int64_t>& prompt : prompts) {
-    request.prompt_texts.push_back(
-        model.tokenizer->decode(std::vector<int32_t>(prompt.begin(), prompt.end()), /*skip_special=*/true));
   }
 }
 
@@ -280,7 +277,6 @@ TextRequest parse_completion(const OrderedJson& body, const ServedModel& model, 
   const std::vector<std::vector<int64_t>> prompts = prompts_of(fields.require("prompt"), "prompt", model);
   fields.finish();
   add_sequences(prompts, "prompt", most, model, std::move(usual), request);
-  decode_prompts(prompts, model, request);
   return request;
 }
 
@@ -321,7 +317,6 @@ TextRequest parse_chat(const OrderedJson& body, const ServedModel& model, int64_
   }
   add_sequences(prompts, "messages", max_completion_tokens ? max_completion_tokens : max_tokens, model,
                 std::move(usual), request);
-  decode_prompts(prompts, model, request);
   request.is_thinking = trim(request.prompt_texts.front()).ends_with("<think>");
   return request;
 }
