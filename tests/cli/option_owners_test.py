@@ -18,8 +18,8 @@ COMMANDS = [
     ("fetch",),
     ("generate",),
     ("chat",),
-    ("serve",),
     ("evaluate",),
+    ("serve",),
     ("embed",),
     ("inspect", "config"),
     ("inspect", "data"),
@@ -129,5 +129,5 @@ def test_an_option_of_another_command_is_named_as_such(here, program, options):
 )
 def test_prepare_does_not_say_that_parallelism_is_not_supported(form, program):
     _, _, message = program.run("prepare", *form.split(), expected=2)
-    assert "is an option of train, generate, chat, serve, evaluate, embed, inspect, plan, doctor and bench" in message
+    assert "is an option of train, generate, chat, evaluate, serve, embed, inspect, plan, doctor and bench" in message
     assert "prepare has no use for it" in message and "support" not in message
