@@ -270,7 +270,7 @@ int chat(CommandContext& context, const Session& session, const Launch& launch, 
   const ModelWords words(run);
   words.require_chat();
   const bool is_first = session.groups.world->is_first();
-  GenerationRequest usual{.max_new_tokens = options.max_new_tokens, .stop_ids = words.stop_ids()};
+  GenerationRequest usual{.max_new_tokens = options.max_new_tokens, .stop_ids = words.answer_ends()};
   usual.sampling = run.config.sampling;
   if (const auto note = take_published_sampling(run, usual.sampling); note && is_first) context.log.note("{}", *note);
   if (words.note() && is_first) context.log.note("{}", *words.note());

@@ -205,7 +205,7 @@ TextTask text_task(const Resolved& run, const GenerateOptions& options, const Mo
   model.vocab_size = run.derived.vocab_size;  // a tokenizer may have given it
   GenerationRequest usual{.max_new_tokens = options.max_new_tokens, .sampling = run.config.sampling};
   usual.sampling.sampling_seed = first_seed(run);
-  if (!options.ignore_eos) usual.stop_ids = words.stop_ids();
+  if (!options.ignore_eos) usual.stop_ids = options.messages ? words.answer_ends() : words.text_ends();
   TextTask task{.request = usual};
   if (options.input) {
     task.rows = read_prompt_rows(*options.input, words, usual, model);

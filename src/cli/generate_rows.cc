@@ -130,6 +130,7 @@ std::vector<PromptRow> read_prompt_rows(const std::string& file, const ModelWord
       check_keys(row.row, where);
       row.request = usual;
       row.request.prompt_ids = prompt_ids_of(row.row, words, where);
+      if (row.row.contains("messages") && !usual.stop_ids.empty()) row.request.stop_ids = words.answer_ends();
       row.request.sampling.sampling_seed += std::ssize(rows) - 1;
       try {
         check_generation(model, row.request, "max_new_tokens");

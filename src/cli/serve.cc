@@ -117,8 +117,8 @@ ServedModel describe(const Resolved& run, const ServeOptions& options, const Ser
                      .tokenizer = &words.require_tokenizer()};
   served.config.vocab_size = run.derived.vocab_size;  // a tokenizer may have given it
   if (words.has_chat()) served.chat = &words.require_chat();
-  served.stop_ids = find_stop_ids(run, words.tokenizer());
-  served.chat_stop_ids = words.stop_ids();
+  served.stop_ids = words.text_ends();
+  served.chat_stop_ids = words.answer_ends();
   served.sampling = run.config.sampling;
   served.gives_vectors = plan.gives_vectors;
   const bool is_bounded = run.config.model.position_embedding() != PositionEmbedding::kRelative;

@@ -11,7 +11,7 @@ namespace megalith {
 ModelWords::ModelWords(const Resolved& run)
     : own_(run.tokenizer ? nullptr : find_tokenizer(run)),
       tokenizer_(run.tokenizer ? run.tokenizer.get() : own_.get()) {
-  stop_ids_ = find_stop_ids(run, tokenizer_);
+  text_ends_ = answer_ends_ = find_stop_ids(run, tokenizer_);
   if (tokenizer_ == nullptr) return;
   // One that was named is noted with the configuration.
   if (own_) note_ = note_of_missing_tokens(*own_, run.config, run.derived.vocab_size);
@@ -19,7 +19,7 @@ ModelWords::ModelWords(const Resolved& run)
   if (!folder || !has_chat_template(*folder)) return;
   chat_.emplace(*tokenizer_, *folder);
   for (const int64_t id : chat_->stop_ids()) {
-    if (std::find(stop_ids_.begin(), stop_ids_.end(), id) == stop_ids_.end()) stop_ids_.push_back(id);
+    if (std::ranges::find(answer_ends_, id) == answer_ends_.end()) answer_ends_.push_back(id);
   }
 }
 

@@ -25,8 +25,10 @@ class ModelWords {
   const ChatFormat& require_chat() const;
   bool has_chat() const { return chat_.has_value(); }
 
-  // The model's and the tokenizer's ends of text, and the chat template's end of an answer.
-  const std::vector<int64_t>& stop_ids() const { return stop_ids_; }
+  // The model's and the tokenizer's ends of text.
+  const std::vector<int64_t>& text_ends() const { return text_ends_; }
+  // And the chat template's end of an answer.
+  const std::vector<int64_t>& answer_ends() const { return answer_ends_; }
   // About the tokenizer that was found, for the log.
   const std::optional<std::string>& note() const { return note_; }
 
@@ -34,7 +36,7 @@ class ModelWords {
   std::unique_ptr<Tokenizer> own_;
   const Tokenizer* tokenizer_;
   std::optional<ChatFormat> chat_;
-  std::vector<int64_t> stop_ids_;
+  std::vector<int64_t> text_ends_, answer_ends_;
   std::optional<std::string> note_;
 };
 
