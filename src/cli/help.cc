@@ -23,17 +23,17 @@ constexpr size_t kMostOnOnePage = 45;
 // What most runs need, and what is looked up most often.
 const std::vector<HelpTopic> kCommonTopics = {
     {"Model", {"load_hf", "num_layers", "hidden_size", "num_attention_heads", "seq_length"}},
-    {"Data", {"data_path", "mock_data", "tokenizer_model"}},
+    {"Data", {"data_path", "sft_data_path", "mock_data", "tokenizer_model"}},
     {"Batch and length", {"micro_batch_size", "global_batch_size", "train_iters", "seed", "dry_run"}},
     {"Learning rate and optimizer",
      {"lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "weight_decay", "clip_grad", "optimizer"}},
-    {"Precision and memory", {"bf16", "fp8_format", "recompute_granularity"}},
+    {"Precision and memory", {"bf16", "fp8_format", "recompute_granularity", "lora.enabled"}},
     {"Several processors",
      {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-      "expert_model_parallel_size", "sequence_parallel", "use_distributed_optimizer", "use_torch_fsdp2"}},
+      "expert_model_parallel_size", "use_distributed_optimizer", "use_torch_fsdp2"}},
     {"Checkpoints", {"save", "save_interval", "load", "save_hf"}},
     {"Records and evaluation", {"output_dir", "eval_interval", "eval_iters", "tensorboard_dir"}},
-    {"Machine", {"device", "num_threads"}},
+    {"Machine", {"device"}},
 };
 // `generate` shows it above the others.
 const HelpTopic kSamplingTopic = {"Sampling", {"temperature", "top_k", "top_p"}};

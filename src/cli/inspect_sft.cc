@@ -155,10 +155,10 @@ int inspect_sft(CommandContext& context) {
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
   SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);
-  SftTally tally(options.sft.train_on_input);
+  SftTally tally(options.sft);
   std::vector<int64_t> lengths;
   int64_t shown = 0;
-  encode_sft_rows(reader, encoder, [&](const SftSample& sample, const SftLine& line) {
+  encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine& line) {
     if (tally.add(sample, line)) lengths.push_back(std::ssize(sample.tokens));
     if (shown++ < options.samples) show_sample(options, *tokenizer, sample, line);
   });
@@ -168,6 +168,7 @@ int inspect_sft(CommandContext& context) {
                                             {"tokens", report.tokens},
                                             {"tokens_in_loss", report.counted},
                                             {"rows_without_loss", report.num_without_loss},
+                                            {"bad_rows", report.num_bad},
                                             {"longest", report.longest}}));
   } else {
     print_out("{}", describe(report));

@@ -25,6 +25,19 @@ void SftOptions::visit_rows(OptionVisitor& v) {
            "Stanford Alpaca's words. auto: conversations by the model's template, instructions by Alpaca's words, "
            "prompts and completions as they are.");
   v.field("train_on_input", train_on_input, "Let questions and instructions count in the loss too.");
+  v.field("mask_history", mask_history, "Only the last answer of a conversation counts in the loss.");
+  v.field("sft_ignore_keys", sft_ignore_keys,
+          "Keys of rows and messages that are passed over. Any other key that nothing reads is an error, except those "
+          "that say where a row comes from (id, source, category, …).");
+  v.field("skip_bad_rows", skip_bad_rows,
+          "Leave out up to this many rows that cannot be used, and report their number and the first reasons. Without "
+          "it they are errors.")
+      .unit("rows")
+      .at_least(0);
+  v.field("chat_template_kwargs", chat_template_kwargs,
+          "Variables of the chat template as a JSON object, such as '{\"enable_thinking\": false}'; a row's own "
+          "chat_template_kwargs win.");
+  v.field("enable_thinking", enable_thinking, "The chat template's variable of this name.");
 }
 
 void SftOptions::visit_sequences(OptionVisitor& v) {

@@ -24,6 +24,11 @@ struct SftOptions {
   std::optional<std::string> sft_column;
   ConversationFormat sft_conversation_format = ConversationFormat::kAuto;
   bool train_on_input = false;
+  bool mask_history = false;
+  std::vector<std::string> sft_ignore_keys;
+  std::optional<int64_t> skip_bad_rows;
+  std::optional<std::string> chat_template_kwargs;
+  std::optional<bool> enable_thinking;
   bool truncate = false;
   bool enable_packed_sequences = false;
   bool use_packed_attention = true;

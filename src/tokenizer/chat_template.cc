@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -72,9 +73,12 @@ ChatTemplate::ChatTemplate(std::string source, std::string name, JinjaMembers sp
 }
 
 std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson& tools,
-                                 bool add_generation_prompt) const {
+                                 bool add_generation_prompt, const OrderedJson* more) const {
   JinjaMembers variables = special_tokens_;
   try {
+    if (more != nullptr) {
+      for (const auto& [name, value] : more->items()) variables.emplace_back(name, JinjaValue::from_json(value));
+    }
     variables.emplace_back("messages", JinjaValue::from_json(messages));
     variables.emplace_back("tools", JinjaValue::from_json(tools));
   } catch (const JinjaFault& fault) {
@@ -97,6 +101,16 @@ std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson&
         "give the text itself as content (\"content\": \"…\"), the parts' texts joined, or take a template "
         "that goes over parts");
   }
+}
+
+bool ChatTemplate::mentions(std::string_view word) const {
+  const auto is_of_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  for (size_t at = identity_.find(word); at != std::string::npos; at = identity_.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    const bool begins = at == 0 || !is_of_word(identity_[at - 1]);
+    if (begins && (end == identity_.size() || !is_of_word(identity_[end]))) return true;
+  }
+  return false;
 }
 
 bool has_chat_template(const fs::path& tokenizer_model) {

@@ -20,8 +20,12 @@ class ChatTemplate {
   // messages               a list of {"role": …, "content": …}
   // tools                  a list of functions that the model may call; null: none
   // add_generation_prompt  ends with what makes the model answer
+  // variables              more of them, by name; nullptr: none
   // UserError, with the template's line, for what the template refuses.
-  std::string render(const OrderedJson& messages, const OrderedJson& tools, bool add_generation_prompt) const;
+  std::string render(const OrderedJson& messages, const OrderedJson& tools, bool add_generation_prompt,
+                     const OrderedJson* variables = nullptr) const;
+  // Whether the word stands in the template: it reads no key or variable that does not.
+  bool mentions(std::string_view word) const;
 
   const std::string& name() const { return name_; }
   // The template and its special tokens: equal ones render equal texts.

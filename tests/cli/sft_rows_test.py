@@ -4,7 +4,7 @@ import json
 from random import Random
 
 import pytest
-from chats import conversation, inspected, model_with, save_tokenizer, write_rows
+from chats import TOOLS, conversation, inspected, model_with, save_tokenizer, write_rows
 from hub_server import Hub
 
 ENDS = {"chatml": "<|im_end|>", "headers": "<|end_turn|>", "instructions": "</s>", "marked": "<|end_turn|>", "selected": "</s>", "turns": "<|end_turn|>"}
@@ -93,7 +93,7 @@ def test_prompts_texts_and_columns(program, tmp_path):
 def test_lists_are_read_item_by_item(program, tmp_path):
     folder = save_tokenizer(tmp_path / "model")
     listed = tmp_path / "rows.json"
-    words = ("inspect", "sft", "--load_hf", folder, "--sft_data_path", listed, "--samples", 3)
+    words = ("inspect", "sft", "--load_hf", folder, "--sft_data_path", listed, "--samples", 3, "--sft_ignore_keys", "more")
     texts = ["a]b,[{", 'a quote " and \\', "c" * 200_000]
     for indent in (None, 2):
         listed.write_text("\n " + json.dumps([{"text": text, "more": [[1], {"a": "]"}]} for text in texts], indent=indent) + "\n")
@@ -144,7 +144,7 @@ def test_tables_hold_conversations(program, tmp_path):
     pa.parquet.write_table(share_gpt, tmp_path / "share.parquet")
     pa.feather.write_feather(table, tmp_path / "rows.feather", chunksize=50)
     for name in ("rows.parquet", "share.parquet", "rows.feather"):
-        words = ("--sft_data_path", tmp_path / name, "--json", "--samples", len(rows))
+        words = ("--sft_data_path", tmp_path / name, "--json", "--samples", len(rows), "--sft_ignore_keys", "image,score")
         _, output, _ = program.run("inspect", "sft", "--load_hf", folder, *words)
         samples = [json.loads(line) for line in output.split("\n")[: len(rows)]]
         assert [sample["tokens"] for sample in samples] == [sample["tokens"] for sample in expected], name
@@ -171,6 +171,111 @@ def test_pairs_of_answers_are_two_sequences_that_begin_with_the_question(program
     # Answers that both have are of the question.
     longer = inspected(program, folder, [{"chosen": [user, good, user, good], "rejected": [user, good, user, bad]}])[0][0]
     assert longer["text_in_loss"] == "good<|im_end|>bad<|im_end|>"
+
+
+def say(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+def share(speaker, value, **more):
+    return {"from": speaker, "value": value, **more}
+
+
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "x"}}}
+SYSTEM, USER, REPLY = say("system", "s"), say("user", "q"), say("assistant", "a")
+CALLED = {"messages": [USER, say("assistant", "", tool_calls=[CALL]), say("tool", "7"), REPLY], "tools": TOOLS}
+SHARED_CALL = [share("human", "q"), share("function_call", json.dumps(CALL["function"])), share("observation", "7"), share("gpt", "a")]
+# Rows in the keys of other trainers, and what they mean.
+SAME_ROWS = [
+    ({"conversations": [share("human", "q"), share("gpt", "a")], "system": "s", "id": 7}, {"messages": [SYSTEM, USER, REPLY]}),
+    ({"prompt": [SYSTEM, USER], "completion": [REPLY]}, {"messages": [SYSTEM, USER, REPLY]}),
+    ({"prompt": "q", "prompt_id": "x", "messages": [USER, REPLY], "category": "y"}, {"messages": [USER, REPLY]}),
+    ({**CALLED, "tools": json.dumps(TOOLS)}, CALLED),
+    ({"messages": json.dumps(CALLED["messages"]), "tools": TOOLS}, CALLED),
+    ({"conversations": SHARED_CALL, "tools": json.dumps([tool["function"] for tool in TOOLS])}, CALLED),
+    ({"messages": [USER, REPLY], "tools": "[]"}, {"messages": [USER, REPLY]}),
+]  # fmt: skip
+
+
+def test_rows_of_other_trainers_are_what_they_mean(program, tmp_path):
+    folder = model_with(tmp_path / "model", "chatml")
+    samples, _ = inspected(program, folder, [row for pair in SAME_ROWS for row in pair])
+    for (row, _), theirs, ours in zip(SAME_ROWS, samples[::2], samples[1::2], strict=True):
+        assert (theirs["tokens"], theirs["weights"]) == (ours["tokens"], ours["weights"]), row
+    # Instructions: Dolly's, Orca's, LLaMA-Factory's.
+    rows = [
+        {"instruction": "Add.", "context": "1 2", "response": "3", "category": "x"},
+        {"id": "1", "system_prompt": "Be brief.", "question": "Add.", "response": "3"},
+        {"instruction": "Add.", "input": "", "output": "3", "text": "Below is … Add. … 3"},
+    ]
+    samples, _ = inspected(program, folder, rows)
+    assert "### Input:\n1 2\n" in samples[0]["text"]
+    assert samples[1]["text"] == "Be brief.\n\n### Instruction:\nAdd.\n\n### Response:\n3</s>"
+    history = {"instruction": "r", "output": "b", "system": "s", "history": [["q", "a"]]}
+    chat = {"messages": [SYSTEM, USER, REPLY, say("user", "r"), say("assistant", "b")]}
+    sample = inspected(program, folder, [history], "--sft_conversation_format", "chat_template")[0][0]
+    assert sample["tokens"] == inspected(program, folder, [chat])[0][0]["tokens"]
+    # Pairs: LLaMA-Factory's two forms, hh-rlhf's without a prompt.
+    shared = {"conversations": [share("human", "q")], "chosen": share("gpt", "a"), "rejected": share("gpt", "b")}
+    usual = {"prompt": [USER], "chosen": [REPLY], "rejected": [say("assistant", "b")], "score_chosen": 1.5}
+    theirs, ours = inspected(program, folder, [shared, usual])[0]
+    assert (theirs["tokens"], theirs["weights"]) == (ours["tokens"], ours["weights"])
+    rows = [{"chosen": "\n\nHuman: q\n\nAssistant: ab", "rejected": "\n\nHuman: q\n\nAssistant: cd"}, {"instruction": "q", "chosen": "a", "rejected": "b"}]
+    samples, _ = inspected(program, folder, rows)
+    assert [sample["text_in_loss"] for sample in samples] == [" ab</s> cd</s>", "a</s>b</s>"]
+    assert "### Instruction:\nq\n" in samples[1]["text"]
+
+
+def test_pairs_without_a_prompt_are_divided_as_trl_does(program, tmp_path):
+    trl = pytest.importorskip("trl")
+    folder = save_tokenizer(tmp_path / "model")
+    rows = [{"chosen": f"Human: {i} Assistant:{a}", "rejected": f"Human: {i} Assistant:{b}"} for i, (a, b) in enumerate([(" x", " y"), ("x", "y"), (" äx", " äy")])]
+    samples, _ = inspected(program, folder, rows)
+    for row, sample in zip(rows, samples, strict=True):
+        theirs = trl.extract_prompt(row)
+        assert sample["text_in_loss"] == "".join(theirs[key] + "</s>" for key in ("chosen", "rejected"))
+
+
+def test_answers_that_are_marked_are_not_learned(program, tmp_path):
+    folder = model_with(tmp_path / "model", "chatml")
+    more = [say("user", "r"), say("assistant", "b")]
+    rows = [{"messages": [USER, {**REPLY, **mark}, *more]} for mark in ({"weight": 0}, {"train": False}, {"loss": False}, {"loss_weight": 0.0}, {"weight": 1})]
+    rows.append({"conversations": [share("human", "q", weight=0), share("gpt", "a", weight=0), share("human", "r", weight=0), share("gpt", "b", weight=1)]})
+    samples, _ = inspected(program, folder, rows)
+    assert [sample["text_in_loss"] for sample in samples] == ["b<|im_end|>"] * 4 + ["a<|im_end|>b<|im_end|>", "b<|im_end|>"]
+    assert inspected(program, folder, rows[4:5], "--mask_history")[0][0]["text_in_loss"] == "b<|im_end|>"
+
+
+# Each row, and what its error says.
+UNREAD = [
+    ({"messages": [USER, REPLY], "images": ["x.png"]}, "nothing reads images of the row"),
+    ({"messages": [USER, say("assistant", "a", reasoning_content="t")]}, "reads no reasoning_content of the assistant's message"),
+    ({"messages": [USER, say("assistant", "a", weight=0.5)]}, "a message's weight is 0.5"),
+    ({"messages": [say("user", "q", train=True), REPLY]}, "the user's message is marked as one that is learned"),
+    ({"messages": [USER, REPLY], "tools": "weather"}, "tools is no list"),
+    ({"messages": [USER, REPLY], "chat_template_kwargs": {"enable_thinking": False}}, "reads no variable enable_thinking"),
+    ({"prompt": "q", "completion": "a", "label": False}, "KTO's rows"),
+    ({"messages": [USER, REPLY], "kto_tag": True}, "KTO's rows"),
+    ({"prompt": "q", "completion": "a", "system": "s"}, "--sft_conversation_format chat_template"),
+    ({"instruction": "q", "output": "a", "response": "b"}, "nothing reads response of the row"),
+    ({"text": "t", "target": "u"}, "nothing reads target of the row"),
+    ({"conversations": [share("human", "q"), share("function_call", "x")]}, "function_call"),
+]  # fmt: skip
+
+
+def test_what_nothing_reads_is_named(program, tmp_path):
+    folder = model_with(tmp_path / "model", "chatml")
+    path = write_rows(folder / "rows.jsonl", [row for row, _ in UNREAD])
+    words = ("inspect", "sft", "--load_hf", folder, "--sft_data_path", path, "--samples", 1)
+    _, _, errors = program.run(*words, expected=2)
+    for i, (_, part) in enumerate(UNREAD):
+        assert any(f"rows.jsonl:{i + 1}: " in line and part in line for line in errors.replace("\n  ", " ").split("\n")), (i, part, errors)
+    # Passed over when asked for, and bad rows left out up to a number, which is told.
+    write_rows(path, [{"messages": [USER, REPLY], "images": ["x"]}] + [row for row, _ in UNREAD[2:5]])
+    _, output, _ = program.run(*words, "--sft_ignore_keys", "images", "--skip_bad_rows", 3)
+    assert "1 sample of conversations" in output and "3 rows left out by skip_bad_rows" in output
+    assert all(f"left out: {path}:{line}: " in output for line in (2, 3, 4))
+    program.run(*words, "--sft_ignore_keys", "images", "--skip_bad_rows", 2, expected=2)
 
 
 def test_prepared_files_are_what_a_start_makes_and_are_refused_by_another_reader(program, tmp_path):
@@ -278,7 +383,7 @@ BAD = [
     ("Alpaca's words for conversations", CHAT, ("--sft_conversation_format", "alpaca"), ["alpaca is for instructions"]),
     ("a sample that is too long", CHAT, ("--seq_length", 10), ["rows.jsonl:1", "seq_length is 10", "--truncate"]),
     ("a pair with one answer", [{"prompt": "q", "chosen": "a"}], (), ["rows.jsonl:1", "keys of no form", "prompt, chosen"]),
-    ("a pair without a question", [{"chosen": "a", "rejected": "b"}], (), ["chosen and rejected as texts, and no prompt"]),
+    ("a pair without a question", [{"chosen": "a", "rejected": "b"}], (), ["which begin differently, and no prompt"]),
     ("a pair of equal answers", [{"prompt": "q", "chosen": [ANSWER], "rejected": [ANSWER]}], (), ["the same conversation"]),
     ("a pair that ends with a question", [{"prompt": "q", "chosen": [ANSWER, QUESTION], "rejected": [ANSWER]}], (), ["chosen ends with the user's"]),
     ("pairs with all in the loss", [{"prompt": "q", "chosen": "a", "rejected": "b"}], ("--train_on_input",), ["train_on_input with pairs"]),

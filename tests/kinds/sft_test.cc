@@ -8,7 +8,7 @@
 
 #include "data/data_fixture.h"
 #include "kinds/text/sft_batches.h"
-#include "kinds/text/sft_rows.h"
+#include "kinds/text/sft_row.h"
 #include "support/sft_files.h"
 #include "tokenizer/chat_template.h"
 

@@ -17,6 +17,8 @@ FAMILIES = ["llama3", "llama3_1", "llama3_2", "qwen2_5", "qwen3", "deepseekv3", 
 ENDS = {"llama": "<|eot_id|>", "qwen": "<|im_end|>", "deepseek": "<｜end▁of▁sentence｜>"}
 SPECIALS = [
     *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
+    *("<|user|>", "<|assistant|>", "<|observation|>", "<|system|>", "<|end|>", "<|endoftext|>", "<|start|>", "<|channel|>", "<|message|>", "<|return|>", "<|call|>"),
+    *("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|USER_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     *("[INST]", "[/INST]", "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
 ]  # fmt: skip
 
@@ -106,3 +108,48 @@ def test_masks_equal_those_of_the_variants_with_marks(program, tmp_path, name):
         assert all(mark for _, weight, mark in pairs if weight)
         assert {theirs.decode(token) for token, weight, mark in pairs if mark and not weight} <= BESIDES[name]
         assert (name == "llama3") == (sample["weights"] == expected["assistant_masks"])
+
+
+# What each of two equal answers learns, the last one in the second place.
+TURNS = {
+    "gptoss": ["<|channel|>final<|message|>a<|end|>", "<|channel|>final<|message|>a<|return|>"],
+    "glm4moe": ["\n<think></think>\na<|user|>"] * 2,
+    "phi3": ["a<|end|>"] * 2,
+    "phi3_5": ["a<|end|>"] * 2,
+    "cohere": ["a<|END_OF_TURN_TOKEN|>"] * 2,
+    "cohere2": ["a<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"] * 2,
+    "qwen3": ["a<|im_end|>", "<think>\n\n</think>\n\na<|im_end|>"],
+}
+
+
+def turns(*contents):
+    return [{"role": role, "content": content} for role, content in zip(("user", "assistant") * len(contents), contents, strict=False)]
+
+
+@pytest.mark.parametrize("name", sorted(TURNS))
+def test_every_answer_learns_its_beginning_and_its_end(program, tmp_path, name):
+    model_with(tmp_path / "model", shipped(name))
+    sample = inspected(program, tmp_path / "model", [{"messages": turns("q", "a", "r", "a")}])[0][0]
+    assert sample["text_in_loss"] == "".join(TURNS[name])
+
+
+def test_glm_learns_the_ends_that_trl_writes(program, tmp_path):
+    theirs = model_with(tmp_path / "marked", shipped("glm4moe_training"))
+    model_with(tmp_path / "published", shipped("glm4moe"))
+    rows = [{"messages": turns(*contents)} for contents in (("q", "a"), ("q", "a", "r", "b c"))]
+    samples, _ = inspected(program, tmp_path / "published", rows)
+    for row, sample in zip(rows, samples, strict=True):
+        expected = theirs.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        assert sample["tokens"] == expected["input_ids"] and sample["weights"] == expected["assistant_masks"]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen2_5", "llama3_1"])
+def test_a_call_the_tools_answer_and_an_answer(program, tmp_path, name):
+    theirs = model_with(tmp_path / "model", shipped(name))
+    call = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "time", "arguments": {"x": 1}}}]}
+    messages = [*turns("q"), call, {"role": "tool", "content": "7"}, {"role": "assistant", "content": "a"}]
+    sample = inspected(program, tmp_path / "model", [{"messages": messages, "tools": TOOLS}])[0][0]
+    assert sample["tokens"] == theirs.apply_chat_template(messages, tools=TOOLS, tokenize=True)
+    end = next(end for family, end in ENDS.items() if name.startswith(family))
+    called, answered, rest = sample["text_in_loss"].replace("<|eom_id|>", end).split(end)
+    assert "time" in called and answered.split("</think>")[-1].strip() == "a" and rest == ""

@@ -25,7 +25,7 @@ std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncod
       throw UserError(fmt::format("{} paths of instructions, and some name files of prepare --sft", paths.size()),
                       "prepare all rows together, and name one prefix");
     }
-    check_prepared_sft(data_prefix(paths[0]), encoder);
+    log.info("{}", describe(check_prepared_sft(data_prefix(paths[0]), encoder)));
     return data_prefix(paths[0]);
   }
   SftReader reader(paths, data.sft.sft_dataset_split, data.sft.sft_column);
@@ -39,7 +39,10 @@ std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncod
   const std::string name = fmt::format("{}-sft-{:016x}", first.filename().string(), checksum64(job));
   const std::string prefix = (folder / name).string();
   const auto is_made = [&] { return fs::exists(prefix + ".json"); };
-  if (is_made()) return prefix;
+  if (is_made()) {
+    log.info("{}", describe(check_prepared_sft(prefix, encoder)));
+    return prefix;
+  }
   make_directories(folder);
   const BuilderLock lock(folder / (name + ".lock"),
                          [&] { log.info("another process makes tokens of {}; waiting for it", paths[0]); });

@@ -33,6 +33,19 @@ std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions&
   return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
 }
 
+void note_cut_samples(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
+                      Logger& log) {
+  if (goes_on_in_next(set, options) || set.report().longest <= s) return;
+  int64_t num_cut = 0, tokens = 0;
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    num_cut += set.length(i) > s ? 1 : 0;
+    tokens += std::max<int64_t>(set.length(i) - s, 0);
+  }
+  if (num_cut == 0) return;
+  log.note("truncate cuts {} of {} samples to seq_length {}: {} tokens are not learned", num_cut, range.size(), s,
+           tokens);
+}
+
 UserError empty_training_error(const SftSet& set) {
   return UserError(fmt::format("the train split of {} is empty", set.prefix()), "give it a larger weight in --split");
 }
@@ -227,6 +240,7 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
       log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
       return nullptr;
     }
+    note_cut_samples(*set, range, options, setup.sequence_length, log);
     SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
     const auto rows = std::make_shared<SftRows>(set, std::move(packs), sft, setup);
     if (is_training) {

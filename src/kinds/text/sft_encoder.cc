@@ -5,11 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/strings.h"
+#include "kinds/text/common_text.h"
+#include "kinds/text/sft_row.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -20,60 +22,92 @@ using Ids = std::vector<int32_t>;
 // Stanford Alpaca's words (github.com/tatsu-lab/stanford_alpaca), which data sets in its form are trained with.
 constexpr std::string_view kAlpacaWithInput =
     "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
-    "response "
-    "that appropriately completes the request.\n\n### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n";
+    "response that appropriately completes the request.";
 constexpr std::string_view kAlpacaWithoutInput =
-    "Below is an instruction that describes a task. Write a response that appropriately completes the "
-    "request.\n\n### Instruction:\n{}\n\n### Response:\n";
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.";
+
+// A row's own system stands where these words do.
+std::string alpaca_prompt(const SftTexts& texts) {
+  const bool has_input = !texts.input.empty();
+  return fmt::format("{}\n\n### Instruction:\n{}{}\n\n### Response:\n",
+                     !texts.system.empty() ? texts.system
+                     : has_input           ? kAlpacaWithInput
+                                           : kAlpacaWithoutInput,
+                     texts.question, has_input ? "\n\n### Input:\n" + texts.input : "");
+}
 
 size_t common_tokens(const Ids& a, const Ids& b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-}
-
-// Bytes that two texts begin or end with, whole characters only.
-size_t common_beginning(std::string_view a, std::string_view b) {
-  auto size = static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-  const auto is_inside = [](std::string_view text, size_t i) {
-    return i < text.size() && (static_cast<uint8_t>(text[i]) & 0xC0) == 0x80;
-  };
-  while (size > 0 && (is_inside(a, size) || is_inside(b, size))) --size;
-  return size;
-}
-
-size_t common_end(std::string_view a, std::string_view b) {
-  auto size = static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
-  while (size > 0 && (static_cast<uint8_t>(a[a.size() - size]) & 0xC0) == 0x80) --size;
-  return size;
 }
 
 // One conversation, and what its template makes of parts of it.
 class Conversation {
  public:
   Conversation(const ChatTemplate& chat, const Tokenizer& tokenizer, const OrderedJson& messages,
-               const OrderedJson& tools)
+               const OrderedJson& tools, const OrderedJson& variables)
       : chat_(chat),
         tokenizer_(tokenizer),
         messages_(messages),
         tools_(tools),
-        whole_(chat.render(messages, tools, false)),
+        variables_(variables),
+        whole_(render(messages, false)),
         ids_(tokenizer.encode(whole_)) {}
 
   const Ids& ids() const { return ids_; }
 
   struct Range {
     size_t begin = 0, end = 0;
+    bool has_end = false;  // the last token is the one that ends the answer
   };
   // The tokens of answer i and of its end; nothing where the template shows no such place.
   std::optional<Range> find(size_t i) const {
-    const std::optional<Range> found = find_by_beginnings(i);
-    return found ? found : find_in_whole(i);
+    std::optional<Range> found = find_by_beginnings(i);
+    if (!found) found = find_in_whole(i);
+    // Where nothing is written after an answer, what begins the next turn ends it, as with GLM-4.5.
+    if (found && !found->has_end && found->end < ids_.size() && tokenizer_.is_special(ids_[found->end])) {
+      return Range{found->begin, found->end + 1, true};
+    }
+    return found;
+  }
+
+  // What would begin the turn after the last message, if it is a special token.
+  std::optional<int32_t> token_of_next_turn() const {
+    const size_t last = messages_.size() - 1;
+    OrderedJson longer = messages_;
+    longer.push_back({{"role", has_calls(last) ? "tool" : "user"}, {"content", "a"}});
+    std::string text;
+    try {
+      text = render(longer, false);
+    } catch (const UserError&) {  // it takes no more turns
+      return std::nullopt;
+    }
+    if (!text.starts_with(whole_)) return std::nullopt;
+    const Ids ids = tokenizer_.encode(text);
+    const bool is_special = ids.size() > ids_.size() && common_tokens(ids, ids_) == ids_.size();
+    if (!is_special || !tokenizer_.is_special(ids[ids_.size()])) return std::nullopt;
+    return ids[ids_.size()];
+  }
+
+  // Whether the template leaves out the thoughts that answer i begins with.
+  bool drops_thoughts(size_t i) const {
+    if (!messages_[i].contains("content") || !messages_[i]["content"].is_string()) return false;
+    const auto content = json_as<std::string>(Json(messages_[i]["content"]), "content");
+    const size_t end = content.find("</think>");
+    if (end == std::string::npos) return false;
+    const size_t mark = content.find("<think>"), begin = mark < end ? mark + 7 : 0;
+    const std::string thoughts(trim(std::string_view(content).substr(begin, end - begin)));
+    return !thoughts.empty() && whole_.find(thoughts) == std::string::npos;
   }
 
  private:
+  std::string render(const OrderedJson& messages, bool add_generation_prompt) const {
+    return chat_.render(messages, tools_, add_generation_prompt, &variables_);
+  }
+
   std::string beginning(size_t count, bool add_generation_prompt) const {
     OrderedJson part = OrderedJson::array();
     for (size_t i = 0; i < count; ++i) part.push_back(messages_[i]);
-    return chat_.render(part, tools_, add_generation_prompt);
+    return render(part, add_generation_prompt);
   }
 
   // The first `count` messages with another answer i, which is text.
@@ -82,14 +116,14 @@ class Conversation {
     for (size_t k = 0; k < count; ++k) part.push_back(messages_[k]);
     part[i]["content"] = answer;
     part[i].erase("tool_calls");
-    return chat_.render(part, tools_, false);
+    return render(part, false);
   }
 
   bool is_plain_text(size_t i) const {
-    const OrderedJson& message = messages_[i];
-    const bool has_calls = message.contains("tool_calls") && !message["tool_calls"].empty();
-    return message.contains("content") && message["content"].is_string() && !has_calls;
+    return messages_[i].contains("content") && messages_[i]["content"].is_string() && !has_calls(i);
   }
+
+  bool has_calls(size_t i) const { return messages_[i].contains("tool_calls") && !messages_[i]["tool_calls"].empty(); }
 
   // Tokens of the whole conversation that the text, with which it begins, settles.
   size_t settled(std::string_view text) const { return common_tokens(tokenizer_.encode(text), ids_); }
@@ -119,45 +153,65 @@ class Conversation {
       const size_t tail = common_end(a, b);
       if (upto.ends_with(std::string_view(a).substr(a.size() - tail)) && upto.size() - tail >= prompt_size) {
         answer_end = std::max(range.begin, settled(std::string_view(whole_).substr(0, upto.size() - tail)));
-        if (const auto special = first_special(answer_end, range.end)) range.end = *special + 1;
+        if (const auto special = first_special(answer_end, range.end)) {
+          // Command A's turn ends twice: <|END_RESPONSE|><|END_OF_TURN_TOKEN|>.
+          size_t end = *special + 1;
+          while (end < range.end && tokenizer_.is_special(ids_[end])) ++end;
+          return Range{range.begin, end, true};
+        }
         return range;
       }
     }
     // A call of tools: up to the last special token of the turn.
     for (size_t k = range.end; k > answer_end; --k) {
-      if (tokenizer_.is_special(ids_[k - 1])) return Range{range.begin, k};
+      if (tokenizer_.is_special(ids_[k - 1])) return Range{range.begin, k, true};
     }
     return range;
   }
 
   std::optional<Range> find_in_whole(size_t i) const {
-    if (!is_plain_text(i)) return std::nullopt;
-    const std::string a = with_answer(i, messages_.size(), "a"), b = with_answer(i, messages_.size(), "b");
-    const size_t head = common_beginning(a, b), tail = common_end(a, b);
+    std::string a, b, cue;
+    try {
+      a = with_answer(i, messages_.size(), "a");
+      b = with_answer(i, messages_.size(), "b");
+      cue = cue_of(i);
+    } catch (const UserError&) {  // such as a tool's answer that answers no call
+      return std::nullopt;
+    }
+    size_t head = common_beginning(a, b);
+    const size_t tail = common_end(a, b);
     const std::string_view whole = whole_;
+    if (!is_plain_text(i)) head = common_beginning(std::string_view(a).substr(0, head), whole);
     const bool fits = head + tail <= whole.size() && whole.starts_with(std::string_view(a).substr(0, head)) &&
                       whole.ends_with(std::string_view(a).substr(a.size() - tail));
     if (!fits) return std::nullopt;
+    // What the template writes between the cue and the answer, such as a channel, is the model's too.
+    if (!cue.empty() && cue.size() <= head) {
+      const size_t at = whole.rfind(cue, head - cue.size());
+      if (at != std::string_view::npos) head = at + cue.size();
+    }
     Range range{settled(whole.substr(0, head)), 0};
     range.end = std::max(range.begin, settled(whole.substr(0, whole.size() - tail)));
     // What ends the answer stands directly behind it, perhaps behind a blank.
     const size_t near = std::min(range.end + 2, ids_.size());
-    if (const auto special = first_special(range.end, near)) range.end = *special + 1;
+    if (const auto special = first_special(range.end, near)) return Range{range.begin, *special + 1, true};
     return range;
+  }
+
+  // What makes the model give answer i, as far as the conversation says it too.
+  std::string cue_of(size_t i) const {
+    const std::string before = beginning(i, false), prompt = beginning(i, true), upto = beginning(i + 1, false);
+    const size_t begin = common_beginning(before, prompt), end = common_beginning(prompt, upto);
+    return end > begin ? prompt.substr(begin, end - begin) : "";
   }
 
   const ChatTemplate& chat_;
   const Tokenizer& tokenizer_;
   const OrderedJson& messages_;
-  const OrderedJson& tools_;
+  const OrderedJson &tools_, &variables_;
   std::string whole_;
   Ids ids_;
 };
-
-std::string text_of(const OrderedJson& row, const std::string& key, const std::string& where) {
-  if (!row.contains(key) || row[key].is_null()) return "";
-  return json_as<std::string>(Json(row[key]), fmt::format("{}: {}", where, key));
-}
 
 }  // namespace
 
@@ -176,6 +230,15 @@ SftEncoder::SftEncoder(const Tokenizer& tokenizer, const fs::path& tokenizer_mod
     : tokenizer_(tokenizer), tokenizer_model_(tokenizer_model), options_(options) {
   if (has_chat_template(tokenizer_model)) chat_.emplace(load_chat_template(tokenizer_model));
   if (options.sft_conversation_format == ConversationFormat::kChatTemplate) chat_template();
+  if (options.mask_history && options.train_on_input) {
+    throw UserError("mask_history and train_on_input are given: the one learns the last answers only, the other all",
+                    "leave one of them out");
+  }
+  OrderedJson variables = parse_ordered_json(options.chat_template_kwargs.value_or("{}"), "chat_template_kwargs");
+  if (!variables.is_object()) throw UserError("chat_template_kwargs is no JSON object");
+  if (options.enable_thinking) variables["enable_thinking"] = *options.enable_thinking;
+  if (!variables.empty()) check_read({}, nullptr, variables);
+  variables_ = dump_json(variables);
 }
 
 const ChatTemplate& SftEncoder::chat_template() const {
@@ -190,23 +253,49 @@ std::string SftEncoder::identity() const {
       "def f(x):\r\n    return x**2  # ok";
   const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
   // Counts up when the same rows become other tokens or weights.
-  constexpr int kVersion = 2;
+  constexpr int kVersion = 3;
   const std::string text = fmt::format(
-      "{} {} {} {}\n{}\n{}\n{}\n{}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1), fmt::join(ids, " "),
-      chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format), options_.train_on_input,
-      options_.sft_column.value_or(""));
+      "{} {} {} {}\n{}\n{}\n{}\n{}\n{} {} {} {}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1),
+      fmt::join(ids, " "), chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format),
+      options_.train_on_input, options_.sft_column.value_or(""), options_.mask_history,
+      join(options_.sft_ignore_keys, ","), options_.skip_bad_rows.value_or(0), variables_);
   return fmt::format("{:016x}", checksum64(text));
 }
 
-SftSample SftEncoder::encode_chat(const OrderedJson& messages, const OrderedJson& tools, const std::string& where,
-                                  size_t first_counted) const {
+void SftEncoder::check_read(const SftMessages& messages, const OrderedJson& tools, const OrderedJson& variables) const {
+  const ChatTemplate& chat = chat_template();
+  const auto refuse = [&](const std::string& what, const std::string& remedy) {
+    throw UserError(fmt::format("the template {} reads no {}", chat.name(), what), remedy);
+  };
+  for (const OrderedJson& message : messages.list) {
+    for (const auto& [key, value] : message.items()) {
+      if (chat.mentions(key) || !is_silent(key, value, options_.sft_ignore_keys)) continue;
+      refuse(fmt::format("{} of the {}'s message", key, json_as<std::string>(Json(message["role"]), "role")),
+             fmt::format("--sft_ignore_keys {} passes over it; or take a template that writes it", key));
+    }
+  }
+  const bool has_tools = !tools.is_null() && std::ranges::count(options_.sft_ignore_keys, "tools") == 0;
+  if (has_tools && !chat.mentions("tools")) refuse("tools", "--sft_ignore_keys tools passes over them");
+  for (const auto& [name, value] : variables.items()) {
+    if (!chat.mentions(name)) refuse("variable " + name, "leave it out, or look at the names in the template");
+  }
+}
+
+SftSample SftEncoder::encode_chat(const SftMessages& messages, const OrderedJson& tools, const OrderedJson& variables,
+                                  const std::string& where) const {
   try {
-    const Conversation conversation(chat_template(), tokenizer_, messages, tools);
+    OrderedJson all = parse_ordered_json(variables_, "chat_template_kwargs");
+    if (!variables.is_null()) all.update(variables);
+    check_read(messages, tools, all);
+    const Conversation conversation(chat_template(), tokenizer_, messages.list, tools, all);
     SftSample sample;
     sample.tokens = conversation.ids();
     sample.weights.assign(sample.tokens.size(), options_.train_on_input ? 1 : 0);
-    for (size_t i = first_counted; i < messages.size() && !options_.train_on_input; ++i) {
-      if (messages[i]["role"] != "assistant") continue;
+    std::vector<bool> counts = messages.counts;
+    const auto last = std::find(counts.rbegin(), counts.rend(), true);
+    if (options_.mask_history && last != counts.rend()) std::fill(last + 1, counts.rend(), false);
+    for (size_t i = 0; i < counts.size() && !options_.train_on_input; ++i) {
+      if (!counts[i]) continue;
       const auto range = conversation.find(i);
       if (!range) {
         throw UserError(fmt::format("the template {} writes message {} so that its place cannot be found",
@@ -215,6 +304,12 @@ SftSample SftEncoder::encode_chat(const OrderedJson& messages, const OrderedJson
       }
       std::fill(sample.weights.begin() + static_cast<std::ptrdiff_t>(range->begin),
                 sample.weights.begin() + static_cast<std::ptrdiff_t>(range->end), uint8_t{1});
+      sample.num_without_thoughts += conversation.drops_thoughts(i) ? 1 : 0;
+      if (range->has_end || i + 1 != counts.size()) continue;
+      if (const auto next = conversation.token_of_next_turn()) {
+        sample.tokens.push_back(*next);
+        sample.weights.push_back(1);
+      }
     }
     return sample;
   } catch (const UserError& error) {
@@ -234,72 +329,45 @@ SftSample SftEncoder::encode_answer(const std::string& prompt, const std::string
   return sample;
 }
 
-SftSample SftEncoder::encode_texts(SftForm form, const std::string& question, const std::string& input,
-                                   const std::string& answer, const std::string& where) const {
+SftSample SftEncoder::encode_texts(const SftTexts& texts, const std::string& where) const {
   const ConversationFormat format = options_.sft_conversation_format;
-  if (format == ConversationFormat::kChatTemplate) {
-    const OrderedJson messages = {{{"role", "user"}, {"content", question + (input.empty() ? "" : "\n\n" + input)}},
-                                  {{"role", "assistant"}, {"content", answer}}};
-    return encode_chat(messages, nullptr, where);
+  if (format == ConversationFormat::kChatTemplate)
+    return encode_chat(messages_of_texts(texts), nullptr, nullptr, where);
+  const bool is_alpaca = texts.is_instruction || format == ConversationFormat::kAlpaca;
+  if (!texts.history.empty() || (!texts.system.empty() && !is_alpaca)) {
+    throw UserError(fmt::format("{}: the row has a {}, and is written without a chat template", where,
+                                texts.history.empty() ? "system" : "history"),
+                    "write the rows by the model's template: --sft_conversation_format chat_template");
   }
-  if (form != SftForm::kAlpaca && format != ConversationFormat::kAlpaca) return encode_answer(question, answer);
-  return encode_answer(input.empty() ? fmt::format(fmt::runtime(kAlpacaWithoutInput), question)
-                                     : fmt::format(fmt::runtime(kAlpacaWithInput), question, input),
-                       answer);
-}
-
-SftSample SftEncoder::encode_pair(const OrderedJson& row, const std::string& where) const {
-  if (options_.train_on_input) {
-    throw UserError(fmt::format("{}: train_on_input with pairs of answers", where),
-                    "the question is the same in both, so nothing is learned of it: leave train_on_input out");
-  }
-  SftSample chosen, rejected;
-  if (is_chat_pair(row)) {
-    const OrderedJson pair = sft_pair_of(row, where);
-    const auto num_common = json_as<size_t>(Json(pair["num_common"]), where);
-    const OrderedJson tools = row.contains("tools") ? row["tools"] : OrderedJson(nullptr);
-    chosen = encode_chat(pair["chosen"], tools, where, num_common);
-    rejected = encode_chat(pair["rejected"], tools, where, num_common);
-  } else {
-    const std::string prompt = text_of(row, "prompt", where);
-    if (prompt.empty()) {
-      throw UserError(fmt::format("{}: the row has chosen and rejected as texts, and no prompt", where),
-                      "give the question as prompt, or the answers as lists of messages");
-    }
-    chosen = encode_texts(SftForm::kPairs, prompt, "", text_of(row, "chosen", where), where);
-    rejected = encode_texts(SftForm::kPairs, prompt, "", text_of(row, "rejected", where), where);
-  }
-  chosen.rejected_begin = chosen.tokens.size();
-  chosen.tokens.insert(chosen.tokens.end(), rejected.tokens.begin(), rejected.tokens.end());
-  chosen.weights.insert(chosen.weights.end(), rejected.weights.begin(), rejected.weights.end());
-  return chosen;
+  return encode_answer(is_alpaca ? alpaca_prompt(texts) : texts.question, texts.answer);
 }
 
 SftSample SftEncoder::encode(const SftLine& line) const {
   const std::string where = line.where();
-  const OrderedJson row = parse_ordered_json(line.json, where);
-  const SftForm form = sft_form_of(row, options_.sft_column, where);
-  const ConversationFormat format = options_.sft_conversation_format;
-  SftSample sample;
-  if (form == SftForm::kText) {
-    sample = encode_answer("", text_of(row, options_.sft_column.value_or("text"), where));
-  } else if (form == SftForm::kChat) {
-    if (format == ConversationFormat::kAlpaca) {
-      throw UserError(
-          fmt::format("{}: sft_conversation_format alpaca is for instructions, and the row is a conversation", where),
-          "take chat_template, or leave sft_conversation_format out");
-    }
-    const OrderedJson tools = row.contains("tools") ? row["tools"] : OrderedJson(nullptr);
-    sample = encode_chat(sft_messages_of(row, where), tools, where);
-  } else if (form == SftForm::kPairs) {
-    sample = encode_pair(row, where);
-  } else {
-    const bool is_alpaca = form == SftForm::kAlpaca;
-    sample = encode_texts(form, text_of(row, is_alpaca ? *sft_key_of(row, sft_question_keys()) : "prompt", where),
-                          is_alpaca ? text_of(row, "input", where) : "",
-                          text_of(row, is_alpaca ? *sft_key_of(row, sft_answer_keys()) : "completion", where), where);
+  const SftRow row = read_sft_row(parse_ordered_json(line.json, where), options_, where);
+  if (!row.chats.empty() && options_.sft_conversation_format == ConversationFormat::kAlpaca) {
+    throw UserError(
+        fmt::format("{}: sft_conversation_format alpaca is for instructions, and the row is a conversation", where),
+        "take chat_template, or leave sft_conversation_format out");
   }
-  sample.form = form;
+  if (row.form == SftForm::kPairs && options_.train_on_input) {
+    throw UserError(fmt::format("{}: train_on_input with pairs of answers", where),
+                    "the question is the same in both, so nothing is learned of it: leave train_on_input out");
+  }
+  std::vector<SftSample> samples;
+  for (const SftTexts& texts : row.texts) {
+    samples.push_back(row.form == SftForm::kText ? encode_answer("", texts.answer) : encode_texts(texts, where));
+  }
+  for (const SftMessages& chat : row.chats) samples.push_back(encode_chat(chat, row.tools, row.variables, where));
+  SftSample sample = std::move(samples[0]);
+  sample.form = row.form;
+  if (samples.size() == 2) {
+    const SftSample& rejected = samples[1];
+    sample.rejected_begin = sample.tokens.size();
+    sample.num_without_thoughts += rejected.num_without_thoughts;
+    sample.tokens.insert(sample.tokens.end(), rejected.tokens.begin(), rejected.tokens.end());
+    sample.weights.insert(sample.weights.end(), rejected.weights.begin(), rejected.weights.end());
+  }
   return sample;
 }
 

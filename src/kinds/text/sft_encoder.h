@@ -12,11 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "data/sft_options.h"
 #include "kinds/text/sft_rows.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {
+
+struct SftMessages;
+struct SftTexts;
 
 struct SftSample {
   SftForm form = SftForm::kText;
@@ -24,6 +28,7 @@ struct SftSample {
   std::vector<uint8_t> weights;  // of each token as a label: 1 or 0
   // Of kPairs: where the rejected answer's sequence begins, behind the chosen one's; each begins with the question.
   size_t rejected_begin = 0;
+  int64_t num_without_thoughts = 0;  // learned answers whose thoughts the chat template leaves out
 
   // Labels in the loss: the first token of a sequence is nobody's label. Nothing counts of a pair in which one answer
   // has none.
@@ -45,20 +50,20 @@ class SftEncoder {
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  // Answers before message first_counted do not count.
-  SftSample encode_chat(const OrderedJson& messages, const OrderedJson& tools, const std::string& where,
-                        size_t first_counted = 0) const;
-  SftSample encode_pair(const OrderedJson& row, const std::string& where) const;
+  SftSample encode_chat(const SftMessages& messages, const OrderedJson& tools, const OrderedJson& variables,
+                        const std::string& where) const;
   // A question and its answer as texts, by sft_conversation_format.
-  SftSample encode_texts(SftForm form, const std::string& question, const std::string& input, const std::string& answer,
-                         const std::string& where) const;
+  SftSample encode_texts(const SftTexts& texts, const std::string& where) const;
   SftSample encode_answer(const std::string& prompt, const std::string& answer) const;
+  // UserError for keys of messages, tools and variables that the template does not read.
+  void check_read(const SftMessages& messages, const OrderedJson& tools, const OrderedJson& variables) const;
   const ChatTemplate& chat_template() const;
 
   const Tokenizer& tokenizer_;
   std::filesystem::path tokenizer_model_;
   std::optional<ChatTemplate> chat_;
   SftOptions options_;
+  std::string variables_;  // of the template, by the options, as JSON
 };
 
 }  // namespace megalith

@@ -24,6 +24,7 @@ namespace {
 
 constexpr size_t kBytesAtOnce = size_t{64} << 20;
 constexpr size_t kMostErrors = 20;
+constexpr size_t kShownReasons = 3;
 constexpr int64_t kMostRows = int64_t{1} << 53;
 
 struct EncodedRow {
@@ -38,6 +39,9 @@ OrderedJson to_json(const SftReport& report) {
           {"tokens", report.tokens},
           {"counted", report.counted},
           {"num_without_loss", report.num_without_loss},
+          {"num_without_thoughts", report.num_without_thoughts},
+          {"num_bad", report.num_bad},
+          {"bad_rows", report.bad_rows},
           {"longest", report.longest},
           {"longest_place", report.longest_place},
           {"encoder", report.encoder},
@@ -51,6 +55,9 @@ SftReport report_of(const Json& json, const std::string& path) {
   report.tokens = json_get<int64_t>(json, "tokens", path);
   report.counted = json_get<int64_t>(json, "counted", path);
   report.num_without_loss = json_get<int64_t>(json, "num_without_loss", path);
+  report.num_without_thoughts = json_get_or<int64_t>(json, "num_without_thoughts", 0, path);
+  report.num_bad = json_get_or<int64_t>(json, "num_bad", 0, path);
+  report.bad_rows = json_get_or<std::vector<std::string>>(json, "bad_rows", {}, path);
   report.longest = json_get<int64_t>(json, "longest", path);
   report.longest_place = json_get<std::string>(json, "longest_place", path);
   report.encoder = json_get<std::string>(json, "encoder", path);
@@ -82,11 +89,19 @@ bool SftTally::add(const SftSample& sample, const SftLine& line) {
   ++report_.samples;
   report_.tokens += length;
   report_.counted += counted;
+  report_.num_without_thoughts += sample.num_without_thoughts;
   num_outside_ += std::count(sample.weights.begin(), sample.weights.end(), uint8_t{0});
   if (length > report_.longest) {
     report_.longest = length;
     report_.longest_place = line.where();
   }
+  return true;
+}
+
+bool SftTally::skip(const UserError& error) {
+  if (report_.num_bad == most_bad_) return false;
+  ++report_.num_bad;
+  if (report_.bad_rows.size() < kShownReasons) report_.bad_rows.push_back(error.message());
   return true;
 }
 
@@ -106,7 +121,7 @@ void SftTally::check() const {
   }
 }
 
-void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
+void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tally,
                      const std::function<void(const SftSample&, const SftLine&)>& on_sample) {
   std::vector<UserError> errors;
   const auto encode = [&](EncodedRow& row) {
@@ -122,7 +137,7 @@ void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
       if (row.error) throw UserError(*row.error);
       if (errors.empty()) on_sample(row.sample, row.line);
     } catch (const UserError& error) {
-      errors.push_back(error);
+      if (!errors.empty() || !tally.skip(error)) errors.push_back(error);
     }
   };
   const int64_t num_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
@@ -143,32 +158,27 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
       {"inputs", inputs_to_json(reader.inputs())}, {"encoder", encoder.identity()}, {"vocab_size", vocab_size}};
   ResumableOutputs outputs(prefix, {{prefix, token_type_for(vocab_size)}, {prefix + "_mask", TokenType::kUint8}},
                            dump_json(job));
-  SftTally tally(options.train_on_input);
-  int64_t num_rows = 0;
+  SftTally tally(options);
   const bool goes_on = outputs.take_up(
       [&](const Json& state, const std::string& where) {
         const auto count = [&](const char* key) { return json_get_whole(state, key, 0, kMostRows, where); };
-        num_rows = count("rows");
-        tally =
-            SftTally(options.train_on_input, report_of(get_member(state, "report", where), where), count("outside"));
+        tally = SftTally(options, report_of(get_member(state, "report", where), where), count("outside"));
       },
       log);
   if (goes_on) {
-    log.info("going on behind row {}, where the last run stopped", num_rows);
-    for (int64_t i = 0; i < num_rows; ++i) reader.next();
+    log.info("going on behind row {}, where the last run stopped", tally.num_rows());
+    for (int64_t i = 0; i < tally.num_rows(); ++i) reader.next();
   } else {
-    num_rows = 0;
-    tally = SftTally(options.train_on_input);
+    tally = SftTally(options);
   }
   Stopwatch since_stored;
   const auto store = [&] {
-    outputs.store({{"rows", num_rows}, {"report", to_json(tally.report())}, {"outside", tally.num_outside()}});
+    outputs.store({{"report", to_json(tally.report())}, {"outside", tally.num_outside()}});
     since_stored = Stopwatch();
   };
   Progress progress(log, "prepare", total_bytes(reader.inputs()), "bytes");
   IndexedDatasetWriter &tokens = outputs.writers()[0], &mask = outputs.writers()[1];
-  encode_sft_rows(reader, encoder, [&](const SftSample& sample, const SftLine& line) {
-    ++num_rows;
+  encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine& line) {
     progress.set(reader.input_bytes());
     if (!tally.add(sample, line)) return;
     const std::span all(sample.tokens);
@@ -203,12 +213,12 @@ bool is_prepared_sft(const std::string& path) {
   return std::filesystem::exists(prefix + ".json") && std::filesystem::exists(prefix + "_mask.idx");
 }
 
-void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder) {
-  const SftReport report = load_report(prefix);
-  if (report.encoder == encoder.identity()) return;
+SftReport check_prepared_sft(const std::string& prefix, const SftEncoder& encoder) {
+  SftReport report = load_report(prefix);
+  if (report.encoder == encoder.identity()) return report;
   throw UserError(
       fmt::format("{} was prepared otherwise than this run reads rows: with the tokenizer {}, another chat template, "
-                  "sft_conversation_format, sft_column or train_on_input",
+                  "sft_conversation_format, sft_column, train_on_input or other options of rows",
                   prefix, report.tokenizer),
       fmt::format("this run's tokenizer is {}; give the options that 'prepare --sft' had, or prepare the rows again",
                   encoder.tokenizer().name()));
@@ -248,6 +258,12 @@ std::string describe(const SftReport& report) {
       number_of(report.samples, "sample", "samples"), sft_form_name(report.form), report.tokens, report.counted,
       100.0 * static_cast<double>(report.counted) / static_cast<double>(std::max<int64_t>(report.tokens, 1)),
       report.tokens / std::max<int64_t>(report.samples, 1), report.longest, report.longest_place);
+  if (report.num_without_thoughts > 0) {
+    text += number_of(report.num_without_thoughts, "answer", "answers") +
+            " learned without the thoughts before </think>, which the chat template leaves out\n";
+  }
+  for (const std::string& reason : report.bad_rows) text += "left out: " + reason + "\n";
+  if (report.num_bad > 0) text += number_of(report.num_bad, "row", "rows") + " left out by skip_bad_rows\n";
   if (report.num_without_loss > 0) {
     text += fmt::format("{} left out, because nothing in {} counts in the loss\n",
                         report.num_without_loss == 1 ? "1 row is" : fmt::format("{} rows are", report.num_without_loss),

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "data/indexed_dataset.h"
 #include "kinds/text/sft_encoder.h"
@@ -18,21 +19,30 @@ struct SftReport {
   SftForm form = SftForm::kText;
   int64_t samples = 0, tokens = 0, counted = 0;  // of those that are learned from
   int64_t num_without_loss = 0;                  // samples in which nothing counts: they are left out
+  int64_t num_bad = 0;                           // rows that skip_bad_rows left out
+  std::vector<std::string> bad_rows;             // what is wrong with the first of them
+  int64_t num_without_thoughts = 0;              // of SftSample
   int64_t longest = 0;                           // in tokens
   std::string longest_place;                     // its row
-  std::string encoder;    // SftEncoder::identity() of what made the tokens
-  std::string tokenizer;  // its name, for a person
+  std::string encoder;                           // SftEncoder::identity() of what made the tokens
+  std::string tokenizer;                         // its name, for a person
 };
 
 // Takes samples one by one and says what is wrong with the set as a whole.
 class SftTally {
  public:
   // Goes on from the report and the tokens outside the loss of another one.
-  explicit SftTally(bool trains_on_input, SftReport report = {}, int64_t num_outside = 0)
-      : trains_on_input_(trains_on_input), num_outside_(num_outside), report_(std::move(report)) {}
+  explicit SftTally(const SftOptions& options, SftReport report = {}, int64_t num_outside = 0)
+      : trains_on_input_(options.train_on_input),
+        most_bad_(options.skip_bad_rows.value_or(0)),
+        num_outside_(num_outside),
+        report_(std::move(report)) {}
 
   // Whether there is something to learn in it. UserError for a row of another form than the rows before.
   bool add(const SftSample& sample, const SftLine& line);
+  // Counts a row that cannot be used. false: skip_bad_rows allows no more of them.
+  bool skip(const UserError& error);
+  int64_t num_rows() const { return report_.samples + report_.num_without_loss + report_.num_bad; }
   const SftReport& report() const { return report_; }
   int64_t num_outside() const { return num_outside_; }  // tokens that do not count
   // UserError when there are no rows, when nothing counts, or when everything does although the rows have questions.
@@ -40,13 +50,13 @@ class SftTally {
 
  private:
   bool trains_on_input_;
-  int64_t num_outside_;
+  int64_t most_bad_, num_outside_;
   SftReport report_;
 };
 
 // Rows, encoded by several threads, in their order. on_sample is called by the caller's thread. UserErrors with the
-// first of what is wrong in all files.
-void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
+// first of what is wrong in all files, but for the rows that the tally skips.
+void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tally,
                      const std::function<void(const SftSample&, const SftLine&)>& on_sample);
 
 // Writes the files, which appear when all rows were read; a run that was stopped goes on where it was
@@ -57,8 +67,8 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
 // Whether a path names such files: what "x", "x.bin" or "x.idx" stands for has a report and a mask.
 bool is_prepared_sft(const std::string& path);
 
-// UserError unless the files of the prefix hold what the encoder would make of the rows.
-void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder);
+// The report of such files. UserError unless they hold what the encoder would make of the rows.
+SftReport check_prepared_sft(const std::string& prefix, const SftEncoder& encoder);
 
 // The prepared files, opened.
 class SftSet {

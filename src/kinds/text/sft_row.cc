@@ -1,0 +1,392 @@
+// See sft_row.h.
+#include "kinds/text/sft_row.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "core/strings.h"
+#include "kinds/text/common_text.h"
+#include "kinds/text/sft_messages.h"
+
+namespace megalith {
+namespace {
+
+using Keys = std::vector<std::string_view>;
+
+const Keys kQuestion = {"instruction", "question"}, kAnswer = {"output", "response", "answer"},
+           kInput = {"input", "context"}, kSystem = {"system", "system_prompt"},
+           kMessages = {"messages", "conversations"};
+
+// What published sets say of a row besides what is learned, and of a message besides what is said.
+bool is_harmless(const std::string& key) {
+  static const std::set<std::string_view> kNames = {"id",
+                                                    "uuid",
+                                                    "guid",
+                                                    "idx",
+                                                    "index",
+                                                    "hash",
+                                                    "source",
+                                                    "data_source",
+                                                    "dataset",
+                                                    "dataset_name",
+                                                    "origin",
+                                                    "category",
+                                                    "subcategory",
+                                                    "topic",
+                                                    "tags",
+                                                    "keywords",
+                                                    "language",
+                                                    "lang",
+                                                    "split",
+                                                    "license",
+                                                    "url",
+                                                    "title",
+                                                    "domain",
+                                                    "difficulty",
+                                                    "model",
+                                                    "model_name",
+                                                    "generator",
+                                                    "created_at",
+                                                    "timestamp",
+                                                    "date",
+                                                    "views",
+                                                    "avatarUrl",
+                                                    "meta",
+                                                    "metadata",
+                                                    "num_turns",
+                                                    "turns",
+                                                    "num_tokens",
+                                                    "token_count",
+                                                    "length",
+                                                    "redacted",
+                                                    "toxic",
+                                                    "openai_moderation",
+                                                    "task",
+                                                    "task_type",
+                                                    "task_name",
+                                                    "quality",
+                                                    "score_chosen",
+                                                    "score_rejected",
+                                                    "chosen_score",
+                                                    "rejected_score",
+                                                    "chosen_model",
+                                                    "rejected_model",
+                                                    "custom_instruction",
+                                                    "skip_prompt_formatting",
+                                                    "name",
+                                                    "country",
+                                                    "state",
+                                                    "modality"};
+  return kNames.contains(key) || key.ends_with("_id") || key.starts_with("__");
+}
+
+std::string keys_text(const OrderedJson& row) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : row.items()) keys.push_back(key);
+  if (keys.size() > 12) keys.resize(12);
+  return keys.empty() ? "none" : join(keys, ", ");
+}
+
+const OrderedJson* first_of(const OrderedJson& row, const Keys& keys, std::string_view* name = nullptr) {
+  for (const std::string_view key : keys) {
+    const auto found = row.find(key);
+    if (found == row.end() || is_empty_json(*found)) continue;
+    if (name != nullptr) *name = key;
+    return &*found;
+  }
+  return nullptr;
+}
+
+bool has_any(const OrderedJson& row, const Keys& keys) {
+  return std::ranges::any_of(
+      keys, [&](std::string_view key) { return row.contains(key) && !row.at(std::string(key)).is_null(); });
+}
+
+// A row whose keys are read one by one, so that those left over are known.
+class KeyReader {
+ public:
+  KeyReader(const OrderedJson& row, const SftOptions& options, const std::string& where)
+      : row_(row), options_(options), where_(where) {}
+
+  const OrderedJson* take(const Keys& keys) {
+    std::string_view name;
+    const OrderedJson* found = first_of(row_, keys, &name);
+    if (found != nullptr) taken_.insert(std::string(name));
+    return found;
+  }
+  std::string take_text(const Keys& keys) {
+    const OrderedJson* found = take(keys);
+    return found == nullptr ? "" : json_as<std::string>(Json(*found), fmt::format("{}: {}", where_, keys[0]));
+  }
+  SftMessages take_messages(const Keys& keys) {
+    const OrderedJson* found = take(keys);
+    return found == nullptr ? SftMessages() : messages_of(*found, keys[0], options_, where_);
+  }
+  // Some sets repeat in `key` what another one says.
+  void drop_if(bool repeats, std::string_view key) {
+    if (repeats) taken_.insert(std::string(key));
+  }
+
+  void refuse_rest() const {
+    std::vector<std::string> rest;
+    for (const auto& [key, value] : row_.items()) {
+      if (!taken_.contains(key) && is_silent(key, value, options_.sft_ignore_keys)) rest.push_back(key);
+    }
+    if (rest.empty()) return;
+    const std::string names = join(rest, ",");
+    throw UserError(fmt::format("{}: nothing reads {} of the row", where_, join(rest, ", ")),
+                    fmt::format("--sft_ignore_keys {} passes over {}; the page docs/finetuning.md has the keys of rows",
+                                names, rest.size() == 1 ? "it" : "them"));
+  }
+
+ private:
+  const OrderedJson& row_;
+  const SftOptions& options_;
+  const std::string& where_;
+  std::set<std::string> taken_;
+};
+
+std::vector<std::pair<std::string, std::string>> history_of(const OrderedJson* value, const std::string& where) {
+  std::vector<std::pair<std::string, std::string>> history;
+  if (value == nullptr) return history;
+  for (const OrderedJson& turn : list_of(*value, "history", where)) {
+    if (!turn.is_array() || turn.size() != 2) throw UserError(where + ": history is no list of [question, answer]");
+    const std::string what = where + ": history";
+    history.emplace_back(json_as<std::string>(Json(turn[0]), what), json_as<std::string>(Json(turn[1]), what));
+  }
+  return history;
+}
+
+// The question of an instruction's or a prompt's row.
+SftTexts take_question(KeyReader& reader, bool is_instruction, const std::string& where) {
+  SftTexts texts{.is_instruction = is_instruction};
+  texts.system = reader.take_text(kSystem);
+  texts.question = reader.take_text(is_instruction ? kQuestion : Keys{"prompt"});
+  if (is_instruction) texts.input = reader.take_text(kInput);
+  texts.history = history_of(reader.take({"history"}), where);
+  return texts;
+}
+
+// The messages before an answer: the system's, where it is apart, and those of `keys`.
+SftMessages take_chat(KeyReader& reader, const Keys& keys, const std::string& where) {
+  SftMessages messages;
+  const std::string system = reader.take_text(kSystem);
+  if (!system.empty()) {
+    messages.list.push_back({{"role", "system"}, {"content", system}});
+    messages.counts.push_back(false);
+  }
+  const SftMessages rest = reader.take_messages(keys);
+  const bool has_two = !system.empty() && !rest.list.empty() && rest.list[0]["role"] == "system";
+  const bool is_same = has_two && rest.list[0].contains("content") && rest.list[0]["content"] == system;
+  if (has_two && !is_same) {
+    throw UserError(where + ": the row has a system and a system's message that differ");
+  }
+  if (has_two) return rest;
+  messages.add(rest);
+  return messages;
+}
+
+void check_answer_ends(const SftMessages& messages, const std::string& where) {
+  check_order(messages.list, where);
+  if (messages.list.back()["role"] != "assistant") {
+    throw UserError(fmt::format("{} ends with the {}'s message", where,
+                                json_as<std::string>(Json(messages.list.back()["role"]), where)),
+                    "it ends with the assistant's answer");
+  }
+}
+
+void read_chat_pair(KeyReader& reader, const OrderedJson& row, const SftOptions& options, const std::string& where,
+                    SftRow& read) {
+  SftMessages question;
+  const OrderedJson* prompt = first_of(row, {"prompt"});
+  if (prompt != nullptr && prompt->is_string()) {
+    question = messages_of_texts(take_question(reader, /*is_instruction=*/false, where));
+    question.list.erase(question.list.size() - 1);  // the answer, which is in the pair
+    question.counts.pop_back();
+  } else {
+    question = take_chat(reader, {"prompt", "conversations"}, where);
+  }
+  for (const char* key : {"chosen", "rejected"}) {
+    const SftMessages answer = reader.take_messages({key});
+    // Some sets repeat the question in both answers.
+    SftMessages whole = answer.list[0]["role"] == "assistant" ? question : SftMessages();
+    whole.add(answer);
+    check_answer_ends(whole, fmt::format("{}: {}", where, key));
+    read.chats.push_back(std::move(whole));
+  }
+  const OrderedJson &chosen = read.chats[0].list, &rejected = read.chats[1].list;
+  const size_t most = std::min(chosen.size(), rejected.size());
+  size_t num_common = 0;
+  while (num_common < most && chosen[num_common] == rejected[num_common]) ++num_common;
+  if (num_common == most) {
+    throw UserError(
+        fmt::format("{}: chosen and rejected are the same conversation, or one is the other's beginning", where),
+        "they differ in the answer");
+  }
+  if (num_common == 0) {
+    throw UserError(fmt::format("{}: chosen and rejected have no question in common", where),
+                    "give it as prompt, or as the messages that both begin with");
+  }
+  for (SftMessages& messages : read.chats) std::fill_n(messages.counts.begin(), num_common, false);
+  if (const OrderedJson* whole = first_of(row, {"messages"})) {
+    reader.drop_if(messages_of(*whole, "messages", options, where).list == read.chats[0].list, "messages");
+  }
+}
+
+void read_text_pair(KeyReader& reader, const OrderedJson& row, const std::string& where, SftRow& read) {
+  SftTexts texts = take_question(reader, has_any(row, kQuestion), where);
+  std::string chosen = reader.take_text({"chosen"}), rejected = reader.take_text({"rejected"});
+  if (chosen == rejected) {
+    throw UserError(where + ": chosen and rejected are the same text", "they differ in the answer");
+  }
+  if (texts.question.empty()) {
+    // As TRL extracts it: what both begin with, without a blank before what differs.
+    size_t size = common_beginning(chosen, rejected);
+    if (size > 0 && chosen[size - 1] == ' ') --size;
+    if (size == 0) {
+      throw UserError(
+          fmt::format("{}: the row has chosen and rejected as texts, which begin differently, and no prompt", where),
+          "give the question as prompt, or the answers as lists of messages");
+    }
+    texts.question = chosen.substr(0, size);
+    chosen.erase(0, size);
+    rejected.erase(0, size);
+  }
+  read.texts = {texts, texts};
+  read.texts[0].answer = std::move(chosen);
+  read.texts[1].answer = std::move(rejected);
+}
+
+bool is_list_or_object(const OrderedJson& row, const char* key) {
+  return row.contains(key) && row[key].is_structured();
+}
+
+// TRL's conversational prompt and completion.
+void read_chat_completion(KeyReader& reader, const std::string& where, SftRow& read) {
+  SftMessages messages = take_chat(reader, {"prompt"}, where);
+  messages.counts.assign(messages.counts.size(), false);
+  messages.add(reader.take_messages({"completion"}));
+  check_answer_ends(messages, where);
+  read.form = SftForm::kChat;
+  read.chats = {std::move(messages)};
+}
+
+void read_chat(KeyReader& reader, const OrderedJson& row, const SftOptions& options, const std::string& where,
+               SftRow& read) {
+  SftMessages messages = take_chat(reader, kMessages, where);
+  check_order(messages.list, where);
+  const OrderedJson* prompt = first_of(row, {"prompt"});
+  reader.drop_if(prompt != nullptr && std::ranges::any_of(messages.list,
+                                                          [&](const OrderedJson& message) {
+                                                            return message["role"] == "user" &&
+                                                                   message.contains("content") &&
+                                                                   message["content"] == *prompt;
+                                                          }),
+                 "prompt");
+  read.chats = {std::move(messages)};
+}
+
+}  // namespace
+
+std::string_view sft_form_name(SftForm form) {
+  switch (form) {
+    case SftForm::kText:
+      return "texts";
+    case SftForm::kAlpaca:
+      return "instructions (instruction, input, output)";
+    case SftForm::kPrompt:
+      return "prompts and completions";
+    case SftForm::kChat:
+      return "conversations";
+    case SftForm::kPairs:
+      return "pairs of answers";
+  }
+  throw InternalError("a form without a name");
+}
+
+bool is_silent(const std::string& key, const OrderedJson& value, const std::vector<std::string>& ignored) {
+  return !is_empty_json(value) && !is_harmless(key) && std::ranges::count(ignored, key) == 0;
+}
+
+SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where) {
+  if (!row.is_object()) throw UserError(fmt::format("{}: the row is no JSON object", where));
+  const auto has = [&](const char* key) { return has_any(row, {key}); };
+  if (column) {
+    if (has(column->c_str())) return SftForm::kText;
+    throw UserError(fmt::format("{}: the row has no {} (its keys: {})", where, *column, keys_text(row)),
+                    "sft_column names the key of the text");
+  }
+  for (const char* key : {"label", "kto_tag"}) {
+    if (!row.contains(key) || !row[key].is_boolean()) continue;
+    throw UserError(
+        fmt::format("{}: {} says whether the answer is good (KTO's rows), and no loss here reads that", where, key),
+        "make pairs of good and bad answers for --loss dpo, or a file of the good ones without the key");
+  }
+  if (has("chosen") && has("rejected")) return SftForm::kPairs;
+  if (has_any(row, kMessages)) return SftForm::kChat;
+  if (has_any(row, kQuestion) && has_any(row, kAnswer)) return SftForm::kAlpaca;
+  if (has("prompt") && has("completion")) return SftForm::kPrompt;
+  if (has("text")) return SftForm::kText;
+  throw UserError(fmt::format("{}: the row has the keys of no form (its keys: {})", where, keys_text(row)),
+                  "rows have messages; conversations; instruction and output; prompt and completion; prompt, chosen "
+                  "and rejected; text; or the key that --sft_column names");
+}
+
+SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std::string& where) {
+  SftRow read;
+  read.form = sft_form_of(row, options.sft_column, where);
+  KeyReader reader(row, options, where);
+  if (read.form == SftForm::kText) {
+    read.texts = {{.answer = reader.take_text({options.sft_column.value_or("text")})}};
+    if (options.sft_column) return read;  // the rest of the row was not asked for
+  } else if (read.form == SftForm::kPairs) {
+    const bool is_chat = is_list_or_object(row, "chosen") || is_list_or_object(row, "rejected");
+    is_chat ? read_chat_pair(reader, row, options, where, read) : read_text_pair(reader, row, where, read);
+  } else if (read.form == SftForm::kChat) {
+    read_chat(reader, row, options, where, read);
+  } else if (is_list_or_object(row, "prompt") || is_list_or_object(row, "completion")) {
+    read_chat_completion(reader, where, read);
+  } else {
+    const bool is_alpaca = read.form == SftForm::kAlpaca;
+    SftTexts texts = take_question(reader, is_alpaca, where);
+    texts.answer = reader.take_text(is_alpaca ? kAnswer : Keys{"completion"});
+    // Stanford Alpaca's rows also have the whole as a text.
+    if (is_alpaca && has_any(row, {"text"})) {
+      const auto whole = json_as<std::string>(Json(row["text"]), where + ": text");
+      reader.drop_if(whole.ends_with(texts.answer) && whole.find(texts.question) != std::string::npos, "text");
+    }
+    read.texts = {std::move(texts)};
+  }
+  if (!read.chats.empty()) {
+    const bool is_share_gpt =
+        std::ranges::any_of(read.chats, [](const SftMessages& chat) { return chat.is_share_gpt; });
+    read.tools = tools_of(reader.take({"tools"}), is_share_gpt, where);
+    if (const OrderedJson* variables = reader.take({"chat_template_kwargs"})) {
+      if (!variables->is_object()) throw UserError(where + ": chat_template_kwargs is no object");
+      read.variables = *variables;
+    }
+  }
+  reader.refuse_rest();
+  return read;
+}
+
+SftMessages messages_of_texts(const SftTexts& texts) {
+  SftMessages messages;
+  const auto add = [&](const char* role, const std::string& content) {
+    messages.list.push_back({{"role", role}, {"content", content}});
+    messages.counts.push_back(std::string_view(role) == "assistant");
+  };
+  if (!texts.system.empty()) add("system", texts.system);
+  for (const auto& [question, answer] : texts.history) {
+    add("user", question);
+    add("assistant", answer);
+  }
+  add("user", texts.question + (texts.input.empty() ? "" : "\n\n" + texts.input));
+  add("assistant", texts.answer);
+  return messages;
+}
+
+}  // namespace megalith
