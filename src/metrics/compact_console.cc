@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/strings.h"
@@ -73,6 +74,18 @@ std::string measured(double value, int decimals) {
     text = fmt::format("{:.{}f}", value, places);
   }
   return text;
+}
+
+// What a run on pairs is watched by, short enough to stay in the line; empty for other losses.
+std::string_view short_reward(std::string_view loss) {
+  constexpr std::pair<std::string_view, std::string_view> kShort[] = {{"chosen reward", "chosen"},
+                                                                      {"rejected reward", "rejected"},
+                                                                      {"reward margin", "margin"},
+                                                                      {"reward accuracy", "acc"}};
+  for (const auto& [name, text] : kShort) {
+    if (name == loss) return text;
+  }
+  return {};
 }
 
 std::string step_text(int64_t iteration, int64_t train_iters) {
@@ -159,8 +172,11 @@ void CompactConsole::on_step(const StepRecord& record) {
     parts.push_back({"zeros", format_count(static_cast<double>(*record.num_zeros)), Tone::kPlain, 2});
   }
   for (size_t i = 1; i < record.losses.size(); ++i) {
-    const double loss = loss_of(i);
-    if (!(loss <= 0)) parts.push_back({record.losses[i].first, measured(loss, 4), Tone::kPlain, 1});
+    const auto& name = record.losses[i].first;
+    if (!is_shown(name, loss_of(i))) continue;
+    const std::string_view reward = short_reward(name);
+    parts.push_back({reward.empty() ? name : std::string(reward), measured(loss_of(i), reward.empty() ? 4 : 3),
+                     Tone::kPlain, reward.empty() ? 1 : 9});
   }
   write_(joined(std::move(parts), settings_.has_colour));
   interval_ = {};

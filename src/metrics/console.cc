@@ -71,8 +71,7 @@ std::string ConsoleSink::line(const StepRecord& record) {
   add(" learning rate: {:.6E}", record.next_learning_rate.value_or(record.learning_rate));
   add(" global batch size: {:5d}", record.global_batch_size);
   for (const auto& [name, sum] : interval_.losses) {
-    // As in Megatron, values <= 0 are left out (an unused loss, skipped steps); NaN is shown.
-    if (!(sum <= 0)) add(" {}: {:.6E}", name, interval_.mean_loss(sum));
+    if (is_shown(name, sum)) add(" {}: {:.6E}", name, interval_.mean_loss(sum));
   }
   add(" loss scale: {:.1f}", record.loss_scale);
   if (record.grad_norm) add(" grad norm: {:.3f}", *record.grad_norm);

@@ -24,6 +24,10 @@ double StepInterval::mean_loss(double sum) const {
   return sum / std::max(1.0, static_cast<double>(num_steps - num_skipped));
 }
 
+bool is_shown(const std::string& loss, double value) {
+  return !(value <= 0) || loss.find("reward") != std::string::npos;
+}
+
 bool is_line_due(const StepRecord& record, int64_t log_interval) {
   return record.iteration % log_interval == 0 || record.iteration == record.train_iters;
 }

@@ -28,6 +28,9 @@ struct StepInterval {
   double per_s(double amount) const { return elapsed_ms > 0 ? amount * 1e3 / elapsed_ms : 0; }
 };
 
+// Whether a line has the loss: as in Megatron not one <= 0 (unused, skipped steps), but NaN; rewards may be negative.
+bool is_shown(const std::string& loss, double value);
+
 // True every log_interval iterations and after the last.
 bool is_line_due(const StepRecord& record, int64_t log_interval);
 

@@ -450,6 +450,29 @@ void name_task_of_model(Resolved& resolved) {
   resolved.options->of(resolved.config.task.task).offer(WrittenValue::of(word), {OptionLayer::kModel, "model_type"});
 }
 
+// As in Hugging Face's Trainer, whose max_steps wins over num_train_epochs.
+void prefer_steps_to_epochs(Resolved& resolved) {
+  const TrainOptions& train = resolved.config.train;
+  if (!train.train_iters || !train.train_epochs) return;
+  resolved.notes.push_back(fmt::format("train_epochs {} gives way to train_iters {}", number_text(*train.train_epochs),
+                                       *train.train_iters));
+  resolved.options->of(train.train_epochs).reset(resolved.options->of(train.train_iters).source());
+}
+
+// As in TRL: with dropout in the policy and none in the reference, the loss does not begin at ln 2.
+void leave_out_dropout_of_pairs(Resolved& resolved) {
+  if (!resolved.config.data.sft.has_pairs()) return;
+  const Config& config = resolved.config;
+  for (const double* dropout :
+       {&config.model.hidden_dropout, &config.model.attention_dropout, &config.lora.dropout}) {
+    Option& option = resolved.options->of(*dropout);
+    if (*dropout == 0 || option.source().layer > OptionLayer::kModel) continue;
+    resolved.notes.push_back(fmt::format("loss dpo: {} {} of the model is left out; {} 0.1 brings dropout back",
+                                         option.name(), number_text(*dropout), option.name()));
+    option.assign(WrittenValue::of("0"), {OptionLayer::kModel, "loss dpo"});
+  }
+}
+
 // Instructions use the loaded model's tokenizer, unless another is named.
 void name_tokenizer_of_instructions(Resolved& resolved) {
   Derived& d = resolved.derived;
@@ -482,6 +505,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   const TrainOptions& train = resolved->config.train;
   keep_highest(*resolved,
                {&options.of(train.train_iters), &options.of(train.train_samples), &options.of(train.train_epochs)});
+  prefer_steps_to_epochs(*resolved);
   keep_highest(*resolved, {&options.of(train.global_batch_size), &options.of(train.gradient_accumulation_steps)});
   if (needs.writes_run) place_run_folder(*resolved->options, resolution);
   place_outputs(*resolved->options, resolved->config);
@@ -495,6 +519,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   if (is_readable) check_run(*resolved, world_size, errors);
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
   name_task_of_model(*resolved);
+  leave_out_dropout_of_pairs(*resolved);
   resolved->derived.tokenizer = config.tokenizer;
   resolved->derived.encoders = config.encoders;
   name_tokenizer_of_instructions(*resolved);

@@ -188,6 +188,19 @@ def test_ten_steps_equal_those_of_trl(adapts, program, tuned, tmp_path):
     check(lines, history)
 
 
+def test_dropout_is_left_out_and_the_line_has_the_rewards(program, tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{i}=", "chosen": "4", "rejected": "55"} for i in range(4)])
+    words = ("--num_layers", 1, "--hidden_size", 32, "--num_attention_heads", 2, "--max_position_embeddings", 32, "--seq_length", 32)
+    words += ("--sft_data_path", rows, "--split", "1,0,0", "--loss", "dpo", "--global_batch_size", 4, "--train_iters", 2, "--lr", 1e-2)
+    words += ("--num_train_epochs", 3)
+    _, output, errors = program.run("train", "--tokenizer_type", "ByteTokenizer", *words, "--eval_iters", 0, "--log_interval", 1, "--device", "cpu")
+    assert "hidden_dropout 0.1 of the model is left out" in output + errors
+    assert "train_epochs 3 gives way to train_iters 2" in output + errors, "as in Hugging Face's Trainer"
+    lines = [line for line in (output + errors).splitlines() if "step " in line and "/2 " in line]
+    assert len(lines) == 2 and "loss 0.6931" in lines[0], lines
+    assert all(f" {word} " in lines[1] for word in ("chosen", "rejected", "margin", "acc")), lines
+
+
 def test_what_does_not_go_together_is_refused(program, tuned, tmp_path):
     rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": "q", "completion": "a"}] * 3)
     start = ("train", "--load_hf", tuned[0], "--fp32", "--train_iters", 1, "--eval_iters", 0, "--split", "1,0,0", "--seq_length", 64)
