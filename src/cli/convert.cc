@@ -206,8 +206,9 @@ int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_
 
 // The tokenizer that goes with the model: the one that is named, that of load_hf, or the one that the run of load read.
 // A run may have been moved since, without its tokenizer.
-void add_tokenizer(const ConvertOptions& options, const StoredModel& model, CommandContext& context,
-                   ModelConfig& config, HfExport& settings) {
+// Returns its options.
+TokenizerOptions add_tokenizer(const ConvertOptions& options, const StoredModel& model, CommandContext& context,
+                               ModelConfig& config, HfExport& settings) {
   TokenizerOptions named;
   std::optional<std::string> of_model = options.load_hf;
   if (options.load) {
@@ -222,18 +223,19 @@ void add_tokenizer(const ConvertOptions& options, const StoredModel& model, Comm
                          options.hub, context.log);
     } catch (const UserError& error) {
       context.log.note("save_hf has no tokenizer: {}; --tokenizer_model names one", error.message());
-      return;
+      return {};
     }
   }
   for (const std::optional<std::string>* path : {&named.tokenizer_model, &named.vocab_file, &named.merge_file}) {
     std::error_code ignored;
     if (!*path || std::filesystem::exists(**path, ignored)) continue;
     context.log.note("save_hf has no tokenizer: the run's {} is not there; --tokenizer_model names another", **path);
-    return;
+    return {};
   }
   choose_tokenizer_files(named, of_model, settings);
   const auto tokenizer = open_tokenizer(named, of_model, config, context.log);
   add_special_tokens(tokenizer.get(), config, settings);
+  return named;
 }
 
 }  // namespace
@@ -283,9 +285,10 @@ int run_convert(CommandContext& context) {
     HfExport settings{.dtype = dtype};
     settings.log = &context.log;
     ModelConfig config = model.config;
-    add_tokenizer(options, model, context, config, settings);
+    const TokenizerOptions tokenizer = add_tokenizer(options, model, context, config, settings);
     written = *options.save_hf;
     save_hf(written, model.tensors_of(key), *model.family, config, groups, settings);
+    if (!config.is_of_diffusers()) complete_export(written, tokenizer, options.load_hf);
   }
   int64_t num_bytes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(written)) {

@@ -240,7 +240,7 @@ std::unique_ptr<Tokenizer> load_gpt2_files(const fs::path& vocab_file, const fs:
   });
 }
 
-std::unique_ptr<Tokenizer> load_bert_vocabulary(const fs::path& vocab_file, bool lower_case, int64_t num_extra_ids) {
+Json bert_tokenizer_json(const fs::path& vocab_file, bool lower_case, int64_t num_extra_ids) {
   const std::string where = vocab_file.string();
   Json vocab = Json::object();
   int64_t num_lines = 0;
@@ -266,22 +266,37 @@ std::unique_ptr<Tokenizer> load_bert_vocabulary(const fs::path& vocab_file, bool
   const auto add = [&](const std::string& content) {
     const auto known = json_find<int64_t>(vocab, content, where);
     const int64_t id = known ? *known : next_id++;
-    added.push_back({{"id", id}, {"content", content}, {"special", true}, {"normalized", false}});
+    added.push_back({{"id", id},
+                     {"content", content},
+                     {"special", true},
+                     {"normalized", false},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false}});
     return id;
   };
   const auto cls = json_get<int64_t>(vocab, "[CLS]", where), sep = json_get<int64_t>(vocab, "[SEP]", where);
   for (const char* token : {"[BOS]", "[EOS]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"}) add(token);
   for (int64_t i = 0; i < num_extra_ids; ++i) add(fmt::format("<extra_id_{}>", i));
   constexpr int kMostCharacters = 200;  // of a word: Megatron's, where Hugging Face has 100
-  const Json root = {
+  return {
       {"added_tokens", added},
       {"normalizer",
-       {{"type", "BertNormalizer"}, {"clean_text", true}, {"handle_chinese_chars", true}, {"lowercase", lower_case}}},
+       {{"type", "BertNormalizer"}, {"clean_text", true}, {"handle_chinese_chars", true}, {"strip_accents", nullptr}, {"lowercase", lower_case}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
-      {"model", {{"type", "WordPiece"}, {"vocab", std::move(vocab)}, {"max_input_chars_per_word", kMostCharacters}}},
+      {"model",
+       {{"type", "WordPiece"},
+        {"unk_token", "[UNK]"},
+        {"continuing_subword_prefix", "##"},
+        {"vocab", std::move(vocab)},
+        {"max_input_chars_per_word", kMostCharacters}}},
       {"post_processor", {{"type", "BertProcessing"}, {"cls", {"[CLS]", cls}}, {"sep", {"[SEP]", sep}}}},
       {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}}};
-  return make_json_tokenizer(root, where, [&](const TokenFinder& find) {
+}
+
+std::unique_ptr<Tokenizer> load_bert_vocabulary(const fs::path& vocab_file, bool lower_case, int64_t num_extra_ids) {
+  const Json root = bert_tokenizer_json(vocab_file, lower_case, num_extra_ids);
+  return make_json_tokenizer(root, vocab_file.string(), [&](const TokenFinder& find) {
     SpecialIds ids{.eod = find("[EOS]"), .bos = find("[BOS]"), .pad = find("[PAD]")};
     ids.cls = find("[CLS]");
     ids.sep = find("[SEP]");

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {
@@ -21,6 +22,8 @@ std::unique_ptr<Tokenizer> load_byte_level_folder(const std::filesystem::path& f
 
 // Megatron's BertWordPiece tokenizers: vocab.txt, a token a line. [BOS] and [EOS] are added behind it, then
 // num_extra_ids tokens <extra_id_0> and so on; [EOS] ends a document. add_special puts [CLS] and [SEP] around a text.
+// The same as a tokenizer.json.
+Json bert_tokenizer_json(const std::filesystem::path& vocab_file, bool lower_case, int64_t num_extra_ids);
 std::unique_ptr<Tokenizer> load_bert_vocabulary(const std::filesystem::path& vocab_file, bool lower_case,
                                                 int64_t num_extra_ids);
 

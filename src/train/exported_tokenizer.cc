@@ -1,13 +1,73 @@
 #include "train/exported_tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "config/resolve.h"
 #include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "tokenizer/vocab_files.h"
 
 namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+void write_if_missing(const fs::path& file, const std::string& text) {
+  if (!fs::exists(file)) write_file_atomic(file, text);
+}
+
+void add_tokenizer_of_vocabulary(const fs::path& folder, const TokenizerOptions& options) {
+  if (!options.vocab_file) return;
+  if (options.merge_file) {
+    const Json config = {{"tokenizer_class", "GPT2Tokenizer"}};
+    write_if_missing(folder / "tokenizer_config.json", dump_json_pretty(config));
+    return;
+  }
+  const bool lower_case = options.tokenizer_type == "BertWordPieceLowerCase";
+  const Json tokenizer = bert_tokenizer_json(*options.vocab_file, lower_case, options.vocab_extra_ids);
+  write_file_atomic(folder / "tokenizer.json", dump_json_pretty(tokenizer));
+  Json config = {{"tokenizer_class", "BertTokenizer"}, {"do_lower_case", lower_case}};
+  for (const char* name : {"cls", "sep", "pad", "mask", "unk"}) {
+    std::string token = fmt::format("[{}]", name);
+    for (char& c : token) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+    config[fmt::format("{}_token", name)] = token;
+  }
+  write_file_atomic(folder / "tokenizer_config.json", dump_json_pretty(config));
+}
+
+void add_modules(const fs::path& folder, const fs::path& source) {
+  const fs::path list = source / "modules.json";
+  if (!fs::exists(list) || fs::equivalent(folder, source)) return;
+  constexpr auto kOptions = fs::copy_options::recursive | fs::copy_options::skip_existing;
+  for (const char* name : {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}) {
+    if (fs::exists(source / name)) fs::copy(source / name, folder / name, kOptions);
+  }
+  const std::string where = list.string();
+  for (const Json& module : load_json(list)) {
+    const auto path = json_get_or<std::string>(module, "path", "", where);
+    const bool is_inside = !path.empty() && fs::path(path).lexically_normal().begin()->string() != "..";
+    if (is_inside && fs::is_directory(source / path)) fs::copy(source / path, folder / path, kOptions);
+  }
+}
+
+void add_generation_settings(const fs::path& folder, const fs::path& source) {
+  const fs::path file = folder / "generation_config.json", theirs = source / "generation_config.json";
+  if (!fs::exists(file) || !fs::exists(theirs)) return;
+  Json made = load_json(file);
+  const Json settings = load_json(theirs);
+  for (const auto& [name, value] : settings.items()) {
+    if (!made.contains(name)) made[name] = value;
+  }
+  made.erase("_from_model_config");
+  write_file_atomic(file, dump_json_pretty(made));
+}
+
+}  // namespace
 
 void choose_tokenizer_files(const TokenizerOptions& named, const std::optional<std::string>& beside_model,
                             HfExport& settings) {
@@ -56,6 +116,21 @@ std::unique_ptr<Tokenizer> open_tokenizer(TokenizerOptions named, const std::opt
   auto bytes = make_byte_tokenizer();
   if (bytes->vocab_size() == model.vocab_size) return bytes;
   return nullptr;
+}
+
+void complete_export(const fs::path& folder, const TokenizerOptions& tokenizer,
+                     const std::optional<std::string>& source) {
+  add_tokenizer_of_vocabulary(folder, tokenizer);
+  if (source) {
+    add_modules(folder, *source);
+    add_generation_settings(folder, *source);
+  }
+  const fs::path name = fs::absolute(folder).lexically_normal();
+  const std::string base = source ? fmt::format("\n\nTrained from {}.", fs::path(*source).filename().string()) : "";
+  write_if_missing(folder / "README.md",
+                   fmt::format("---\nlibrary_name: transformers\n---\n\n# {}{}\n\nTrained with Megalith. Say here what "
+                               "it was trained on, what it is for, and under which licence it stands.\n",
+                               (name.has_filename() ? name : name.parent_path()).filename().string(), base));
 }
 
 }  // namespace megalith

@@ -1,7 +1,8 @@
-// The tokenizer of an exported model: its files, and the begin, end and pad tokens in config.json and
-// generation_config.json, without which transformers generates past every end.
+// What an exported model has besides its weights: the tokenizer's files; the begin, end and pad tokens in config.json
+// and generation_config.json, without which transformers generates past every end; what others need to take the folder.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,5 +30,14 @@ TokenizerOptions recorded_tokenizer(const Configuration& configuration);
 // costs a note and its special tokens.
 std::unique_ptr<Tokenizer> open_tokenizer(TokenizerOptions named, const std::optional<std::string>& beside_model,
                                           const ModelConfig& model, Logger& log);
+
+// Adds to a folder of save_hf() what is not there:
+//   tokenizer.json, tokenizer_config.json   of a BERT's vocab.txt; the class of GPT-2's files
+//   modules.json and what it names          sentence-transformers' steps, of the model that was loaded
+//   generation_config.json                  the loaded model's other settings
+//   README.md                               a model card
+// source: the folder of the loaded model, if any. By one rank.
+void complete_export(const std::filesystem::path& folder, const TokenizerOptions& tokenizer,
+                     const std::optional<std::string>& source);
 
 }  // namespace megalith

@@ -37,6 +37,16 @@ void remember_text_tokenizer(const Resolved& resolved, Configuration& configurat
   if (const auto folder = text_tokenizer(resolved)) configuration.emplace_back(kTextTokenizer, yaml_scalar(*folder));
 }
 
+void keep_tokenizer_paths(Configuration& configuration) {
+  for (auto& [name, value] : configuration) {
+    if (name != "tokenizer_model" && name != "vocab_file" && name != "merge_file") continue;
+    const std::filesystem::path path = plain_text(value);
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) continue;  // unset, or a name of the hub
+    value = yaml_scalar(std::filesystem::absolute(path, error).lexically_normal().string());
+  }
+}
+
 std::optional<std::string> note_of_missing_tokens(const Tokenizer& tokenizer, const Config& config,
                                                   int64_t vocab_size) {
   constexpr int64_t kRoundSizeShare = 50;  // Phi-2 has 51 200 rows for 50 295 tokens

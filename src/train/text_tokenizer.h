@@ -20,6 +20,8 @@ std::optional<std::string> text_tokenizer(const Resolved& resolved);
 // Reads it from, and adds it to, a checkpoint's record.
 std::optional<std::string> text_tokenizer_of(const Configuration& configuration);
 void remember_text_tokenizer(const Resolved& resolved, Configuration& configuration);
+// Makes the record's paths of tokenizers absolute, so that the checkpoint can be read from another folder.
+void keep_tokenizer_paths(Configuration& configuration);
 
 // A note on a vocabulary with many ids that the tokenizer lacks, unless padding and the round sizes of published models
 // explain them.

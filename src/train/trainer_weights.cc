@@ -76,6 +76,7 @@ CheckpointState Trainer::checkpoint_state() const {
   loss_watch_.save(state.train.numbers);
   state.architecture = architecture_of(built_.config());
   state.configuration = configuration_of(*resolved_.options);
+  keep_tokenizer_paths(state.configuration);
   remember_text_tokenizer(resolved_, state.configuration);
   if (!base_checksum_.empty()) remember_base(base_checksum_, state.configuration);
   return state;
@@ -190,6 +191,9 @@ void Trainer::export_weights() {
   if (!resolved_.tokenizer) found = open_tokenizer(resolved_.derived.tokenizer, of_model, config, log_);
   add_special_tokens(found ? found.get() : resolved_.tokenizer.get(), config, settings);
   save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, config, groups_, settings);
+  if (groups_.world->is_first() && !config.is_of_diffusers()) {
+    complete_export(*options.save_hf, resolved_.derived.tokenizer, options.load_hf);
+  }
   log_.info("exported the model to {}", *options.save_hf);
 }
 

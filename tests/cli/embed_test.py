@@ -22,7 +22,9 @@ def model(program, tmp_path_factory):
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
     tokenizer = ("--tokenizer_type", "BertWordPieceLowerCase", "--vocab_file", vocabulary)
-    program.run("train", *BERT, *tokenizer, "--save", folder / "saved")
+    # By a relative path: the checkpoint is read from other folders.
+    words = ("--tokenizer_type", "BertWordPieceLowerCase", "--vocab_file", "vocab.txt")
+    program.run("train", *BERT, *words, "--save", folder / "saved", cwd=folder)
     return folder / "saved", tokenizer
 
 
@@ -46,6 +48,21 @@ def test_every_way_out_has_the_same_numbers(program, model, tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"body": text, "id": 1}) + "\n" for text in TEXTS))
     _, printed, _ = embed(program, model, "--input", tmp_path / "rows.jsonl", "--text_key", "body")
     assert [json.loads(line) for line in printed.splitlines()] == lines
+
+
+def test_an_export_is_complete(program, model, tmp_path):
+    from transformers import AutoTokenizer
+
+    words = ("--position_embedding_type", "learned_absolute", "--bias_gelu_fusion", "false")  # as Hugging Face's class
+    folder, saved = tmp_path / "hf", tmp_path / "saved"
+    program.run("train", *BERT, *words, *model[1], "--save", saved, "--save_hf", folder)
+    vectors = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    for words, path in zip((("--load", saved), ("--load_hf", folder)), vectors, strict=True):
+        program.run("embed", *words, "--device", "cpu", "--text", *TEXTS, "--output", path)
+    assert np.array_equal(*map(np.load, vectors))
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs.tokenize("A cold [MASK]") == ["a", "cold", "[MASK]"] and theirs("a")["input_ids"] == [2, 6, 3]
+    assert "library_name: transformers" in (folder / "README.md").read_text()
 
 
 def test_a_vector_may_have_the_length_one(program, model, tmp_path):
