@@ -16,7 +16,7 @@ constexpr ImpliedValue kImpliedValues[] = {{"activations_checkpoint_method", "re
                                            {"activations_checkpoint_method", "recompute_num_layers", "1"}};
 
 constexpr IdleName kIdleNames[] = {
-    {"muon_tp_mode", "optimizer", "adam|sgd|lion|adafactor", "read only by the optimizer muon"},
+    {"muon_tp_mode", "optimizer", "adam|sgd|lion|adafactor|adam8bit", "read only by the optimizer muon"},
     {"muon_tp_mode", "tensor_model_parallel_size", "1", "without tensor parallelism every rank has whole matrices"},
 };
 

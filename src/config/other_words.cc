@@ -43,4 +43,25 @@ const OtherWord* find_other_word(std::string_view name) {
   return found == words.end() ? nullptr : &found->second;
 }
 
+std::span<const OtherValuesRow> other_values_rows() {
+  static const std::vector<OtherValuesRow> rows = [] {
+    std::vector<OtherValuesRow> all;
+    for (DialectRow& row : dialect_rows("other_values", {"option", "value", "names", "note"})) {
+      all.push_back({std::move(row.cells[0]), {std::move(row.cells[1]), std::move(row.cells[3])}, row.cells[2]});
+    }
+    return all;
+  }();
+  return rows;
+}
+
+const OtherValue* find_other_value(std::string_view option, std::string_view written) {
+  for (const OtherValuesRow& row : other_values_rows()) {
+    if (row.option != option) continue;
+    for (const std::string& name : split_words(row.names)) {
+      if (name == written) return &row.value;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace megalith

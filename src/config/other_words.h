@@ -23,6 +23,22 @@ struct OtherWord {
 // The word in lower case with '_' for '-' and '.', or nullptr.
 const OtherWord* find_other_word(std::string_view name);
 
+// A value of an option as other trainers write it: adamw_bnb_8bit is optimizer adam8bit.
+struct OtherValue {
+  std::string value;  // ours
+  std::string note;   // what differs here; empty: nothing
+};
+
+const OtherValue* find_other_value(std::string_view option, std::string_view written);
+
+struct OtherValuesRow {
+  std::string option;
+  OtherValue value;
+  std::string names;  // apart by blanks
+};
+
+std::span<const OtherValuesRow> other_values_rows();
+
 struct OtherWordsRow {
   std::string program;
   std::string option;

@@ -47,7 +47,13 @@ struct NameNotes {
   std::map<std::string, Setting, std::less<>> waiting = {};                 // refused unless an option makes them idle
 
   void add_word(const Setting& setting, const Option& option) {
-    std::string line = fmt::format("{} is {}", setting.name, option.name());
+    add(fmt::format("{} is {}", setting.name, option.name()));
+  }
+  void add_value(const Setting& setting, const Option& option, const OtherValue& other) {
+    const std::string note = other.note.empty() ? "" : fmt::format(" ({})", other.note);
+    add(fmt::format("{} {} is {} {}{}", setting.name, setting.value.text(), option.name(), other.value, note));
+  }
+  void add(std::string line) {
     if (std::find(read_as.begin(), read_as.end(), line) == read_as.end()) read_as.push_back(std::move(line));
   }
   std::vector<std::string> lines() const {
@@ -135,7 +141,7 @@ void apply_known(const Setting& setting, const NameMatch& match, const WrittenVa
 void apply_setting(OptionSet& options, const Setting& setting, const OtherCommands& others, NameNotes& notes) {
   const NameMatch match = look_up(options, setting.name);
   if (!match) throw unknown_name(options, setting, others);
-  const WrittenValue value = match.is_negated ? negated(setting) : setting.value;
+  WrittenValue value = match.is_negated ? negated(setting) : setting.value;
   if (match.known) {
     // Another command's own option is no other program's name: --warmup of bench.
     const bool is_written_here = setting.source.layer == OptionLayer::kCommandLine;
@@ -155,6 +161,10 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
     notes.add_word(setting, *match.option);
     if (const std::string word = fold_name(setting.name); implies_values(word))
       notes.implying.insert_or_assign(word, setting);
+  }
+  if (const OtherValue* other = find_other_value(match.option->name(), value.text())) {
+    notes.add_value(setting, *match.option, *other);
+    value = WrittenValue::of(other->value);
   }
   match.option->offer(value, setting.source);
 }

@@ -125,9 +125,9 @@ void AdafactorRule::update(std::span<const UpdateSlot> slots, const UpdateStep& 
     if (work.layouts.rows) means.back().insert(means.back().end(), {work.rows, work.columns});
     squares.push_back({work.directions});
   }
-  sums_->add_up(means, "mean squares of rows and columns");
+  sums_->reduce(means, ReduceOp::kSum, "mean squares of rows and columns");
   for (Work& work : works) move_state(work, step);
-  sums_->add_up(squares, "mean squares of updates");
+  sums_->reduce(squares, ReduceOp::kSum, "mean squares of updates");
   for (const Work& work : works) move_master(work, step);
 }
 

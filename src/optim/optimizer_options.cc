@@ -9,7 +9,7 @@ namespace megalith {
 namespace {
 
 // By OptimizerKind.
-constexpr std::array<const char*, 5> kOptimizerWords = {"adam", "sgd", "muon", "lion", "adafactor"};
+constexpr std::array<const char*, 6> kOptimizerWords = {"adam", "sgd", "muon", "lion", "adafactor", "adam8bit"};
 
 std::string_view word_of(OptimizerKind kind) { return kOptimizerWords[static_cast<size_t>(kind)]; }
 
@@ -22,7 +22,7 @@ void OptimizerOptions::visit(OptionVisitor& v) {
       "Rule of the update. adam: AdamW with decoupled weight decay. sgd: SGD with momentum, where weight decay is "
       "added to the gradient. muon: Muon for matrices, AdamW for embedding, head, norms and biases. lion: the sign "
       "of a momentum, with decoupled weight decay. adafactor: Adafactor, whose second moment of a matrix is its "
-      "rows' and columns' means.");
+      "rows' and columns' means. adam8bit: AdamW with moments in eight bits.");
   v.field("adam_beta1", adam_beta1, "Decay of the first moment, the running mean of the gradient.")
       .at_least(0)
       .below(1);
@@ -81,6 +81,7 @@ void OptimizerOptions::visit(OptionVisitor& v) {
   muon.visit(v);
   lion.visit(v);
   adafactor.visit(v);
+  adam8bit.visit(v);
 }
 
 void MuonOptions::visit(OptionVisitor& v) {
@@ -134,11 +135,20 @@ void AdafactorOptions::visit(OptionVisitor& v) {
           "Multiply the learning rate by the root mean square of the weight.");
 }
 
+void Adam8bitOptions::visit(OptionVisitor& v) {
+  v.group("8-bit Adam", {.in_toy = InToy::kKept});
+  v.field("min_8bit_size", min_8bit_size, "Least size of a tensor whose moments have eight bits; others are fp32.")
+      .unit("elements")
+      .at_least(1)
+      .in_toy(InToy::kMade);
+}
+
 std::string_view OptimizerOptions::word() const { return word_of(optimizer); }
 
 std::string_view OptimizerOptions::needs_device() const {
   if (optimizer == OptimizerKind::kMuon) return "whose matrix products belong on the device";
   if (optimizer == OptimizerKind::kAdafactor) return "which needs whole matrices on the device";
+  if (optimizer == OptimizerKind::kAdam8bit) return "which needs its blocks on the device";
   return "";
 }
 
@@ -217,6 +227,7 @@ std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) 
   append_offload_errors(options, errors);
   append_unread(options, OptimizerKind::kLion, options.lion, errors);
   append_unread(options, OptimizerKind::kAdafactor, options.adafactor, errors);
+  append_unread(options, OptimizerKind::kAdam8bit, options.adam8bit, errors);
   return errors;
 }
 

@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-enum class OptimizerKind { kAdam, kSgd, kMuon, kLion, kAdafactor };
+enum class OptimizerKind { kAdam, kSgd, kMuon, kLion, kAdafactor, kAdam8bit };
 enum class MomentDtype { kFp32, kBf16 };
 // What is kept beside a bf16 weight.
 enum class MasterWeights { kFp32, kRemainder, kNone };
@@ -52,6 +52,12 @@ struct AdafactorOptions {
   void visit(OptionVisitor& v);
 };
 
+struct Adam8bitOptions {
+  int64_t min_8bit_size = 4096;
+
+  void visit(OptionVisitor& v);
+};
+
 struct OptimizerOptions {
   OptimizerKind optimizer = OptimizerKind::kAdam;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
@@ -69,10 +75,11 @@ struct OptimizerOptions {
   MuonOptions muon;
   LionOptions lion;
   AdafactorOptions adafactor;
+  Adam8bitOptions adam8bit;
 
   void visit(OptionVisitor& v);
   std::string_view word() const;  // of `optimizer`
-  // AdamW updates some parameters: moments and masters may be narrow.
+  // Moments and masters of what AdamW updates may be narrow.
   bool has_adamw() const { return optimizer == OptimizerKind::kAdam || optimizer == OptimizerKind::kMuon; }
   // Why its state cannot be in host memory; empty: it can.
   std::string_view needs_device() const;

@@ -1,6 +1,6 @@
-// Sums over whole parameters whose elements are on several ranks: runs of ZeRO-1 and FSDP, slices of tensor
-// parallelism. Each rank adds what it holds, then these are added up, in fp64: the values are those of one rank but for
-// rounding.
+// Sums and maxima over whole parameters whose elements are on several ranks: runs of ZeRO-1 and FSDP, slices of tensor
+// parallelism. Each rank takes what it holds, then these are reduced. Sums are in fp64, so they are those of one rank
+// but for rounding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,8 +25,9 @@ class SharedSums {
 
   // In one order on all ranks that share members.
   const std::vector<Member>& members() const { return members_; }
-  // Adds up member i's sums, fp64 of any shape, over the ranks that share it, in place. Collective, once per group.
-  void add_up(const std::vector<std::vector<at::Tensor>>& sums, std::string_view label) const;
+  // Reduces member i's values, of one dtype and any shape, over the ranks that share it, in place. Collective, once per
+  // group.
+  void reduce(const std::vector<std::vector<at::Tensor>>& values, ReduceOp op, std::string_view label) const;
 
  private:
   std::vector<Member> members_;

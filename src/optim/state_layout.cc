@@ -17,6 +17,11 @@ std::optional<Axis> slice_axis(const Parameter& parameter) {
   return placement.replica_axes.contains(axis) ? std::nullopt : std::optional(axis);
 }
 
+int64_t matrix_elements(const Parameter& parameter, const Piece& piece) {
+  const int64_t rows = consists_of_matrices(parameter) ? piece.shape[piece.shape.size() - 2] : 1;
+  return rows * piece.shape.back();
+}
+
 StateLayout::StateLayout(const Parameter& parameter, StateShape shape)
     : num_own_dims_(consists_of_matrices(parameter) ? 2 : 1) {
   if (shape == StateShape::kRows) kept_ = 0;
@@ -34,7 +39,8 @@ StateLayout::StateLayout(const Parameter& parameter, StateShape shape)
   for (const Piece& piece : of_parameter.pieces) {
     if (!piece_of_.try_emplace(piece.name, placement_.pieces.size()).second) continue;
     const size_t stacks = piece.shape.size() - num_own_dims_;
-    const int64_t count = kept_ ? piece.shape[stacks + *kept_] : 1;
+    int64_t count = kept_ ? piece.shape[stacks + *kept_] : 1;
+    if (shape == StateShape::kBlocks) count = (matrix_elements(parameter, piece) + kBlockSize - 1) / kBlockSize;
     Piece state{.name = piece.name,
                 .shape = piece.shape,
                 .canonical = piece.canonical,
@@ -53,6 +59,24 @@ StateLayout::StateLayout(const Parameter& parameter, StateShape shape)
     placement_.pieces.push_back(std::move(state));
   }
   check_placement(placement_);
+}
+
+at::Tensor StateLayout::places_of(const Piece& piece, at::Device device) const {
+  const Piece& whole = placement_.pieces[piece_of_.at(piece.name)];
+  const size_t stacks = piece.shape.size() - num_own_dims_;
+  at::Tensor place = at::zeros({}, at::TensorOptions(device).dtype(at::kLong)), element = place;
+  for (size_t d = 0; d < piece.shape.size(); ++d) {
+    std::vector<int64_t> along(piece.shape.size(), 1);
+    along[d] = piece.canonical.extent[d];
+    const int64_t first = piece.canonical.offset[d];
+    const at::Tensor index = at::arange(first, first + along[d], place.options()).view(along);
+    if (d < stacks) {
+      place = place * placement_.local_shape[d] + (index - whole.canonical.offset[d] + whole.local.offset[d]);
+    } else {
+      element = element * piece.shape[d] + index;
+    }
+  }
+  return place * placement_.local_shape.back() + whole.local.offset.back() + element.div(kBlockSize, "floor");
 }
 
 at::Tensor StateLayout::of_piece(const at::Tensor& state, const Piece& piece) const {

@@ -1,4 +1,5 @@
-// State that is smaller than its parameter: a value for each row, column or whole matrix of its canonical tensors.
+// State that is smaller than its parameter: a value for each row, column, block or whole matrix of its canonical
+// tensors.
 // Every rank with a share of a parameter keeps the values of all its canonical tensors:
 //
 //   local tensor of gate|up on rank 1 of 2      state of its rows, on both ranks
@@ -27,6 +28,9 @@ bool consists_of_matrices(const Parameter& parameter);
 // The axis along which ranks share the parameter's canonical tensors, besides data parallelism; unset: they do not.
 std::optional<Axis> slice_axis(const Parameter& parameter);
 
+// A matrix's elements, or a vector's, in the piece's canonical tensor.
+int64_t matrix_elements(const Parameter& parameter, const Piece& piece);
+
 class StateLayout {
  public:
   // shape  not kElements; rows and columns only for parameters of matrices
@@ -34,9 +38,11 @@ class StateLayout {
 
   // The state's own, under the parameter's canonical names.
   const Placement& placement() const { return placement_; }
-  // A piece's values in `state`, of placement().local_shape: a view that broadcasts with the piece in canonical
-  // orientation.
+  // A piece's values in `state`, of placement().local_shape, unless it has blocks: a view that broadcasts with the
+  // piece in canonical orientation.
   at::Tensor of_piece(const at::Tensor& state, const Piece& piece) const;
+  // For each element of a piece, the place of its value in the flattened state: int64 of the piece's extents.
+  at::Tensor places_of(const Piece& piece, at::Device device) const;
   // Adds this rank's share of means over rows, columns or matrices. values: of the piece, in canonical orientation.
   void add_means(const at::Tensor& means, const Piece& piece, const at::Tensor& values) const;
 

@@ -1,4 +1,4 @@
-// An update rule: a step's effect on weights, given gradients (AdamW, SGD, Muon, Lion). A new one is a class and a line
+// An update rule: a step's effect on weights, given gradients (AdamW, SGD, Muon, …). A new one is a class and a line
 // in update_rules.cc (docs/add_optimizer.md); the Optimizer does everything else.
 #pragma once
 
@@ -16,8 +16,9 @@
 namespace megalith {
 
 // What a state has a value for. Elements are divided over ranks with the parameter; of the others each rank with a
-// share of the parameter has all (state_layout.h).
-enum class StateShape { kElements, kRows, kColumns, kMatrices };
+// share of the parameter has all (state_layout.h). Blocks: kBlockSize elements of a matrix, row by row.
+enum class StateShape { kElements, kRows, kColumns, kMatrices, kBlocks };
+inline constexpr int64_t kBlockSize = 256;
 
 // A state tensor of a parameter: its key in checkpoints, dtype and shape.
 struct StateSpec {
@@ -52,9 +53,9 @@ struct UpdateStep {
 
 class UpdateRule {
  public:
-  // An element's update depends on the element; on sums over its canonical matrix: then a rank has a slot, perhaps with
-  // an empty part, for every parameter of which others have the rest; or on the whole matrix: then ZeRO-1 cuts buckets
-  // only between matrices.
+  // An element's update depends on the element; on sums or maxima over its canonical matrix: then a rank has a slot,
+  // perhaps with an empty part, for every parameter of which others have the rest; or on the whole matrix: then ZeRO-1
+  // cuts buckets only between matrices.
   enum class Granularity { kElements, kSums, kMatrices };
 
   virtual ~UpdateRule() = default;

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "optim/adafactor.h"
+#include "optim/adam8bit.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
@@ -53,6 +54,9 @@ std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOption
       break;
     case OptimizerKind::kAdafactor:
       rules.push_back(std::make_unique<AdafactorRule>(options.adafactor));
+      break;
+    case OptimizerKind::kAdam8bit:
+      rules.push_back(std::make_unique<Adam8bitRule>(options));
       break;
   }
   rules.push_back(std::make_unique<AdamwRule>(options, kernels));

@@ -155,6 +155,9 @@ std::string optimizer_text(const Config& c) {
       text = fmt::format("Adafactor, decay rate {:g}, update clipped at {:g}", o.adafactor.adafactor_decay_rate,
                          o.adafactor.adafactor_clip_threshold);
       break;
+    case OptimizerKind::kAdam8bit:
+      text = fmt::format("AdamW with moments in eight bits, beta1 {:g}, beta2 {:g}", o.adam_beta1, o.adam_beta2);
+      break;
   }
   text += fmt::format(", weight decay {:g}", c.learning_rate.weight_decay);
   return text + (o.clip_grad > 0 ? fmt::format(", gradients clipped at norm {:g}", o.clip_grad) : ", no clipping");

@@ -18,6 +18,7 @@ namespace {
 constexpr double kClipGrad = 0.05;
 // A gradient of only rounding errors (1e-18) divided by this moves nothing.
 constexpr double kLeastAdamEps = 1e-8, kLeastAdafactorEps = 1e-16;
+constexpr int64_t kLeast8bitSize = 64;
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 
 // Full recomputation that treats the layers of a stage differently.
@@ -132,6 +133,8 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
     double& eps = config.optimizer.adafactor.adafactor_eps1;
     eps = std::max(eps, kLeastAdafactorEps);
   }
+  // Some of a toy's tensors have eight bits, the others do not.
+  if (config.optimizer.optimizer == OptimizerKind::kAdam8bit) config.optimizer.adam8bit.min_8bit_size = kLeast8bitSize;
   if (follows_rounding(config)) {
     config.optimizer.optimizer = OptimizerKind::kSgd;
     config.optimizer.lion = {};

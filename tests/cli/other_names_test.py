@@ -21,7 +21,8 @@ def test_the_page_is_what_the_program_prints(program):
 
 
 def test_every_word_stands_for_an_option_and_is_none(program):
-    rows = re.findall(r"^\| [^|]* \| ([^|]*) \| `(\w+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    words = PAGE.read_text(encoding="utf-8").partition("values of options")[0]
+    rows = re.findall(r"^\| [^|]* \| ([^|]*) \| `(\w+)` \|$", words, re.MULTILINE)
     options = program.run("train", "--help", "all")[1]
     assert len(rows) > 50
     for words, option in rows:
@@ -45,6 +46,14 @@ def test_hugging_face_words_are_understood(program):
         **{"clip_grad": "0.5", "log_interval": "2", "keep_last": "4", "lr_decay_style": "cosine"},
     }
     assert notes.count("other programs' words") == 1 and "learning_rate is lr" in notes
+
+
+@pytest.mark.parametrize("word", ["optim", "optimizer"])
+def test_other_trainers_values_of_the_optimizer_are_understood(word, program):
+    values, notes = resolved(program, f"--{word}", "paged_adamw_8bit")
+    assert values == {"optimizer": "adam8bit"} and "paged_adamw_8bit is optimizer adam8bit (states are not paged" in notes
+    assert resolved(program, f"--{word}", "adamw_bnb_8bit")[0] == values
+    assert resolved(program, f"--{word}", "adamw_torch_fused")[0] == {}
 
 
 def test_torchtitan_and_torchtune_words_are_understood_in_a_file(program, tmp_path):
@@ -177,7 +186,7 @@ def test_what_asks_for_what_is_there_is_accepted(words, note, program):
 LEADS = {
     "wandb_mode=online": "write wandb_project NAME",
     "mlflow_tracking_uri=http://a": "write mlflow_dir DIR",
-    "use_muon=true": "write optimizer adam, sgd, muon, lion or adafactor",
+    "use_muon=true": "write optimizer adam, sgd, muon, lion, adafactor or adam8bit",
     "neftune_noise_alpha=5": "does not support noise in the embeddings (NEFTune)",
     "early_stopping_patience=3": "does not support an end of the run by its evaluations",
     "load_best_model_at_end=true": "does not support the best checkpoint instead of the last",

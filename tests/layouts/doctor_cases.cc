@@ -164,6 +164,8 @@ std::vector<DoctorCase> doctor_cases() {
   add("dp 3, FSDP, Muon", kLlama + kUntied + kMuon + layout(3, 1, 1, 1) + Words{"--use_torch_fsdp2"});
   add("tp 2, Adafactor", kLlama + kUntied + kAdafactor + layout(2, 2, 1, 1));
   add("dp 3, FSDP, Adafactor", kLlama + kUntied + kAdafactor + layout(3, 1, 1, 1) + Words{"--use_torch_fsdp2"});
+  add("dp 3, FSDP, 8-bit Adam",
+      kLlama + kUntied + layout(3, 1, 1, 1) + Words{"--use_torch_fsdp2", "--optimizer=adam8bit"});
   add("mixtral, dp 4 ep 2", kExperts + layout(4, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});
   add("mixtral, dp 2 ep 2, distributed optimizer",
       kExperts + layout(2, 1, 1, 1) + Words{"--expert_model_parallel_size=2", "--use_distributed_optimizer"});

@@ -433,6 +433,10 @@ OptimizerOptions optimizer_of(const TinyRun& task) {
     options.adafactor.adafactor_eps1 = 1e-16;          // gradients that are nothing but rounding stay small
     options.adafactor.adafactor_clip_threshold = 0.5;  // always acts
   }
+  if (task.optimizer == "adam8bit") {
+    options.optimizer = OptimizerKind::kAdam8bit;
+    options.adam8bit.min_8bit_size = 64;
+  }
   if (!task.optimizer.starts_with("muon")) return options;
   options.optimizer = OptimizerKind::kMuon;
   options.muon = {.muon_nesterov = true,
@@ -443,7 +447,8 @@ OptimizerOptions optimizer_of(const TinyRun& task) {
 }
 
 std::optional<OptimizerKind> exchanging(OptimizerKind rule) {
-  const bool exchanges = rule == OptimizerKind::kMuon || rule == OptimizerKind::kAdafactor;
+  const bool exchanges =
+      rule == OptimizerKind::kMuon || rule == OptimizerKind::kAdafactor || rule == OptimizerKind::kAdam8bit;
   return exchanges ? std::optional(rule) : std::nullopt;
 }
 

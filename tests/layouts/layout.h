@@ -54,8 +54,8 @@ struct TinyRun {
   DropPolicy drop_policy = DropPolicy::kProbability;
   bool is_masked = false;                // masked_lm, without causality
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
-  // "sgd", "lion", "adafactor", "muon", "muon, joined" (queries, keys and values as one matrix), "adam on the host" (of
-  // half of a rank's elements)
+  // "sgd", "lion", "adafactor", "adam8bit", "muon", "muon, joined" (queries, keys and values as one matrix), "adam on
+  // the host" (of half of a rank's elements)
   std::string optimizer = "adam";
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
   std::string fp8_recipe = "tensorwise";

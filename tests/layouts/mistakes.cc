@@ -323,11 +323,14 @@ void add_muon(std::vector<Mistake>& list) {
   add("updates of runs of other ranks", {Kind::kAllToAll, "updates of runs", How::kReverse});
 }
 
-void add_adafactor(std::vector<Mistake>& list) {
+void add_shared_sums(std::vector<Mistake>& list) {
   for (const char* sums : {"mean squares of rows and columns", "mean squares of updates"}) {
     list.push_back(collective(fmt::format("Adafactor: {} not added up", sums), {Kind::kAllReduce, sums}));
     list.back().rule = OptimizerKind::kAdafactor;
   }
+  const char* const maxima = "largest moments of blocks";
+  list.push_back(collective(fmt::format("8-bit Adam: {} not compared", maxima), {Kind::kAllReduce, maxima}));
+  list.back().rule = OptimizerKind::kAdam8bit;
 }
 
 }  // namespace
@@ -344,7 +347,7 @@ std::vector<Mistake> seeded_mistakes() {
   add_experts(list);
   std::for_each(list.begin() + num_others, list.end(), [](Mistake& mistake) { mistake.is_of_experts = true; });
   add_muon(list);
-  add_adafactor(list);
+  add_shared_sums(list);
   return list;
 }
 
@@ -361,6 +364,7 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
   const TinyRun muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
   const TinyRun adafactor{.num_layers = 1, .optimizer = "adafactor"};
+  const TinyRun adam8bit{.num_layers = 1, .optimizer = "adam8bit"};
   const TinyRun adapters{
       .num_layers = 1, .adapters = {"all-linear"}, .adapter_dropout = 0.3, .has_lengths = true};
   const TinyRun adapted_experts{.num_layers = 1, .family = "mixtral", .adapters = {"linear_fc1", "linear_fc2"}};
@@ -403,6 +407,7 @@ std::vector<Layout> layouts_for_mistakes() {
       {.dp = 4, .micro_batch = 2, .task = muon_of_experts, .ep = 2, .etp = 2},
       {.tp = 2, .micro_batch = 8, .task = adafactor},
       {.dp = 2, .micro_batch = 4, .task = adafactor, .data_parallel = zero1()},
+      {.tp = 2, .micro_batch = 8, .task = adam8bit},
       {.dp = 2, .micro_batch = 2, .task = retriever},
   };
 }

@@ -154,6 +154,24 @@ TEST(AdafactorMatrix, EveryLayoutTrainsAsOneRankInFloat64) {
   expect_as_one_rank_in_float64(layouts);
 }
 
+// Blocks of 256 are cut by slices, runs and both, and experts of one tensor have their own.
+TEST(Adam8bitMatrix, LayoutsTrainAsOneRankInFloat64) {
+  const TinyRun plain{.optimizer = "adam8bit"}, of_twelve{.global_batch = 12, .optimizer = "adam8bit"};
+  const TinyRun tied{.is_tied = true, .has_qkv_bias = true, .optimizer = "adam8bit"};
+  const TinyRun of_experts{.family = "mixtral", .optimizer = "adam8bit"};
+  const TinyRun stacked{.family = "gpt_oss", .optimizer = "adam8bit"};
+  expect_as_one_rank_in_float64(
+      {{.tp = 4, .is_sequence_parallel = true, .micro_batch = 4, .task = tied},
+       {.dp = 3, .micro_batch = 4, .task = of_twelve, .data_parallel = zero1()},
+       {.tp = 2, .dp = 4, .is_sequence_parallel = true, .micro_batch = 2, .task = plain, .data_parallel = zero1()},
+       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = plain, .data_parallel = fsdp()},
+       {.dp = 2, .pp = 2, .micro_batch = 2, .task = tied, .data_parallel = zero1()},
+       {.tp = 2, .micro_batch = 2, .task = of_experts, .ep = 2, .etp = 1},
+       {.tp = 2, .dp = 2, .micro_batch = 2, .task = stacked, .ep = 2, .etp = 2},
+       {.dp = 4, .micro_batch = 2, .task = stacked, .data_parallel = zero1(), .ep = 2},
+       {.tp = 2, .dp = 2, .micro_batch = 2, .task = stacked, .data_parallel = fsdp()}});
+}
+
 TEST(SgdMatrix, LayoutsTrainAsOneRankInFloat64) {
   const TinyRun sgd{.is_tied = true, .optimizer = "sgd"}, of_experts{.family = "mixtral", .optimizer = "sgd"};
   expect_as_one_rank_in_float64({{.tp = 2, .dp = 2, .micro_batch = 2, .task = sgd, .data_parallel = zero1()},

@@ -1,4 +1,4 @@
-// Where the rows and columns of canonical matrices are in a state, for every way in which a rank holds the matrices.
+// Where rows, columns and blocks of canonical matrices are in a state, for every way in which a rank holds them.
 #include "optim/state_layout.h"
 
 #include <ATen/ATen.h>
@@ -90,6 +90,19 @@ TEST(StateLayout, GivesEachExpertOfAStackItsOwn) {
   }
   EXPECT_TENSOR_NEAR(of_rows, local.mean(1), {.abs = 1e-15});
   EXPECT_TENSOR_NEAR(of_columns, local.mean(2), {.abs = 1e-15});
+}
+
+// Blocks go on from row to row of an expert, and each expert begins its own.
+TEST(StateLayout, BlocksAreOfTheCanonicalMatrix) {
+  Placement placement{.local_shape = {2, 7, 20}};
+  placement.pieces.push_back(
+      {.name = "down", .shape = {4, 7, 100}, .canonical = {{2, 0, 60}, {2, 7, 20}}, .local = Box::whole({2, 7, 20})});
+  const Parameter p = parameter(placement);
+  const StateLayout blocks(p, StateShape::kBlocks);
+  EXPECT_EQ(blocks.placement().local_shape, (std::vector<int64_t>{2, 3}));  // 700 elements
+  const at::Tensor whole = at::arange(4 * 700).view({4, 700}).remainder(700).div(kBlockSize, "floor");
+  const at::Tensor of_both = whole.view({4, 7, 100}).slice(0, 2).slice(2, 60, 80) + at::arange(2).view({2, 1, 1}) * 3;
+  EXPECT_TRUE(at::equal(blocks.places_of(placement.pieces[0], at::kCPU), of_both));
 }
 
 TEST(StateLayout, KnowsAVectorOnlyAsAWhole) {

@@ -1,4 +1,4 @@
-// SGD, Lion, Adafactor and Muon on one rank against the formulas, step by step; and which rule takes what.
+// SGD, Lion, Adafactor, 8-bit Adam and Muon on one rank against the formulas, step by step; and which rule takes what.
 #include "optim/update_rules.h"
 
 #include <ATen/ATen.h>
@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "optim/adam8bit.h"
 #include "optim/muon.h"
 #include "optim/optimizer.h"
 #include "optim/state_layout.h"
@@ -18,7 +19,8 @@ namespace {
 
 constexpr double kLr = 0.02, kDecay = 0.3;
 constexpr OptimizerKind kAllRules[] = {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon,
-                                       OptimizerKind::kLion, OptimizerKind::kAdafactor};
+                                       OptimizerKind::kLion, OptimizerKind::kAdafactor,
+                                       OptimizerKind::kAdam8bit};
 
 // A parameter of every role, and an optimizer over them.
 struct Roles {
@@ -293,6 +295,43 @@ TEST(UpdateRules, AdafactorIsItsFormula) {
   EXPECT_EQ(f.optimizer->num_bytes(), 8 * (6 + 4 + 9 + 2 + 8 + 3 * 4 + 2 * (7 + 4) + 5));
 }
 
+// Written as bitsandbytes does, for each canonical tensor by itself; AdamW has the vector, which is too small.
+TEST(UpdateRules, Adam8bitIsItsFormula) {
+  const Adam8bitOptions eight_bits{.min_8bit_size = 8};
+  Roles f({.optimizer = OptimizerKind::kAdam8bit, .clip_grad = 0, .adam8bit = eight_bits}), adamw({.clip_grad = 0});
+  std::vector<std::pair<at::Tensor, at::Tensor>> expected;  // with the weight
+  for (const auto& one : f.params) {
+    if (one->name() == "norm") continue;
+    for (const Piece& piece : one->placement().pieces) {
+      const auto taken = [&](const at::Tensor& x) { return x.narrow(0, piece.local.offset[0], piece.local.extent[0]); };
+      at::Tensor weight = taken(one->data()).clone();
+      at::Tensor moments[2] = {at::zeros_like(weight), at::zeros_like(weight)};
+      for (int step = 1; step <= 4; ++step) {
+        const at::Tensor g = taken(Roles::gradient(*one, step));
+        moments[0] = 0.9 * moments[0] + 0.1 * g;
+        moments[1] = 0.999 * moments[1] + 0.001 * g.square();
+        const at::Tensor size = (moments[1] / (1 - std::pow(0.999, step))).sqrt() + 1e-8;
+        weight = (1 - kLr * kDecay) * weight - kLr * moments[0] / (1 - std::pow(0.9, step)) / size;
+        for (at::Tensor& moment : moments) {
+          const at::Tensor map = dynamic_map(/*is_signed=*/&moment == moments);
+          const at::Tensor absmax = moment.abs().max().to(at::kFloat);
+          moment = map.take((moment / absmax).unsqueeze(-1).sub(map).abs().argmin(-1)).to(at::kDouble) * absmax;
+        }
+      }
+      expected.emplace_back(weight, taken(one->data()));
+    }
+  }
+  for (int step = 1; step <= 4; ++step) {
+    f.step(step);
+    adamw.step(step);
+  }
+  for (const auto& [weight, found] : expected) EXPECT_TENSOR_NEAR(found, weight, {.abs = 1e-13});
+  EXPECT_TRUE(at::equal(f["norm"].data(), adamw["norm"].data()));
+  EXPECT_EQ(f.optimizer->rules_text(), "AdamW 8-bit 5, AdamW 1");
+  // Two bytes an element and two scales a tensor; two fp64 moments of a vector of five.
+  EXPECT_EQ(f.optimizer->num_bytes(), 2 * (24 + 18 + 32 + 28 + 28) + 2 * 4 * 7 + 2 * 8 * 5);
+}
+
 // The rules of an optimizer on slots of their own, as on a device whose decision the host does not read.
 struct DecidedRules {
   DecidedRules(Roles& roles, const OptimizerOptions& options) : rules(make_update_rules(options, Kernels::kReference)) {
@@ -362,6 +401,21 @@ TEST(UpdateRules, AStepThatIsMadeOnTheDeviceIsThatOfTheHost) {
     }
     for (size_t i = 0; i < outcomes[0].size(); ++i) EXPECT_TRUE(at::equal(outcomes[0][i], outcomes[1][i])) << i;
   }
+}
+
+TEST(UpdateRules, Adam8bitMovesAFewElementsAtOnceAsItMovesAll) {
+  const OptimizerOptions options{.optimizer = OptimizerKind::kAdam8bit, .adam8bit = {.min_8bit_size = 8}};
+  std::vector<std::vector<at::Tensor>> outcomes;
+  for (const int64_t most : {3, 1000}) {
+    Roles roles(options, at::kBFloat16);
+    DecidedRules decided(roles, options);
+    decided.rules[0] = std::make_unique<Adam8bitRule>(options, most);
+    decided.rules[0]->prepare(*roles.buffer, roles.groups);
+    for (const auto& one : roles.params) one->grad().copy_(Roles::gradient(*one, 1));
+    decided.update({.grad_scale = at::ones({}, at::kDouble), .number = at::ones({}, at::kDouble), .is_made = {}});
+    outcomes.push_back(decided.values());
+  }
+  for (size_t i = 0; i < outcomes[0].size(); ++i) EXPECT_TRUE(at::equal(outcomes[0][i], outcomes[1][i])) << i;
 }
 
 TEST(UpdateRules, SgdKeepsWhatBf16WouldLose) {

@@ -1,9 +1,11 @@
-"""Three steps of every optimizer against torch.optim, to 1e-6: the same gradients to the bit, the program's own.
+"""Steps of every optimizer against its reference: the same gradients to the bit, the program's own.
 
 Every sample is the same text, so the gradient of a step is that of the weights before it, which `inspect gradients`
 writes; what is left to compare is the update.
 """
 
+import bitsandbytes
+import bitsandbytes.backends.cpu.ops
 import hf_models
 import indexed_data
 import pytest
@@ -31,10 +33,10 @@ def arguments(periodic):
     )
 
 
-def weights_and_gradients(program, folder, periodic, tmp_path, options):
+def weights_and_gradients(program, folder, periodic, tmp_path, options, num_steps=STEPS):
     """(weights before, gradient) of every step, and the weights after the last."""
     steps = []
-    for step in range(STEPS + 1):
+    for step in range(num_steps + 1):
         if step > 0:
             exported = tmp_path / f"after_{step}"
             program.run(
@@ -77,7 +79,7 @@ def expected_weights(steps, make_optimizers, parts_of=parts_of):
         views = parts_of(name, weights[name]) if is_matrix(name, weights[name]) else [weights[name]]
         parts[name] = [torch.nn.Parameter(rows_of(view)) for view in views]
     optimizers = make_optimizers(parts)
-    for _, gradients in steps[:STEPS]:
+    for _, gradients in steps[:-1]:
         for name in names:
             views = parts_of(name, gradients[name]) if is_matrix(name, weights[name]) else [gradients[name]]
             for part, view in zip(parts[name], views):
@@ -92,7 +94,7 @@ def expected_weights(steps, make_optimizers, parts_of=parts_of):
 
 
 def assert_equal_to_1e_6(steps, expected, least=1e-4):
-    after, before = steps[STEPS][0], steps[0][0]
+    after, before = steps[-1][0], steps[0][0]
     for name, value in expected.items():
         moved = (value - before[name]).abs().max().item()
         assert moved > least, f"{name}: the reference hardly moves it, so nothing would be compared"
@@ -168,6 +170,36 @@ def test_adafactor_is_transformers(name, program, models, periodic, tmp_path):
         return [transformers.Adafactor(groups, lr=LR, decay_rate=-0.7, relative_step=False)]
 
     assert_equal_to_1e_6(steps, expected_weights(steps, optimizers, lambda name, tensor: [tensor]), least=1e-5)
+
+
+def test_eight_bit_adam_is_bitsandbytes(program, models, periodic, tmp_path, monkeypatch):
+    """Its CPU kernel takes codes from a coarse table; here they are the nearest, as in its default kernel."""
+
+    def quantise(moments, code, absmax, codes, blocksize):
+        for i, block in enumerate(moments.flatten().split(blocksize)):
+            absmax[i] = block.abs().max()
+            nearest = torch.bucketize(block / absmax[i].clamp(min=1e-38), (code[:-1] + code[1:]) / 2)
+            codes.view(-1)[i * blocksize : (i + 1) * blocksize] = nearest.to(torch.uint8)
+
+    monkeypatch.setattr(bitsandbytes.backends.cpu.ops, "_quant_blockwise_fp32_direct", quantise)
+    options = ["--optimizer", "adam8bit", "--min_8bit_size", 1024]
+    steps = weights_and_gradients(program, models["llama"].folder, periodic, tmp_path, options, num_steps=10)
+    made = []
+
+    def optimizers(parts):
+        groups = groups_by_decay(parts, lambda key, views: True)
+        made.append(bitsandbytes.optim.AdamW8bit(groups, lr=LR, min_8bit_size=1024))
+        return made
+
+    expected = expected_weights(steps, optimizers, lambda name, tensor: [tensor])
+    states = [state["state1"] for state in made[0].state.values()]
+    assert {state.dtype for state in states} == {torch.uint8, torch.float32}
+    # A moment halfway between two codes, and rounding, take one or the other: a few elements then differ by a part of
+    # a step of about lr.
+    off = torch.cat([(steps[-1][0][name] - value).abs().flatten() for name, value in expected.items()])
+    moved = torch.cat([(steps[0][0][name] - value).abs().flatten() for name, value in expected.items()])
+    print(f"{(off > 1e-6).sum()} of {off.numel()} elements differ, by at most {off.max()}; moved {moved.mean()}")
+    assert moved.mean() > LR and off.max() < LR and (off > 1e-6).sum() < 1e-3 * off.numel()
 
 
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])

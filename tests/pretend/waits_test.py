@@ -29,6 +29,7 @@ WAITS = {
     "FSDP": (in_bf16("fsdp"), 0),
     "Muon": (in_bf16("muon"), 0),
     "Adafactor": ((*CASES["bf16"], "--optimizer", "adafactor"), 0),
+    "8-bit Adam": ((*CASES["bf16"], "--optimizer", "adam8bit", "--min_8bit_size", 64), 0),
     "FP8": (CASES["fp8"], 0),
     "FP8, delayed": (CASES["fp8_delayed"], 0),
     "FP8, blockwise": (CASES["fp8_blockwise"], 0),

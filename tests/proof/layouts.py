@@ -120,7 +120,7 @@ FEATURES = {
     },
     "dropout": {ABSENT: (), "both": ("--hidden_dropout", 0.1, "--attention_dropout", 0.1)},
     "documents": {ABSENT: (), "apart": ("--reset_attention_mask", "--reset_position_ids")},
-    "optimizer": {ABSENT: (), "sgd": ("--optimizer", "sgd"), "lion": ("--optimizer", "lion"), "adafactor": ("--optimizer", "adafactor"), "muon": ("--optimizer", "muon")},
+    "optimizer": {ABSENT: (), "sgd": ("--optimizer", "sgd"), "lion": ("--optimizer", "lion"), "adafactor": ("--optimizer", "adafactor"), "8 bits": ("--optimizer", "adam8bit"), "muon": ("--optimizer", "muon")},
     "micro": {"1": (), "2": ("--micro_batch_size", 2)},
     "mapping": {ABSENT: (), "pp inside": ("--use_tp_pp_dp_mapping",)},
     # Megatron-LM's fused layers, whose parts share one A; each linear layer for itself, as PEFT has them. Adapters of

@@ -63,6 +63,13 @@ INSTANTIATE_TEST_SUITE_P(
                     EstimateCase{"lion", 1, {"--bf16", "--optimizer=lion"}},
                     EstimateCase{"adafactor", 2, {"--bf16", "--optimizer=adafactor", "--tensor_model_parallel_size=2"}},
                     EstimateCase{"zero_adafactor", 2, {"--use_distributed_optimizer", "--optimizer=adafactor"}},
+                    EstimateCase{
+                        "adam8bit",
+                        2,
+                        {"--bf16", "--optimizer=adam8bit", "--min_8bit_size=64", "--tensor_model_parallel_size=2"}},
+                    EstimateCase{"zero_adam8bit",
+                                 2,
+                                 {"--use_distributed_optimizer", "--optimizer=adam8bit", "--min_8bit_size=64"}},
                     EstimateCase{"muon", 2, {"--bf16", "--optimizer=muon"}},
                     EstimateCase{"zero", 2, {"--bf16", "--use_distributed_optimizer"}},
                     EstimateCase{"zero_muon", 2, {"--bf16", "--use_distributed_optimizer", "--optimizer=muon"}},
