@@ -12,7 +12,7 @@
 namespace megalith {
 
 enum class TrainingStage { kAuto, kPretrain, kSft };
-enum class ConversationFormat { kAuto, kAlpaca, kChatTemplate };
+enum class ConversationFormat { kAuto, kAlpaca, kChatTemplate, kMessages, kSquad };
 enum class SftPacking { kGreedy, kFirstFitDecreasing };
 enum class SftLoss { kNextToken, kDpo };
 enum class DpoReference { kAhead, kOnTheFly };

@@ -84,7 +84,8 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerContext& context, cons
                                                     {.dtype = context.dtype,
                                                      .device = context.device,
                                                      .init = Init::normal(init_std),
-                                                     .role = ParameterRole::kEmbedding})) {}
+                                                     .role = ParameterRole::kEmbedding,
+                                                     .is_of_vocabulary = true})) {}
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& tokens) {
   if (!is_recording({weight_->value()})) return EmbeddingFunction::compute(*this, tokens);

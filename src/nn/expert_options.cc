@@ -29,6 +29,9 @@ void RouterOptions::visit_router(OptionVisitor& v) {
       .at_least(0)
       .alias("moe_jitter_eps")
       .changes_weights(false);
+  v.field("router_logit_softcapping", router_logit_softcapping,
+          "The router's logits x become c tanh(x / c) with this c, before all else (Grok). Default and 0: they do not.")
+      .at_least(0);
   v.field("moe_router_pre_softmax", moe_router_pre_softmax,
           "Take the softmax over all experts before the best are chosen, instead of over those chosen.");
   v.choice("moe_router_score_function", moe_router_score_function, {"softmax", "sigmoid"},

@@ -27,6 +27,7 @@ struct RouterOptions {
   std::optional<double> moe_z_loss_coeff;
   // In training, the router sees x times uniform numbers of 1 - eps to 1 + eps.
   std::optional<double> moe_input_jitter_eps;
+  std::optional<double> router_logit_softcapping;  // 0: none
   bool moe_router_pre_softmax = false;
   RouterScore moe_router_score_function = RouterScore::kSoftmax;
   RouterPrecision moe_router_dtype = RouterPrecision::kModel;  // of the product and what follows

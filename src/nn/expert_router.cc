@@ -270,8 +270,12 @@ at::Tensor ExpertRouter::compute_logits(const at::Tensor& x, const ForwardContex
                                   : ops::jitter(input, row_ids, call.eps, call.key, call.kernels);
   }
   const at::Tensor bias = linear_bias_ != nullptr ? linear_bias_->value() : at::empty({0}, input.options());
-  if (!is_recording({input, weight_->value(), bias})) return RouterFunction::compute(*this, input);
-  return RouterFunction::apply(input, weight_->value(), bias, this, input.requires_grad());
+  const at::Tensor logits =
+      is_recording({input, weight_->value(), bias})
+          ? RouterFunction::apply(input, weight_->value(), bias, this, input.requires_grad())
+          : RouterFunction::compute(*this, input);
+  const double softcap = options_.router_logit_softcapping.value_or(0);
+  return softcap == 0 ? logits : logits.div(softcap).tanh() * softcap;
 }
 
 at::Tensor ExpertRouter::choose_for_all(const at::Tensor& logits, const ForwardContext& forward,

@@ -1,6 +1,6 @@
 // The router of a mixture of experts: each token's experts and their weights.
 //
-//   logits = x W^T (+ b)                                      t tokens, e experts, k of them per token
+//   logits = x W^T (+ b), with a soft cap c: c tanh(logits / c)      t tokens, e experts, k of them per token
 //   scores  softmax: over all experts (pre-softmax), or over the k chosen logits; sigmoid: each by itself
 //   chosen  the k largest scores (+ bias), ties to lower numbers, only in the best groups if experts are grouped
 //   weights = scores of the chosen (sigmoid and k > 1: divided by their sum + 1e-20) * scaling_factor

@@ -133,7 +133,8 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
                          .device = context.device,
                          .init = Init::normal(init_std),
                          // The copy of a tied embedding at the other end of the pipeline stays an embedding.
-                         .role = weight.pipeline_ranks.empty() ? ParameterRole::kHead : ParameterRole::kEmbedding})) {
+                         .role = weight.pipeline_ranks.empty() ? ParameterRole::kHead : ParameterRole::kEmbedding,
+                         .is_of_vocabulary = true})) {
   if (!bias.empty()) add_bias(context, weight, bias);
 }
 

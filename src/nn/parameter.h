@@ -57,6 +57,7 @@ struct ParameterOptions {
   bool is_trainable = true;
   double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
   ParameterRole role = ParameterRole::kVector;
+  bool is_of_vocabulary = false;  // the embedding of tokens, and the head's weight
   bool is_adapter = false;  // beside the model's own weights, which may be frozen (nn/low_rank_adapter.h)
   std::optional<WeightPacking> packing = std::nullopt;
 };

@@ -26,6 +26,13 @@ void LearningRateOptions::visit(OptionVisitor& v) {
   v.group("Learning rate and weight decay");
   v.field("lr", lr, "Peak learning rate.").at_least(0);
   v.field("min_lr", min_lr, "Lowest learning rate of the decay.").at_least(0);
+  v.field("decoupled_lr", decoupled_lr,
+          "Peak learning rate of the embedding of tokens and of the head, which follows the same curve. Default: lr.")
+      .at_least(0)
+      .read_by(kTextModels);
+  v.field("decoupled_min_lr", decoupled_min_lr, "Lowest learning rate beside decoupled_lr. Default: min_lr.")
+      .at_least(0)
+      .read_by(kTextModels);
   v.choice("lr_decay_style", lr_decay_style, {"constant", "linear", "cosine", "inverse-square-root", "WSD"},
            "Shape of the decay after the warm-up.");
   v.field("lr_decay_iters", lr_decay_iters, "Step at which the decay ends. Default: the length of the run.")
@@ -74,6 +81,13 @@ LearningRateCurve::LearningRateCurve(const LearningRateOptions& options, int64_t
   if (o.min_lr > o.lr) {
     errors.emplace_back(fmt::format("min_lr {} is larger than lr {}", o.min_lr, o.lr), "lower min_lr or raise lr");
   }
+  if (o.decoupled_min_lr && !o.decoupled_lr) {
+    errors.emplace_back("decoupled_min_lr is read beside decoupled_lr", "give both, or neither");
+  } else if (o.decoupled_lr && o.decoupled_min_lr.value_or(o.min_lr) > *o.decoupled_lr) {
+    errors.emplace_back(fmt::format("the decay of decoupled_lr {} ends above it, at {}", *o.decoupled_lr,
+                                    o.decoupled_min_lr.value_or(o.min_lr)),
+                        "give a decoupled_min_lr below it");
+  }
   if (o.lr_warmup_init > o.lr) {
     errors.emplace_back(fmt::format("lr_warmup_init {} is larger than lr {}", o.lr_warmup_init, o.lr),
                         "lower lr_warmup_init");
@@ -102,15 +116,15 @@ LearningRateCurve::LearningRateCurve(const LearningRateOptions& options, int64_t
   if (!errors.empty()) throw UserErrors(std::move(errors));
 }
 
-double LearningRateCurve::learning_rate(int64_t consumed_samples) const {
+double LearningRateCurve::learning_rate(int64_t consumed_samples, double peak, double lowest) const {
   const LearningRateOptions& o = options_;
   const double x = static_cast<double>(consumed_samples);
   const double warmup = static_cast<double>(warmup_), decay = static_cast<double>(decay_);
-  if (warmup_ > 0 && consumed_samples <= warmup_) return o.lr_warmup_init + (o.lr - o.lr_warmup_init) * x / warmup;
-  if (o.lr_decay_style == DecayStyle::kConstant) return o.lr;
-  if (consumed_samples > decay_) return o.min_lr;
+  if (warmup_ > 0 && consumed_samples <= warmup_) return o.lr_warmup_init + (peak - o.lr_warmup_init) * x / warmup;
+  if (o.lr_decay_style == DecayStyle::kConstant) return peak;
+  if (consumed_samples > decay_) return lowest;
   if (o.lr_decay_style == DecayStyle::kInverseSquareRoot) {
-    return std::max(o.min_lr, o.lr * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(x, 1.0)));
+    return std::max(lowest, peak * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(x, 1.0)));
   }
   const double r = decay_ == warmup_ ? 1.0 : (x - warmup) / (decay - warmup);
   double c = 1;
@@ -145,7 +159,16 @@ double LearningRateCurve::learning_rate(int64_t consumed_samples) const {
     case DecayStyle::kInverseSquareRoot:
       break;
   }
-  return o.min_lr + c * (o.lr - o.min_lr);
+  return lowest + c * (peak - lowest);
+}
+
+LearningRates LearningRateCurve::learning_rates(int64_t consumed_samples) const {
+  LearningRates rates = learning_rate(consumed_samples);
+  if (options_.decoupled_lr) {
+    rates.of_vocabulary =
+        learning_rate(consumed_samples, *options_.decoupled_lr, options_.decoupled_min_lr.value_or(options_.min_lr));
+  }
+  return rates;
 }
 
 double LearningRateCurve::weight_decay(int64_t consumed_samples) const {

@@ -24,6 +24,8 @@ enum class WeightDecayStyle { kConstant, kLinear, kCosine };
 struct LearningRateOptions {
   double lr = 1e-4;
   double min_lr = 0;
+  // The embedding of tokens and the head have these; unset: lr and min_lr.
+  std::optional<double> decoupled_lr, decoupled_min_lr;
   DecayStyle lr_decay_style = DecayStyle::kLinear;
   std::optional<int64_t> lr_decay_iters, lr_decay_samples;
   std::optional<int64_t> lr_warmup_iters, lr_warmup_samples;
@@ -38,18 +40,30 @@ struct LearningRateOptions {
   void visit(OptionVisitor& v);
 };
 
+// A step's learning rate, and that of the vocabulary's weights (ParameterOptions::is_of_vocabulary).
+struct LearningRates {
+  LearningRates(double lr) : lr(lr), of_vocabulary(lr) {}
+  double lr, of_vocabulary;
+};
+
 class LearningRateCurve {
  public:
   // train_samples  of the whole run. Throws UserErrors listing all conflicts.
   LearningRateCurve(const LearningRateOptions& options, int64_t train_samples, int64_t global_batch_size);
 
-  double learning_rate(int64_t consumed_samples) const;
+  double learning_rate(int64_t consumed_samples) const {
+    return learning_rate(consumed_samples, options_.lr, options_.min_lr);
+  }
+  LearningRates learning_rates(int64_t consumed_samples) const;
   double weight_decay(int64_t consumed_samples) const;
 
   int64_t warmup_samples() const { return warmup_; }
   int64_t decay_samples() const { return decay_; }
 
  private:
+  // The curve from `peak` to `lowest`.
+  double learning_rate(int64_t consumed_samples, double peak, double lowest) const;
+
   LearningRateOptions options_;
   int64_t train_samples_, warmup_ = 0, decay_ = 0, wsd_decay_ = 0;
 };

@@ -180,18 +180,18 @@ at::Tensor Optimizer::local_numbers() const {
   return numbers;
 }
 
-OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale) {
+OptimizerStep Optimizer::step(const LearningRates& rates, double weight_decay, double loss_scale) {
   at::Tensor numbers = local_numbers();
   if (groups_.world->size() > 1) {
     numbers = numbers.to(groups_.world->device());
     groups_.world->all_reduce(numbers, ReduceOp::kSum, "gradient norm").wait();
   }
-  step(lr, weight_decay, loss_scale, numbers);
+  step(rates, weight_decay, loss_scale, numbers);
   return read(numbers.to(at::kCPU), loss_scale, /*has_gradients=*/true);
 }
 
-void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& reduced,
-                     const at::Tensor& is_allowed) {
+void Optimizer::step(const LearningRates& rates, double weight_decay, double loss_scale,
+                     const at::Tensor& reduced, const at::Tensor& is_allowed) {
   // The caller's decision is appended, so that everything reaches the host at once.
   const at::Tensor known =
       is_allowed.defined() ? at::cat({reduced, is_allowed.to(reduced.scalar_type()).view({1})}) : reduced;
@@ -213,8 +213,9 @@ void Optimizer::step(double lr, double weight_decay, double loss_scale, const at
   const UpdateStep update{
       .grad_scale = sent_to(scale, device_), .number = sent_to(num_steps_, device_), .is_made = is_made_};
   const auto set_step = [&](UpdateSlot& slot) {
-    slot.lr = lr;
-    slot.weight_decay = weight_decay * slot.part->parameter->options().decay_mult;
+    const ParameterOptions& parameter = slot.part->parameter->options();
+    slot.lr = parameter.is_of_vocabulary ? rates.of_vocabulary : rates.lr;
+    slot.weight_decay = weight_decay * parameter.decay_mult;
   };
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
     for (UpdateSlot& slot : slots_[rule]) set_step(slot);

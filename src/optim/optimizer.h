@@ -22,6 +22,7 @@
 #include "comm/groups.h"
 #include "ops/kernels.h"
 #include "optim/host_update.h"
+#include "optim/learning_rate.h"
 #include "optim/optimizer_options.h"
 #include "optim/stored_form.h"
 #include "optim/update_rule.h"
@@ -72,14 +73,14 @@ class Optimizer {
   at::Tensor local_numbers() const;
   // Issues the update and publishes it. numbers: local_numbers() summed over all ranks. loss_scale divides the
   // gradients. is_allowed: 0-d bool on the same device; undefined: true. Reads these only on the CPU.
-  void step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers,
+  void step(const LearningRates& rates, double weight_decay, double loss_scale, const at::Tensor& numbers,
             const at::Tensor& is_allowed = {});
   // 0-d bool: the last step is made; undefined if the host knew that it is.
   const at::Tensor& is_made() const { return is_made_; }
   // A step's outcome from its numbers, on the host. has_gradients: this step's still exist. is_allowed: as in step().
   OptimizerStep read(const at::Tensor& numbers, double loss_scale, bool has_gradients, bool is_allowed = true) const;
   // All of the above, with its own exchange.
-  OptimizerStep step(double lr, double weight_decay, double loss_scale = 1.0);
+  OptimizerStep step(const LearningRates& rates, double weight_decay, double loss_scale = 1.0);
 
   // Sets masters from the model, after loading without optimizer state.
   void reset_masters();

@@ -106,8 +106,8 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, doubl
 
 void TrainStep::after_update() { model_.after_step(statistics_->observed(), optimizer_.is_made()); }
 
-PendingStep TrainStep::run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale,
-                           const std::function<int()>& vote, const StepGuards& guards) {
+PendingStep TrainStep::run(const std::vector<Batch>& batches, const LearningRates& rates, double weight_decay,
+                           double loss_scale, const std::function<int()>& vote, const StepGuards& guards) {
   const auto pass = [&] {
     accumulate(batches, loss_scale);
     return statistics_->local();
@@ -122,7 +122,7 @@ PendingStep TrainStep::run(const std::vector<Batch>& batches, double lr, double 
   if (vote) statistics_->vote(vote());
   statistics_->exchange();
   const bool is_limited = std::isfinite(guards.loss_limit);
-  optimizer_.step(lr, weight_decay, loss_scale, statistics_->gradient(),
+  optimizer_.step(rates, weight_decay, loss_scale, statistics_->gradient(),
                   is_limited ? statistics_->loss().le(guards.loss_limit) : at::Tensor());
   after_update();
   return PendingStep(*this, statistics_, loss_scale, guards.loss_limit);

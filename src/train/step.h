@@ -81,8 +81,8 @@ class TrainStep {
   // batches     this rank's microbatches, in order; whole rows, of which context-parallel ranks take their parts
   // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses exclude it
   // vote        called once when gradients are complete: this rank's wish to stop (StepStatistics::vote)
-  PendingStep run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0,
-                  const std::function<int()>& vote = {}, const StepGuards& guards = {});
+  PendingStep run(const std::vector<Batch>& batches, const LearningRates& rates, double weight_decay,
+                  double loss_scale = 1.0, const std::function<int()>& vote = {}, const StepGuards& guards = {});
 
   // Forward and backward only: the batches' complete gradients, times loss_scale, are then in the buffers.
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);

@@ -308,7 +308,7 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   if (iteration_ + 1 < resolved_.derived.train_iters) {
     prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
-  const double lr = curve_->learning_rate(schedule_samples_);
+  const LearningRates rates = curve_->learning_rates(schedule_samples_);
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
@@ -317,7 +317,7 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   try {
     in_step([&] {
       pending = train_step_->run(
-          batches, lr, curve_->weight_decay(schedule_samples_), loss_scaler_.scale(),
+          batches, rates, curve_->weight_decay(schedule_samples_), loss_scaler_.scale(),
           [&] { return static_cast<int>(own_stop(iteration_ + 1)); }, guards_of(loss_limit));
     });
   } catch (const StepFault& fault) {
@@ -345,7 +345,7 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
           .consumed_samples = consumed_samples_,
           .skipped_samples = skipped_samples_,
           .schedule_samples = schedule_samples_,
-          .lr = lr,
+          .lr = rates.lr,
           .loss_limit = loss_limit,
           .since_begin = since_begin};
 }

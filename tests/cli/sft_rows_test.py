@@ -64,6 +64,19 @@ def test_share_gpt_rows_are_conversations(program, tmp_path):
     assert set(whole["weights"]) == {1}
 
 
+def test_rows_of_squad_are_primuss_line_and_messages_are_chatml(program, tmp_path):
+    folder = model_with(tmp_path / "model", "headers")
+    rows = [{"context": " c", "question": "q? ", "answers": {"text": ["a", "b"], "answer_start": [3, 9]}}]
+    sample = inspected(program, folder, rows, "--sft_conversation_format", "squad")[0][0]
+    assert sample["text"] == "Context: c Question: q? Answer: a</s>" and sample["text_in_loss"] == " a</s>"
+    # By Alpaca's words the context is the input, as Dolly's is.
+    assert "### Input:\n c\n" in inspected(program, folder, rows)[0][0]["text"]
+    chat = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}]
+    sample = inspected(program, folder, chat, "--sft_conversation_format", "messages")[0][0]
+    assert sample["text"] == "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
+    assert sample["text_in_loss"].startswith("a<|im_end|>")
+
+
 def test_alpaca_rows_have_its_words_and_only_the_output_counts(program, tmp_path):
     folder = save_tokenizer(tmp_path / "model")
     rows = [{"instruction": "Add.", "input": "1 2", "output": "3"}, {"instruction": "Greet.", "input": "", "output": " Hi\n"}]

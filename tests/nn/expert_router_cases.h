@@ -40,6 +40,7 @@ inline std::vector<RouterCase> score_cases() {
       router_case("all experts", 3, 3, [](O& o) { o.moe_router_topk_scaling_factor = 0.5; }),
       router_case("softmax of all", 8, 3,
                   [](O& o) { o.moe_router_pre_softmax = true, o.moe_router_topk_scaling_factor = 1.5; }),
+      router_case("soft cap", 8, 3, [](O& o) { o.router_logit_softcapping = 0.5; }),
       router_case("sigmoid, one expert", 8, 1, [](O& o) { o.moe_router_score_function = RouterScore::kSigmoid; }),
       router_case("sigmoid with bias", 9, 3,
                   [](O& o) {

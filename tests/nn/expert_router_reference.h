@@ -151,7 +151,8 @@ inline void differentiate(const RouterCase& test, const RouterInputs& in, const 
                           const at::Tensor& frequencies, RouterOutcome& out) {
   const RouterOptions& options = test.options;
   const at::Tensor x = in.x.clone().requires_grad_(true), w = in.weight.clone().requires_grad_(true);
-  const at::Tensor logits = (x * noise).mm(w.t());
+  const double cap = options.router_logit_softcapping.value_or(0);
+  const at::Tensor product = (x * noise).mm(w.t()), logits = cap == 0 ? product : cap * at::tanh(product / cap);
   const at::Tensor exp = logits.exp(), sigmoid = 1 / (1 + (-logits).exp());
   const at::Tensor softmax = exp / exp.sum(1, true);
   at::Tensor weights;
@@ -204,6 +205,9 @@ inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& 
       for (int64_t c = 0; c < kRouterHidden; ++c)
         logits[static_cast<size_t>(t)][static_cast<size_t>(i)] +=
             in.x[t][c].item<double>() * noise[t][c].item<double>() * in.weight[i][c].item<double>();
+  const double cap = options.router_logit_softcapping.value_or(0);
+  for (Row& row : logits)
+    for (double& logit : row) logit = cap == 0 ? logit : cap * std::tanh(logit / cap);
 
   RouterOutcome out;
   out.experts = at::zeros({num_tokens, k}, at::kLong);

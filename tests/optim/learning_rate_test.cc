@@ -32,6 +32,19 @@ TEST(LearningRateCurve, CosineIsHalfWayInTheMiddleAndMinimalAtTheEnd) {
   EXPECT_DOUBLE_EQ(curve.learning_rate(801), 1e-4);
 }
 
+TEST(LearningRateCurve, TheVocabularyFollowsTheSameCurveBetweenItsOwnEnds) {
+  LearningRateOptions o = cosine();
+  EXPECT_DOUBLE_EQ(LearningRateCurve(o, 800, 8).learning_rates(440).of_vocabulary, 0.5 * (1e-3 + 1e-4));
+  o.decoupled_lr = 3e-3;
+  const LearningRates middle = LearningRateCurve(o, 800, 8).learning_rates(440);
+  EXPECT_NEAR(middle.lr, 0.5 * (1e-3 + 1e-4), 1e-15);
+  EXPECT_NEAR(middle.of_vocabulary, 0.5 * (3e-3 + 1e-4), 1e-15);
+  o.decoupled_min_lr = 2e-3;
+  EXPECT_DOUBLE_EQ(LearningRateCurve(o, 800, 8).learning_rates(801).of_vocabulary, 2e-3);
+  o.decoupled_min_lr = 4e-3;
+  EXPECT_THROW(LearningRateCurve(o, 800, 8), UserErrors);
+}
+
 TEST(LearningRateCurve, LinearDecayWithoutWarmUpStartsAtThePeak) {
   LearningRateOptions o;
   o.lr = 2e-3;

@@ -70,6 +70,21 @@ TEST(Optimizer, DecaySparesParametersWithoutIt) {
   EXPECT_TENSOR_NEAR(f.norm->data(), norm, {.what = "not decayed"});
 }
 
+TEST(Optimizer, TheVocabularysWeightsHaveTheirOwnLearningRate) {
+  Fixture f(at::kFloat);
+  Parameter head("head", Placement::whole("head", {3, 4}), {.init = Init::normal(0.5), .is_of_vocabulary = true});
+  head.initialise(1);
+  GradBuffer buffer({f.weight.get(), &head}, f.groups, GradBufferOptions{});
+  Optimizer optimizer(buffer, f.groups, {}, Kernels::kReference);
+  LearningRateOptions options{.lr = 0.1, .decoupled_lr = 0.3, .lr_decay_style = DecayStyle::kConstant};
+  const at::Tensor weight = f.weight->data().clone(), rows = head.data().clone();
+  f.weight->grad().fill_(1);
+  head.grad().fill_(1);
+  optimizer.step(LearningRateCurve(options, 100, 1).learning_rates(1), 0);  // AdamW's first step is the rate
+  EXPECT_TENSOR_NEAR(f.weight->data(), weight - 0.1, {.rel = 1e-5, .what = "a matrix"});
+  EXPECT_TENSOR_NEAR(head.data(), rows - 0.3, {.rel = 1e-5, .what = "the head"});
+}
+
 // Steps smaller than half a unit in the last place of bf16 add up in the master and would be lost without it.
 TEST(Optimizer, MastersKeepWhatBf16WouldLose) {
   Fixture f(at::kBFloat16, {.clip_grad = 0});

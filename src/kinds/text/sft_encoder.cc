@@ -36,6 +36,17 @@ std::string alpaca_prompt(const SftTexts& texts) {
                      texts.question, has_input ? "\n\n### Input:\n" + texts.input : "");
 }
 
+// As Primus and NeMo write a row of SQuAD, on one line; its answer follows after a blank.
+constexpr std::string_view kSquad = "Context: {} Question: {} Answer:";
+constexpr std::string_view kChatMl =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+std::string_view without_blanks(std::string_view text) {
+  const size_t first = text.find_first_not_of(' ');
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(' ') + 1 - first);
+}
+
 size_t common_tokens(const Ids& a, const Ids& b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
@@ -228,7 +239,11 @@ int64_t SftSample::num_counted() const {
 
 SftEncoder::SftEncoder(const Tokenizer& tokenizer, const fs::path& tokenizer_model, const SftOptions& options)
     : tokenizer_(tokenizer), tokenizer_model_(tokenizer_model), options_(options) {
-  if (has_chat_template(tokenizer_model)) chat_.emplace(load_chat_template(tokenizer_model));
+  if (options.sft_conversation_format == ConversationFormat::kMessages) {
+    chat_.emplace(std::string(kChatMl), "ChatML", JinjaMembers());
+  } else if (has_chat_template(tokenizer_model)) {
+    chat_.emplace(load_chat_template(tokenizer_model));
+  }
   if (options.sft_conversation_format == ConversationFormat::kChatTemplate) chat_template();
   if (options.mask_history && options.train_on_input) {
     throw UserError("mask_history and train_on_input are given: the one learns the last answers only, the other all",
@@ -331,13 +346,19 @@ SftSample SftEncoder::encode_answer(const std::string& prompt, const std::string
 
 SftSample SftEncoder::encode_texts(const SftTexts& texts, const std::string& where) const {
   const ConversationFormat format = options_.sft_conversation_format;
-  if (format == ConversationFormat::kChatTemplate)
+  if (format == ConversationFormat::kChatTemplate || format == ConversationFormat::kMessages) {
     return encode_chat(messages_of_texts(texts), nullptr, nullptr, where);
+  }
   const bool is_alpaca = texts.is_instruction || format == ConversationFormat::kAlpaca;
   if (!texts.history.empty() || (!texts.system.empty() && !is_alpaca)) {
     throw UserError(fmt::format("{}: the row has a {}, and is written without a chat template", where,
                                 texts.history.empty() ? "system" : "history"),
                     "write the rows by the model's template: --sft_conversation_format chat_template");
+  }
+  if (format == ConversationFormat::kSquad) {
+    return encode_answer(
+        fmt::format(fmt::runtime(kSquad), without_blanks(texts.input), without_blanks(texts.question)),
+        fmt::format(" {}", without_blanks(texts.answer)));
   }
   return encode_answer(is_alpaca ? alpaca_prompt(texts) : texts.question, texts.answer);
 }
@@ -345,10 +366,13 @@ SftSample SftEncoder::encode_texts(const SftTexts& texts, const std::string& whe
 SftSample SftEncoder::encode(const SftLine& line) const {
   const std::string where = line.where();
   const SftRow row = read_sft_row(parse_ordered_json(line.json, where), options_, where);
-  if (!row.chats.empty() && options_.sft_conversation_format == ConversationFormat::kAlpaca) {
+  const ConversationFormat format = options_.sft_conversation_format;
+  const bool is_for_texts = format == ConversationFormat::kAlpaca || format == ConversationFormat::kSquad;
+  if (!row.chats.empty() && is_for_texts) {
     throw UserError(
-        fmt::format("{}: sft_conversation_format alpaca is for instructions, and the row is a conversation", where),
-        "take chat_template, or leave sft_conversation_format out");
+        fmt::format("{}: sft_conversation_format {} is for instructions, and the row is a conversation", where,
+                    format == ConversationFormat::kAlpaca ? "alpaca" : "squad"),
+        "take chat_template or messages, or leave sft_conversation_format out");
   }
   if (row.form == SftForm::kPairs && options_.train_on_input) {
     throw UserError(fmt::format("{}: train_on_input with pairs of answers", where),

@@ -16,7 +16,7 @@ namespace {
 
 using Keys = std::vector<std::string_view>;
 
-const Keys kQuestion = {"instruction", "question"}, kAnswer = {"output", "response", "answer"},
+const Keys kQuestion = {"instruction", "question"}, kAnswer = {"output", "response", "answer", "answers"},
            kInput = {"input", "context"}, kSystem = {"system", "system_prompt"},
            kMessages = {"messages", "conversations"};
 
@@ -119,7 +119,12 @@ class KeyReader {
   }
   std::string take_text(const Keys& keys) {
     const OrderedJson* found = take(keys);
-    return found == nullptr ? "" : json_as<std::string>(Json(*found), fmt::format("{}: {}", where_, keys[0]));
+    if (found == nullptr) return "";
+    // SQuAD's answers: {"text": [first, …], …}.
+    const bool is_squad = found->is_object() && found->contains("text") && found->at("text").is_array();
+    if (is_squad && found->at("text").empty()) return "";
+    return json_as<std::string>(Json(is_squad ? found->at("text")[0] : *found),
+                                fmt::format("{}: {}", where_, keys[0]));
   }
   SftMessages take_messages(const Keys& keys) {
     const OrderedJson* found = take(keys);

@@ -15,7 +15,7 @@ namespace megalith {
 // What a row holds, found by its keys.
 enum class SftForm {
   kText,    // text, or the column that was asked for: all of it is learned
-  kAlpaca,  // instruction (or question), input (or context), and output (or response, answer)
+  kAlpaca,  // instruction (or question), input (or context), and output (or response, answer, answers)
   kPrompt,  // prompt and completion
   kChat,    // messages, or ShareGPT's conversations; prompt and completion as messages
   kPairs,   // chosen and rejected, two answers to one question, and perhaps prompt
