@@ -51,15 +51,6 @@ std::string words_table() {
   return table;
 }
 
-std::string values_table() {
-  std::string table = "| option | value elsewhere | value here |\n|---|---|---|\n";
-  for (const OtherValuesRow& row : other_values_rows()) {
-    table += fmt::format("| `{}` | {} | `{}`{} |\n", row.option, listed(row.names, /*with_values=*/false),
-                         row.value.value, row.value.note.empty() ? "" : "; " + cell(row.value.note));
-  }
-  return table;
-}
-
 }  // namespace
 
 std::string accepted_names_markdown() {
@@ -73,8 +64,6 @@ std::string accepted_names_markdown() {
       "## Read as an option\n\n"
       "The meaning and the unit are the same, and one line at the start says how each was read.\n\n"
       "{}\n"
-      "So are these values of options.\n\n"
-      "{}\n"
       "## Without effect\n\n"
       "They are accepted, and one line at the start says why they do nothing. Such a name changes neither results, nor "
       "what decides whether a run fits into memory, nor whether it runs.\n\n"
@@ -85,7 +74,7 @@ std::string accepted_names_markdown() {
       "## Refused, because this program does not do it\n\n"
       "A value in parentheses asks for nothing and is accepted, and so is `null`.\n\n"
       "{}",
-      words_table(), values_table(), rows_of(Kind::kNoEffect, "name", "why it does nothing"),
+      words_table(), rows_of(Kind::kNoEffect, "name", "why it does nothing"),
       rows_of(Kind::kRemoved, "name", "instead"), rows_of(Kind::kUnsupported, "name", "what it asks for"));
 }
 

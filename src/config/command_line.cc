@@ -63,7 +63,11 @@ class ArgumentReader {
   }
 
   void read_value(const std::string& name, const NameMatch& match, const std::optional<std::string>& attached) {
-    const bool is_switch = match.option ? match.option->is_switch() : match.known->is_switch;
+    // A word for values of options takes values of its own.
+    const bool has_own = match.word && !match.word->becomes.empty();
+    const bool is_switch = has_own        ? match.word->is_switch()
+                           : match.option ? match.option->is_switch()
+                                          : match.known->is_switch;
     std::optional<WrittenValue> value;
     if (attached) {
       value = WrittenValue::of(*attached);
@@ -71,8 +75,8 @@ class ArgumentReader {
       // Primus's presets write null for a switch that nobody set, and people copy that to the command line.
       const bool has_word = next_ < words_.size() && (parse_bool(words_[next_]) || words_[next_] == "null");
       value = WrittenValue::of(has_word ? words_[next_++] : "true");
-    } else if (match.option && !match.option->is_list()) {
-      const std::optional<std::string> word = take_value(name, match.option->type_text());
+    } else if (has_own || (match.option && !match.option->is_list())) {
+      const std::optional<std::string> word = take_value(name, has_own ? "a value" : match.option->type_text());
       if (word) value = WrittenValue::of(*word);
     } else {
       std::vector<std::string> items = take_list();

@@ -1,9 +1,11 @@
 // The words of other trainers; see other_words.h.
 #include "config/other_words.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
-#include "config/dialect.h"
+#include "config/option_value.h"
 #include "core/error.h"
 #include "core/strings.h"
 
@@ -17,7 +19,8 @@ Words build_words() {
   for (const OtherWordsRow& row : other_words_rows()) {
     for (const std::string& entry : split_words(row.names)) {
       auto [name, neutral] = split_entry(entry);
-      const bool is_new = words.emplace(name, OtherWord{row.program, row.option, std::move(neutral)}).second;
+      const std::string_view option = row.becomes.empty() ? row.option : row.becomes[0].option;
+      const bool is_new = words.emplace(name, OtherWord{row.program, option, std::move(neutral), row.becomes, row.note}).second;
       MEGALITH_CHECK(is_new, "the word '{}' stands twice in the table", entry);
     }
   }
@@ -29,8 +32,11 @@ Words build_words() {
 std::span<const OtherWordsRow> other_words_rows() {
   static const std::vector<OtherWordsRow> rows = [] {
     std::vector<OtherWordsRow> all;
-    for (DialectRow& row : dialect_rows("other_words", {"program", "option", "names"})) {
-      all.push_back({std::move(row.cells[0]), std::move(row.cells[1]), std::move(row.cells[2])});
+    for (DialectRow& row : dialect_rows("other_words", {"program", "option", "names", "note"})) {
+      std::vector<SaidOption> becomes;
+      if (row.cells[1].find('=') != std::string::npos) becomes = option_words(row, row.cells[1]);
+      all.push_back({std::move(row.cells[0]), std::move(row.cells[1]), std::move(row.cells[2]), std::move(becomes),
+                     std::move(row.cells[3])});
     }
     return all;
   }();
@@ -43,25 +49,19 @@ const OtherWord* find_other_word(std::string_view name) {
   return found == words.end() ? nullptr : &found->second;
 }
 
-std::span<const OtherValuesRow> other_values_rows() {
-  static const std::vector<OtherValuesRow> rows = [] {
-    std::vector<OtherValuesRow> all;
-    for (DialectRow& row : dialect_rows("other_values", {"option", "value", "names", "note"})) {
-      all.push_back({std::move(row.cells[0]), {std::move(row.cells[1]), std::move(row.cells[3])}, row.cells[2]});
-    }
-    return all;
-  }();
-  return rows;
+const OtherWord* find_other_value(std::string_view name, std::string_view value) {
+  return find_other_word(fmt::format("{}:{}", name, lower_case(trim(value))));
 }
 
-const OtherValue* find_other_value(std::string_view option, std::string_view written) {
-  for (const OtherValuesRow& row : other_values_rows()) {
-    if (row.option != option) continue;
-    for (const std::string& name : split_words(row.names)) {
-      if (name == written) return &row.value;
-    }
+std::string said_value(const SaidOption& said, const std::string& value) {
+  constexpr std::string_view kPower = "{1/x^2}";
+  if (said.value == kPower) {
+    const std::optional<double> number = parse_number(value);
+    if (!number || *number == 0) throw UserError(fmt::format("'{}' is no number above 0", value), "");
+    return number_text(1 / (*number * *number));
   }
-  return nullptr;
+  const size_t place = said.value.find("{}");
+  return place == std::string::npos ? said.value : std::string(said.value).replace(place, 2, value);
 }
 
 }  // namespace megalith

@@ -1,6 +1,8 @@
 // Other trainers' words for options of this program: Hugging Face's learning_rate is lr, torchtitan's
 // training.seq_len is seq_length. They are read as the option, whose meaning and unit are the same, and one line says
-// which. A word whose meaning differs stands in dialects/known_names.table, with what to write instead.
+// which. A word whose meaning differs stands in dialects/known_names.table, with what to write instead. A word may
+// also stand for values of options: Primus's use_sink_attention is softmax_type=learnable, and so may one value of an
+// option: position_embedding_type yarn.
 //
 // Source: Hugging Face transformers TrainingArguments and config.json, torchtune's recipes, torchtitan's job
 // configuration, DeepSpeed's JSON, nanoGPT's configuration, TRL's SFTConfig and DPOConfig, PEFT, LLaMA-Factory's
@@ -12,37 +14,33 @@
 #include <string_view>
 #include <vector>
 
+#include "config/dialect.h"
+
 namespace megalith {
 
 struct OtherWord {
   std::string_view program;          // whose word it is
-  std::string_view option;           // ours
+  std::string_view option;           // ours, the first
   std::vector<std::string> neutral;  // values that ask for nothing, such as max_steps -1
+  std::vector<SaidOption> becomes;   // empty: the option takes the word's own value
+  std::string_view note;             // what differs here
+
+  bool is_switch() const { return !becomes.empty() && !neutral.empty() && neutral[0] == "false"; }
 };
 
 // The word in lower case with '_' for '-' and '.', or nullptr.
 const OtherWord* find_other_word(std::string_view name);
-
-// A value of an option as other trainers write it: adamw_bnb_8bit is optimizer adam8bit.
-struct OtherValue {
-  std::string value;  // ours
-  std::string note;   // what differs here; empty: nothing
-};
-
-const OtherValue* find_other_value(std::string_view option, std::string_view written);
-
-struct OtherValuesRow {
-  std::string option;
-  OtherValue value;
-  std::string names;  // apart by blanks
-};
-
-std::span<const OtherValuesRow> other_values_rows();
+// For one value of a name, which may be an option's: "position_embedding_type:yarn".
+const OtherWord* find_other_value(std::string_view name, std::string_view value);
+// An option's value where the word was written with `value`: {} stands for it, {1/x^2} for what it is to that power.
+std::string said_value(const SaidOption& said, const std::string& value);
 
 struct OtherWordsRow {
   std::string program;
-  std::string option;
-  std::string names;  // apart by blanks; NAME=a|b lists the values that ask for nothing
+  std::string option;  // or OPTION=VALUE …
+  std::string names;   // apart by blanks; NAME=a|b lists the values that ask for nothing, NAME:VALUE is one value
+  std::vector<SaidOption> becomes;
+  std::string note;
 };
 
 std::span<const OtherWordsRow> other_words_rows();

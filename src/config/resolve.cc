@@ -47,13 +47,9 @@ struct NameNotes {
   std::map<std::string, Setting, std::less<>> waiting = {};                 // refused unless an option makes them idle
 
   void add_word(const Setting& setting, const Option& option) {
-    add(fmt::format("{} is {}", setting.name, option.name()));
+    add_read_as(fmt::format("{} is {}", setting.name, option.name()));
   }
-  void add_value(const Setting& setting, const Option& option, const OtherValue& other) {
-    const std::string note = other.note.empty() ? "" : fmt::format(" ({})", other.note);
-    add(fmt::format("{} {} is {} {}{}", setting.name, setting.value.text(), option.name(), other.value, note));
-  }
-  void add(std::string line) {
+  void add_read_as(std::string line) {
     if (std::find(read_as.begin(), read_as.end(), line) == read_as.end()) read_as.push_back(std::move(line));
   }
   std::vector<std::string> lines() const {
@@ -138,10 +134,31 @@ void apply_known(const Setting& setting, const NameMatch& match, const WrittenVa
   notes.waiting.emplace(match.name, setting);
 }
 
+// A word, or a value, that stands for values of options.
+void apply_word(OptionSet& options, const OtherWord& word, const Setting& setting, NameNotes& notes) {
+  for (const SaidOption& said : word.becomes) {
+    Option* option = options.find(said.option);
+    if (!option) continue;  // of another command
+    try {
+      option->offer(WrittenValue::of(said_value(said, setting.value.text())), setting.source);
+    } catch (const UserError& error) {
+      throw UserError(fmt::format("{} {}: {}", named_at(setting), setting.value.text(), error.message()),
+                      error.remedy());
+    }
+    const std::string note = word.note.empty() ? "" : fmt::format(" ({})", word.note);
+    notes.add_read_as(
+        fmt::format("{} {} is {} {}{}", setting.name, setting.value.text(), said.option, option->text(), note));
+  }
+}
+
 void apply_setting(OptionSet& options, const Setting& setting, const OtherCommands& others, NameNotes& notes) {
   const NameMatch match = look_up(options, setting.name);
   if (!match) throw unknown_name(options, setting, others);
-  WrittenValue value = match.is_negated ? negated(setting) : setting.value;
+  const WrittenValue value = match.is_negated ? negated(setting) : setting.value;
+  if (value.form != WrittenValue::Form::kList) {
+    if (const OtherWord* word = find_other_value(match.name, value.text()))
+      return apply_word(options, *word, setting, notes);
+  }
   if (match.known) {
     // Another command's own option is no other program's name: --warmup of bench.
     const bool is_written_here = setting.source.layer == OptionLayer::kCommandLine;
@@ -156,15 +173,15 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   }
   // Presets list every name that an option ever had: a null behind one of the others does not touch the option.
   if (is_null(value) && !is_own_name(setting, *match.option)) return;
+  if (const OtherWord* word = find_other_value(match.option->name(), value.text())) {
+    return apply_word(options, *word, setting, notes);
+  }
   if (match.word) {
     if (is_neutral(match.word->neutral, value)) return;
+    if (!match.word->becomes.empty()) return apply_word(options, *match.word, setting, notes);
     notes.add_word(setting, *match.option);
     if (const std::string word = fold_name(setting.name); implies_values(word))
       notes.implying.insert_or_assign(word, setting);
-  }
-  if (const OtherValue* other = find_other_value(match.option->name(), value.text())) {
-    notes.add_value(setting, *match.option, *other);
-    value = WrittenValue::of(other->value);
   }
   match.option->offer(value, setting.source);
 }

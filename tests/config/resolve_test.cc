@@ -166,13 +166,14 @@ TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
 }
 
 TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
-  inputs.arguments = {"--router_logit_softcapping", "null",  "--num_seq_splits=1",
+  inputs.arguments = {"--attention_sink_k",      "null",  "--num_seq_splits=1",
                       "--fp16_lm_cross_entropy",    "false", "--no-fp16-lm-cross-entropy"};
   EXPECT_EQ(errors(), "");
-  inputs.arguments = {"--router-logit-softcapping", "8", "--fp16_lm_cross_entropy", "--no-initialization",
-                      "--num-seq-splits",           "2"};
+  inputs.arguments = {"--head-lr-mult",   "8", "--fp16_lm_cross_entropy", "--no-initialization",
+                      "--num-seq-splits", "2"};
   EXPECT_EQ(errors(),
-            "--router-logit-softcapping 8: this build does not support soft-capping of a router's logits\n"
+            "--head-lr-mult 8: this build does not support a learning rate of its own for BERT's head (decoupled_lr is "
+            "that of embedding and head)\n"
             "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"
             "--no-initialization true: this build does not support this initialisation\n"
             "--num-seq-splits 2: this build does not support sequences that are cut for the pipeline "

@@ -182,7 +182,7 @@ TEST_F(YamlConfig, WrongLayoutsAreAllReportedWithTheirLines) {
 micro_batch_size: 2
 modules:
   pre_trainer:
-    framework: maxtext
+    framework: megatron
     model: llama3.1_8b.yml
     override: {lr: 1}
   platform: {}
@@ -191,7 +191,6 @@ modules:
             "exp.yaml:1: unknown key 'work_gruop'. Did you mean 'work_group'?\n"
             "exp.yaml:2: unknown key 'micro_batch_size'\n"
             "exp.yaml:8: module 'platform' is no trainer\n"
-            "exp.yaml:5: framework is 'maxtext'\n"
             "exp.yaml:6: no preset 'llama3.1_8b.yml'. Did you mean 'llama3.1_8B.yaml'?\n"
             "exp.yaml:7: unknown key 'override'. Did you mean 'overrides'?\n");
   EXPECT_NE(read("exp.yaml").errors[1].remedy().find("modules.pre_trainer.overrides"), std::string::npos);
