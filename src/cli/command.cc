@@ -106,7 +106,7 @@ ConfigInputs CommandContext::config_inputs() const {
                          std::string_view name) { return commands_with_option(all, *sets, here, name); },
       .acts = [here = command](const Option& option) { return acts_in(here, option); },
   };
-  inputs.readers = {{".toml", read_torchtitan_job}};
+  inputs.readers = {{".toml", read_torchtitan_job}, {".yaml", read_primus_file}, {".yml", read_primus_file}};
   adopt_torchtune_recipe(inputs);
   return inputs;
 }

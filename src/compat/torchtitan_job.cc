@@ -44,6 +44,22 @@ class JobFileReader : public FileWords {
       result.errors.push_back(error);
       return std::move(result);
     }
+    return translate();
+  }
+
+  // What a file of Primus's says; null is as if it were not written.
+  ConfigFile read(ConfigFile primus) {
+    for (const Setting& setting : primus.settings) {
+      if (setting.value.form == WrittenValue::Form::kNull) continue;
+      add(setting.name, {setting.value, setting.source.where, setting.name});
+    }
+    primus.settings.clear();
+    result = std::move(primus);
+    return translate();
+  }
+
+ private:
+  ConfigFile translate() {
     check_keys();
     if (!result.errors.empty()) return std::move(result);
     set_fact("@debugmodel", "", "debugmodel");
@@ -56,7 +72,15 @@ class JobFileReader : public FileWords {
     return std::move(result);
   }
 
- private:
+  void add(const std::string& name, FileWord word) {
+    const FileKey* known = keys_.find(name);
+    if (known != nullptr && known->kind == FileKeyKind::kAlias) {
+      words_.emplace(known->text, std::move(word));
+    } else {
+      words_[name] = std::move(word);
+    }
+  }
+
   void apply(std::string_view part) {
     static const WordRules rules("torchtitan_rules");
     rules.apply(part, *this);
@@ -75,12 +99,7 @@ class JobFileReader : public FileWords {
         word.written = {WrittenValue::Form::kList, {}};
         for (const toml::node& item : *list) word.written.items.push_back(scalar_text(item));
       }
-      const FileKey* known = keys_.find(name);
-      if (known != nullptr && known->kind == FileKeyKind::kAlias) {
-        words_.emplace(known->text, std::move(word));
-      } else {
-        words_[name] = std::move(word);
-      }
+      add(name, std::move(word));
     }
   }
 
@@ -142,13 +161,17 @@ class JobFileReader : public FileWords {
   }
 
   void choose_precision() {
-    const bool converts = is_written("model.converters") && !items("model.converters").empty();
-    set_fact("@fp8", converts ? "true" : "false");
+    const std::vector<std::string> converters =
+        is_written("model.converters") ? items("model.converters") : std::vector<std::string>();
+    const bool has_fp8 = std::any_of(converters.begin(), converters.end(),
+                                     [](const std::string& one) { return one.ends_with("float8"); });
+    set_fact("@fp8", has_fp8 ? "true" : "false");
     apply("precision");
   }
 
   void choose_sharding() {
-    const bool is_fsdp = whole("parallelism.data_parallel_shard_degree") != 1 && !has_pipeline();
+    const bool has_experts = text("model.name") != "llama3" && text("model.name") != "qwen3";
+    const bool is_fsdp = whole("parallelism.data_parallel_shard_degree") != 1 && !has_pipeline() && !has_experts;
     set_fact("@is_fsdp", is_fsdp ? "true" : "false");
     apply("sharding");
   }
@@ -177,6 +200,12 @@ class JobFileReader : public FileWords {
 
 ConfigFile read_torchtitan_job(const fs::path& file, const fs::path& config_root, const EnvironmentMap& environment) {
   return JobFileReader(file, config_root, environment).read();
+}
+
+ConfigFile read_primus_file(const fs::path& file, const fs::path& config_root, const EnvironmentMap& environment) {
+  ConfigFile found = read_config_file(file, config_root, environment);
+  if (found.framework != kTorchtitan.name || !found.errors.empty()) return found;
+  return JobFileReader(file, config_root, environment).read(std::move(found));
 }
 
 }  // namespace megalith

@@ -1,4 +1,5 @@
-// Job files of torchtitan (TOML) for Llama 3, read as a configuration of ours: `--config llama3_8b.toml`.
+// Job files of torchtitan (TOML), and Primus's experiments with framework: torchtitan (YAML with the same keys), read
+// as a configuration of ours: `--config llama3_8b.toml`.
 //
 // What a file does not say has torchtitan's own value, not ours. Keys that change nothing here are named in a note,
 // what cannot be done is an error with file and line. Source: torchtitan v0.2.2, torchtitan/config/job_config.py.
@@ -13,5 +14,9 @@ namespace megalith {
 // As read_config_file(): what is wrong is in `errors`.
 ConfigFile read_torchtitan_job(const std::filesystem::path& file, const std::filesystem::path& config_root,
                                const EnvironmentMap& environment);
+
+// As read_config_file(), for every experiment of Primus's.
+ConfigFile read_primus_file(const std::filesystem::path& file, const std::filesystem::path& config_root,
+                            const EnvironmentMap& environment);
 
 }  // namespace megalith

@@ -17,8 +17,8 @@ const std::vector<std::string> kHeaderKeys = {"work_group", "user_name", "exp_na
 const std::vector<std::string> kLayoutKeys = {"work_group", "user_name", "exp_name", "workspace",
                                               "platform",   "env",       "modules"};
 const std::vector<std::string> kModuleKeys = {"framework", "config", "model", "overrides"};
-// Frameworks whose option names are ours.
-const std::vector<std::string> kFrameworks = {"megatron", "megalith"};
+// Frameworks whose option names are ours, and one whose keys are translated.
+const std::vector<std::string> kFrameworks = {"megatron", "megalith", "torchtitan"};
 
 bool contains(const std::vector<std::string>& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -166,10 +166,12 @@ class ConfigReader {
   }
 
   void read_trainer(const YamlNode& trainer) {
+    if (const YamlNode* framework = trainer.find("framework")) {
+      if (!check_framework(*framework)) return;
+    }
     for (const auto& [key, node] : trainer.children) {
-      if (key == "framework") {
-        check_framework(node);
-      } else if (key == "model" || key == "config") {
+      if (key == "framework") continue;
+      if (key == "model" || key == "config") {
         if (node.kind != YamlNode::Kind::kNull) read_preset(key, node);
       } else if (key == "overrides") {
         if (node.is_map()) {
@@ -183,10 +185,32 @@ class ConfigReader {
     }
   }
 
-  void check_framework(const YamlNode& node) {
-    if (node.kind == YamlNode::Kind::kNull || contains(kFrameworks, node.text)) return;
+  bool check_framework(const YamlNode& node) {
+    if (node.kind == YamlNode::Kind::kNull) return true;
+    result_.framework = node.text;
+    if (contains(kFrameworks, node.text)) return true;
+    const fs::path other = megatron_experiment();
     fail(node, fmt::format("framework is '{}'", node.text),
-         "configurations of Primus's megatron framework are read; write framework: megatron and Megatron's options");
+         other.empty() ? "configurations of Primus's megatron and torchtitan frameworks are read; write framework: "
+                         "megatron and Megatron's options"
+                       : fmt::format("the same model for the megatron framework is {}", other.string()));
+    return false;
+  }
+
+  // An experiment of the Primus tree for the same model and device; nothing when there is none.
+  fs::path megatron_experiment() const {
+    const auto model_of = [](const fs::path& path) {
+      const std::string stem = path.stem().string();
+      return lower_case(stem.substr(0, stem.find('-')));
+    };
+    const fs::path tree = primus_presets().parent_path().parent_path();
+    std::error_code code;
+    std::vector<fs::path> found;
+    for (const auto& entry :
+         fs::directory_iterator(tree / "examples/megatron/configs" / file_.parent_path().filename(), code)) {
+      if (model_of(entry.path()) == model_of(file_)) found.push_back(entry.path());
+    }
+    return found.empty() ? fs::path() : *std::min_element(found.begin(), found.end());
   }
 
   void read_preset(const std::string& key, const YamlNode& node) {
@@ -204,13 +228,14 @@ class ConfigReader {
   std::optional<fs::path> find_preset(const std::string& folder, const YamlNode& node) {
     const fs::path name = node.text;
     fs::path short_name = name;
-    if (name.begin() != name.end() && *name.begin() == "megatron") short_name = name.lexically_relative("megatron");
+    const std::string framework = result_.framework == "torchtitan" ? "torchtitan" : "megatron";
+    if (name.begin() != name.end() && *name.begin() == framework) short_name = name.lexically_relative(framework);
     std::vector<fs::path> places = {file_.parent_path() / name};
     if (const fs::path checkout = primus_presets(); !checkout.empty()) {
-      places.push_back(checkout / folder / "megatron" / short_name);
+      places.push_back(checkout / folder / framework / short_name);
     }
     if (!root_.empty()) {
-      for (const fs::path& base : {root_ / folder, root_ / folder / "megatron"}) {
+      for (const fs::path& base : {root_ / folder, root_ / folder / framework}) {
         places.push_back(base / name);
         if (short_name != name) places.push_back(base / short_name);
       }

@@ -35,6 +35,7 @@ struct ConfigFile {
   std::map<std::string, std::string> exports;  // the experiment's `env`, $VAR and ${VAR} expanded
   std::vector<std::string> notes;
   std::vector<UserError> errors;
+  std::string framework;  // as the file says; of torchtitan's, settings are its own keys (compat/torchtitan_job.h)
 };
 
 // Reads a file and what it is composed of. Never throws UserError: what is wrong is in `errors`, all of it together.

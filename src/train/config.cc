@@ -98,7 +98,7 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
     d.tokenizer = TokenizerOptions();
     return;
   }
-  if (const auto unopened = unopened_vocabulary(config)) {
+  if (const auto unopened = unopened_vocabulary(resolved)) {
     d.vocab_size = unopened->vocab_size;
     d.eod_id = unopened->eod_id;
     d.tokenizer = TokenizerOptions();
@@ -411,6 +411,14 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
     return false;
   }
   try {
+    const ModelConfig& model = resolved.config.model;
+    const bool is_planned = resolved.config.train.dry_run && model.num_layers > 0 && model.hidden_size > 0;
+    if (is_planned && hub.is_out_of_reach(resolved, checkpoint.load_hf)) {
+      resolved.notes.push_back(fmt::format(
+          "load_hf {} is not here, and HF_HUB_OFFLINE is set: the model is the one that the options say",
+          *checkpoint.load_hf));
+      resolved.derived.checkpoint.load_hf.reset();
+    }
     if (needs.weights != CommandNeeds::Weights::kIgnored) check_weight_paths(resolved, needs_weights);
     if (checkpoint.load_hf) {
       if (!hub.find_model(resolved, errors.empty())) return false;
@@ -523,10 +531,12 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   resolved->derived.tokenizer = config.tokenizer;
   resolved->derived.encoders = config.encoders;
   name_tokenizer_of_instructions(*resolved);
+  resolved->derived.is_hub_out_of_reach =
+      config.train.dry_run && hub.is_out_of_reach(*resolved, config.tokenizer.tokenizer_model);
   if (is_readable && has_architecture) {
     check_model(*resolved, needs.reads_batches, errors);
     try {
-      if (unopened_vocabulary(config) || hub.find_tokenizer(*resolved, errors.empty()))
+      if (unopened_vocabulary(*resolved) || hub.find_tokenizer(*resolved, errors.empty()))
         check_vocabulary(*resolved, needs.reads_batches, errors);
     } catch (const UserError& error) {
       errors.push_back(error);

@@ -137,6 +137,7 @@ struct Derived {
   DataOptions data;
   DataParallelOptions data_parallel;
   FluxEncoderOptions encoders;
+  bool is_hub_out_of_reach = false;           // a dry run whose tokenizer is on the hub, which may not be asked
   bool replaces_checkpoints = false;          // overwrite: the first save removes those of an earlier run
   std::optional<std::string> text_tokenizer;  // that the checkpoint remembers (train/text_tokenizer.h)
 };

@@ -123,6 +123,13 @@ void HubPaths::look_for_data(const Resolved& resolved) {
   throw_if_any(errors);
 }
 
+bool HubPaths::is_out_of_reach(const Resolved& resolved, const std::optional<std::string>& path) const {
+  if (!path || is_no_name(*path)) return false;
+  const HubSettings settings = read_hub_settings(environment_, resolved.config.hub);
+  const std::optional<HubName> name = parse_hub_name(*path, HubRepoType::kModel);
+  return settings.is_offline && name && !cached_snapshot(settings, *name);
+}
+
 std::vector<UserError> HubPaths::not_here(const Resolved& resolved) const {
   std::vector<UserError> errors;
   const auto add = [&](std::string_view option, const std::string& value) {
@@ -135,7 +142,7 @@ std::vector<UserError> HubPaths::not_here(const Resolved& resolved) const {
       {"tokenizer_model", &resolved.config.tokenizer.tokenizer_model}};
   for (const auto& [option, value] : models) {
     if (!*value || is_no_name(**value)) continue;
-    if (value == &resolved.config.tokenizer.tokenizer_model && unopened_vocabulary(resolved.config)) continue;
+    if (value == &resolved.config.tokenizer.tokenizer_model && unopened_vocabulary(resolved)) continue;
     const std::optional<HubName> name = parse_hub_name(**value, HubRepoType::kModel);
     if (name && !cached_snapshot(settings, *name)) add(option, **value);
   }

@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-struct Config;
+struct Resolved;
 
 struct UnopenedVocabulary {
   int64_t vocab_size = 0;
@@ -17,7 +17,7 @@ struct UnopenedVocabulary {
 };
 
 // Nothing if the tokenizer must be opened (for data or samples, or its size is unknown), is local, or is not named.
-std::optional<UnopenedVocabulary> unopened_vocabulary(const Config& config);
+std::optional<UnopenedVocabulary> unopened_vocabulary(const Resolved& resolved);
 
 struct PublishedVocabulary {
   std::string_view repo;  // on the hub
@@ -25,7 +25,7 @@ struct PublishedVocabulary {
   int64_t eod_id;
 };
 
-// The tokenizers in Primus's model presets; nullptr for others.
+// The tokenizers of our presets' models and of Primus's; nullptr for others.
 const PublishedVocabulary* find_published_vocabulary(std::string_view repo);
 
 }  // namespace megalith

@@ -309,3 +309,95 @@ def test_an_options_variants_of_primus_are_those_of_the_page(program, tmp_path):
         output, _ = dry_run(program, CONFIGS / f"{preset}-pretrain.yaml", words, 8, tmp_path)
         assert number(re.search(r"([\d,]+) parameters", output)[1]) == parameters
         assert f"{parameters:,}" in PAGE.read_text()
+
+
+# What files of v26.5.1 say that earlier ones did not, as one small model says it.
+NEWER = """
+modules:
+  pre_trainer:
+    framework: megatron
+    model: tiny.yaml
+    overrides:
+      {mock_data: true, train_iters: 3, seq_length: 16, max_position_embeddings: 32, global_batch_size: 8, num_experts: 8,
+       tokenizer_type: HuggingFaceTokenizer, tokenizer_model: Qwen/Qwen3-235B-A22B, use_sink_attention: true,
+       sink_sliding_window: 0, sink_window_even_layers_only: true, router_logit_softcapping: 30.0, lr_warmup_iters: 1,
+       pytorch_profiler_collect_shapes: false, check_for_nan_in_loss: true, CLEAN_DOCKER_CONTAINER: 0}
+"""
+
+
+def test_newer_keys_act_and_the_hub_is_not_asked_beside_mock_data(program, tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/exp.yaml").write_text(NEWER)
+    (tmp_path / "files/tiny.yaml").write_text("{num_layers: 2, hidden_size: 32, num_attention_heads: 4}")
+    (tmp_path / "run").mkdir()
+    output, errors = dry_run(program, tmp_path / "files/exp.yaml", (), 8, tmp_path / "run")
+    options = options_of(output)
+    assert options["softmax_type"] == "learnable" and options["router_logit_softcapping"] == "30"
+    assert "vocabulary 151936" in errors and "window_size" not in options
+
+
+def test_rows_of_the_hub_are_planned_off_line(program, tmp_path):
+    (tmp_path / "exp.yaml").write_text(SFT.format(model="NousResearch/Meta-Llama-3-8B", rows="rajpurkar/squad").replace("alpaca", "squad"))
+    (tmp_path / "tiny.yaml").write_text(TINY.replace(", vocab_size: 131", ""))
+    (tmp_path / "run").mkdir()
+    output, errors = dry_run(program, tmp_path / "exp.yaml", ("global_batch_size=8",), 8, tmp_path / "run")
+    assert "load_hf NousResearch/Meta-Llama-3-8B is not here" in errors and "vocabulary 128256" in errors
+    assert options_of(output)["sft_conversation_format"] == "squad"
+
+
+TITAN = """
+work_group: team
+modules:
+  pre_trainer:
+    framework: {framework}
+    config: pre_trainer.yaml
+    model: {model}.yaml
+    overrides:
+      sink_level: null
+      training: {{local_batch_size: 2, seq_len: 4096, steps: 50, debug_moe_force_load_balance: true}}
+      parallelism: {{expert_parallel_degree: {experts}}}
+      primus_turbo: {{enable_primus_turbo: true}}
+"""
+TITAN_PRESET = """
+training: {mock_data: true, seed: null, global_batch_size: -1}
+lr_scheduler: {decay_ratio: null, decay_type: linear, min_lr_factor: 0.0, warmup_steps: 10}
+activation_checkpoint: {mode: none}
+parallelism: {expert_tensor_parallel_degree: 1, pipeline_parallel_split_points: []}
+experimental: {custom_import: "", custom_args_module: primus.backends.torchtitan.primus_turbo_extensions.config_extension}
+"""
+
+
+@pytest.mark.parametrize(
+    "name, flavor, fp8, experts, parameters",
+    [("llama3", "8B", True, 1, LLAMA_8B), ("qwen3", "4B", False, 1, 4_022_468_096), ("gpt_oss", "20b", True, 8, 20_914_757_184),
+     ("deepseek_v3", "16B", False, 8, 15_706_484_224), ("llama4", "17bx16e", False, 8, 107_769_861_888)],
+)  # fmt: skip
+def test_experiments_of_torchtitan_are_read_by_its_keys(name, flavor, fp8, experts, parameters, program, tmp_path):
+    tree, run = tmp_path / "tree", tmp_path / "run"
+    for folder in ("models", "modules"):
+        (tree / "primus/configs" / folder / "torchtitan").mkdir(parents=True)
+    run.mkdir()
+    (tree / "primus/configs/modules/torchtitan/pre_trainer.yaml").write_text(TITAN_PRESET)
+    converters = ["primus_turbo"] + ["quantize.linear.float8"] * fp8
+    (tree / "primus/configs/models/torchtitan/model.yaml").write_text(
+        f"model: {{name: {name}, flavor: {flavor}, hf_assets_path: org/model, converters: {converters}}}\n"
+    )
+    file = tree / "exp.yaml"
+    file.write_text(TITAN.format(framework="torchtitan", model="model", experts=experts))
+    output, errors = dry_run(program, file, (), 8, run)
+    assert batch_of(output) == [16, 4096, 1, 2, 8] and number(re.search(r"([\d,]+) parameters", output)[1]) == parameters
+    options = options_of(output)
+    assert options["mock_data"] == "true" and options.get("fp8_format") == ("hybrid" if fp8 else None)
+    assert ("expert_model_parallel_size" in options) == (experts > 1)
+
+
+def test_experiments_of_other_frameworks_are_refused_with_the_nearest(program, tmp_path):
+    (tmp_path / "primus/configs/modules").mkdir(parents=True)
+    for name in ("maxtext/configs/MI300X/llama2_7B-pretrain", "megatron/configs/MI300X/llama2_7B-BF16-pretrain"):
+        file = tmp_path / "examples" / f"{name}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(TITAN.format(framework="maxtext", model="model", experts=1))
+    words = ("train", "--config", tmp_path / "examples/maxtext/configs/MI300X/llama2_7B-pretrain.yaml", "--dry_run")
+    errors = program.run(*words, expected=2)[2]
+    assert errors.count("error:") == 1 and "framework is 'maxtext'" in errors
+    assert "the same model for the megatron framework is" in errors and "llama2_7B-BF16-pretrain.yaml" in errors

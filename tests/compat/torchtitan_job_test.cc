@@ -261,7 +261,7 @@ TEST_F(TorchtitanJob, BadFilesAreRefusedWithTheirLine) {
       {"[training\nsteps = 5\n", {"job.toml:1"}},
       {"[training]\nsteps = 5\nsteps = 6\n", {"job.toml:3"}},
       {"[training]\nsteps = \"many\"\n", {"job.toml:2", "training.steps", "many", "whole number"}},
-      {"[model]\nname = \"deepseek_v3\"\n", {"job.toml:2", "deepseek_v3", "llama3"}},
+      {"[model]\nname = \"mamba\"\n", {"job.toml:2", "mamba", "llama3"}},
       {"[model]\nflavor = \"9B\"\n", {"job.toml:2", "9B", "8B, 70B, 405B"}},
       {"[optimizer]\nname = \"Adam\"\n", {"job.toml:2", "AdamW"}},
       {"[parallelism]\npipeline_parallel_degree = 2\n", {"job.toml:2", "global_batch_size"}},
