@@ -10,6 +10,7 @@
 
 #include "cli/build_commit.h"
 #include "cli/command.h"
+#include "cli/entries.h"
 #include "cli/log_copy.h"
 #include "cli/print.h"
 #include "config/environment.h"
@@ -73,13 +74,13 @@ std::string turn_into_command(std::vector<std::string>& words) {
   return "train";
 }
 
-int run(int argc, char** argv, Logger& log, LogCopy& log_copy) {
-  if (argc < 2) {
+int run(const std::vector<std::string>& words, Logger& log, LogCopy& log_copy) {
+  if (words.size() < 2) {
     std::fputs(usage().c_str(), stderr);
     return kExitUserError;
   }
-  std::string name = argv[1];
-  std::vector<std::string> arguments(argv + 2, argv + argc);
+  std::string name = words[1];
+  std::vector<std::string> arguments(words.begin() + 2, words.end());
   if (name == "--help" || name == "-h" || name == "help") {
     if (arguments.empty()) {
       print_text(usage());
@@ -94,7 +95,7 @@ int run(int argc, char** argv, Logger& log, LogCopy& log_copy) {
   CommandContext context{std::move(arguments), environment_snapshot(), {}, log, name, commands()};
   context.config_root = find_config_root(context.environment);
   context.log_copy = &log_copy;
-  context.words.assign(argv, argv + argc);
+  context.words = words;
   for (const Command& command : commands()) {
     if (command.name == name) return command.run(context);
   }
@@ -119,7 +120,8 @@ void tune_malloc_for_texts() {
 int main(int argc, char** argv) {
   using namespace megalith;
   std::set_terminate(end_for_uncaught_exception);
-  const std::string_view command = argc > 1 ? argv[1] : "", topic = argc > 2 ? argv[2] : "";
+  const std::vector<std::string> words = with_entry_resolved({argv, argv + argc});
+  const std::string_view command = words.size() > 1 ? words[1] : "", topic = words.size() > 2 ? words[2] : "";
   // Before any large allocation.
   if (command != "prepare" || topic == "flux") {
     tune_malloc_for_training();
@@ -134,7 +136,7 @@ int main(int argc, char** argv) {
     return code;
   };
   try {
-    return run(argc, argv, log, log_copy);
+    return run(words, log, log_copy);
   } catch (const SilentExit& exit) {
     if (!exit.reason.empty()) leave_error_file(environment_snapshot(), exit.reason);
     return exit.code;

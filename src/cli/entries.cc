@@ -1,0 +1,39 @@
+#include "cli/entries.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "config/dialect.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+bool names_option(const std::vector<std::string>& words, std::string_view option) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    return word.starts_with("--") && fold_name(word.substr(2, word.find('=') - 2)) == option;
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> with_entry_resolved(std::vector<std::string> words) {
+  if (words.size() < 2 || !words[1].ends_with(".py")) return words;
+  const std::string script = std::filesystem::path(words[1]).filename().string();
+  for (const DialectRow& row : dialect_rows("entries", {"script", "command", "options", "with_vocabulary"})) {
+    if (row.cells[0] != script) continue;
+    std::vector<SaidOption> said = option_words(row, row.cells[2]);
+    if (names_option(words, "vocab_file")) {
+      for (SaidOption& option : option_words(row, row.cells[3])) said.push_back(std::move(option));
+    }
+    words[1] = row.cells[1];
+    std::vector<std::string> own;
+    for (const SaidOption& option : said) own.push_back("--" + option.option + "=" + option.value);
+    words.insert(words.begin() + 2, own.begin(), own.end());
+    break;
+  }
+  return words;
+}
+
+}  // namespace megalith
