@@ -25,8 +25,7 @@ void CheckpointOptions::visit(OptionVisitor& v) {
           "checkpoint unless it is such a multiple.")
       .unit("iterations")
       .at_least(1);
-  v.field("no_save_optim", no_save_optim, "Write only the weights, without the optimizer's state.")
-      .opposite("save_optim");
+  v.field("no_save_optim", no_save_optim, "Write only the weights, without the optimizer's state.");
   v.field("async_save", async_save,
           "Write checkpoints beside training: a step waits only for the copy to host memory, which takes the size of "
           "the checkpoint.");
@@ -44,8 +43,7 @@ void CheckpointOptions::visit(OptionVisitor& v) {
       .unit("iteration")
       .at_least(0)
       .acts_in(kWithModel);
-  v.field("no_load_optim", no_load_optim, "Load the weights and the counters, but start with a fresh optimizer.")
-      .opposite("load_optim");
+  v.field("no_load_optim", no_load_optim, "Load the weights and the counters, but start with a fresh optimizer.");
   v.field("finetune", finetune, "Load only the weights: iteration 0, no samples consumed, a fresh optimizer.");
   v.field("exit_on_missing_checkpoint", exit_on_missing_checkpoint,
           "Refuse to start when load has no checkpoint, instead of starting afresh.");
