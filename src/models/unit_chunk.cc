@@ -91,6 +91,7 @@ void UnitChunk::add_to_blocks(const Unit& unit, UnitModule& module, int64_t laye
     blocks_.push_back({.name = is_layer ? unit.name : module.block,
                        .index = std::ssize(blocks_),
                        .modules = {},
+                       .uses = {},
                        .is_layer = is_layer,
                        .layer = is_layer ? layer - place : -1,
                        .adds_inputs = module.adds_inputs && !begins_stack});
@@ -100,6 +101,7 @@ void UnitChunk::add_to_blocks(const Unit& unit, UnitModule& module, int64_t laye
   for (const std::string& name : module.reads) step.reads.push_back(place_of(name));
   for (const std::string& name : module.gives) step.gives.push_back(place_of(name));
   blocks_.back().modules.push_back(&module);
+  for (const UsedParameter& used : unit.uses) blocks_.back().uses.push_back(used.parameter);
   runs_.back().steps.push_back(std::move(step));
 }
 

@@ -18,8 +18,9 @@ struct Block {
   std::string name;                    // "model.layers.3", for the trace
   int64_t index = 0;                   // order in which this chunk's blocks run, from 0
   std::vector<const Module*> modules;  // own the block's parameters
-  // Layers may be recomputed, resharded after use and prefetched; the parts before and after them (embedding, final
-  // norm, head) may not, and may share parameters.
+  std::vector<std::string> uses;       // names of other blocks' parameters that the body reads
+  // Layers may be recomputed; the parts before and after them (embedding, final norm, head) may not, and may share
+  // parameters.
   bool is_layer = true;
   int64_t layer = -1;  // its first layer's index in the whole model; negative for non-layers
   // The body reads inputs[0] and inputs[1] only through their sum, rounded to their dtype (ResidualStream), so only the

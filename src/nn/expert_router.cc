@@ -84,7 +84,7 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
   static void add_weight_gradient(const ExpertRouter& router, const at::Tensor& dlogits, const at::Tensor& x) {
     Parameter& weight = *router.weight_;
     const at::ScalarType wide = ops::wide_dtype(router.product_dtype_);
-    if (wide == weight.grad_dtype()) {
+    if (wide == weight.wide_dtype()) {
       const Parameter::GradTarget target = weight.open_grad();
       ops::linear_wgrad_(target.buffer, dlogits, x, target.accumulate, router.kernels_);
       weight.close_grad();

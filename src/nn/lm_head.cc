@@ -94,6 +94,10 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     expect_contribution(head->weight_);
     expect_contribution(head->bias_);
     const Result result = compute(*head, x, labels, loss_weights * per_weight, true);
+    // Complete already: another microbatch's loss may come before this one's backward.
+    for (Parameter* parameter : {head->weight_, head->bias_}) {
+      if (parameter != nullptr) parameter->land_grad();
+    }
     node->save_for_backward({result.dx});
     hold(node, head);
     const at::Tensor sum = (result.losses * loss_weights).sum();
@@ -175,7 +179,7 @@ int64_t LmHead::rows_at_a_time(const at::Tensor& x) {
 
 LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
                           const ObjectiveScales& scales) {
-  const at::Tensor weights = loss_weights.to(weight_->grad_dtype());
+  const at::Tensor weights = loss_weights.to(weight_->wide_dtype());
   const at::Tensor per_weight =
       scales.per_weight.defined() ? scales.per_weight.to(weights.scalar_type()) : at::ones({}, weights.scalar_type());
   Loss result;

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -85,6 +86,17 @@ void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& 
       }
     }
   });
+}
+
+// sum += addend in the addend's dtype, rounded once. The CPU's operator would widen both whole.
+void add_rounded_(const at::Tensor& sum, const at::Tensor& addend) {
+  constexpr int64_t kMostElements = 1 << 18;
+  const int64_t most = sum.is_cpu() ? kMostElements : std::max<int64_t>(sum.numel(), 1);
+  const at::Tensor flat_sum = sum.view({-1}), flat = addend.view({-1});
+  for (int64_t first = 0; first < flat.numel(); first += most) {
+    const int64_t count = std::min(most, flat.numel() - first);
+    flat_sum.narrow(0, first, count).add_(flat.narrow(0, first, count));
+  }
 }
 
 at::Tensor box_of(at::Tensor tensor, const Box& box) {
@@ -205,14 +217,33 @@ void Parameter::begin_step() {
   num_expected_ = num_arrived_ = 0;
 }
 
+void Parameter::narrow_grad() { has_narrow_grad_ = c10::elementSize(value_.scalar_type()) == 2; }
+
 Parameter::GradTarget Parameter::open_grad() {
+  if (!grad_.defined() && open_hook_) open_hook_();
   MEGALITH_CHECK(grad_.defined(), "{} got a gradient but has no buffer", name_);
+  MEGALITH_CHECK(!landing_.defined(), "{} is open already", name_);
+  if (has_narrow_grad_) {
+    landing_ = at::empty(grad_.sizes(), grad_.options().dtype(wide_dtype()));
+    return {landing_, false};
+  }
   const bool accumulate = !is_grad_empty_;
   is_grad_empty_ = false;
   return {grad_, accumulate};
 }
 
+void Parameter::land_grad() {
+  if (!landing_.defined()) return;
+  if (is_grad_empty_)
+    grad_.copy_(landing_);
+  else if (!grad_.is_meta())
+    add_rounded_(grad_, landing_);
+  is_grad_empty_ = false;
+  landing_.reset();
+}
+
 void Parameter::close_grad() {
+  land_grad();
   ++num_arrived_;
   if (is_last_microbatch_ && num_arrived_ == num_expected_ && ready_hook_) ready_hook_(*this);
 }

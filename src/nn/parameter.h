@@ -1,8 +1,8 @@
 // Parameter: a rank's tensor with its Placement, gradient buffer, and count of pending contributions.
 //
-// Gradients go into a buffer of a wider dtype (fp32; fp64 for fp64 models); autograd's .grad is not used. Autograd
-// Functions take value() as an input, so that the graph knows the dependency, save the Parameter (never its tensor),
-// and return no gradient for it.
+// Gradients are computed in a wider dtype (fp32; fp64 for fp64 models) and added to a buffer of that dtype, or of bf16
+// (narrow_grad); autograd's .grad is not used. Autograd Functions take value() as an input, so that the graph knows the
+// dependency, save the Parameter (never its tensor), and return no gradient for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -103,12 +103,19 @@ class Parameter {
   void initialise(uint64_t seed);
 
   // ---- gradient ----
-  at::ScalarType grad_dtype() const { return value_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+  // Of a contribution, and of the update.
+  at::ScalarType wide_dtype() const { return value_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+  at::ScalarType grad_dtype() const { return has_narrow_grad_ ? at::kBFloat16 : wide_dtype(); }
+  // A 16-bit parameter's buffer is bf16 from here on: a contribution is computed in fp32, added to the buffer's value
+  // in fp32, and the sum rounded once. Call it before a buffer is attached.
+  void narrow_grad();
   // Local shape, grad_dtype(); a view of a bucket. Not for frozen parameters.
   void attach_grad_buffer(at::Tensor buffer);
   // Later contributions are InternalErrors.
   void detach_grad_buffer() { grad_.reset(); }
   bool has_grad_buffer() const { return grad_.defined(); }
+  // Attaches a buffer when a gradient comes and there is none.
+  void set_open_hook(std::function<void()> hook) { open_hook_ = std::move(hook); }
   const at::Tensor& grad() const { return grad_; }
 
   // The buffer's content becomes void: the first contribution overwrites it.
@@ -120,13 +127,18 @@ class Parameter {
   void hold() { ++num_expected_; }
   void release();
 
-  // The buffer to add a contribution to, or to overwrite if !accumulate. open_grad() marks it as holding a gradient.
+  // Memory of wide_dtype() to add a contribution to, or to overwrite if !accumulate: the buffer, or beside a narrow one
+  // memory of its own until land_grad().
   struct GradTarget {
     at::Tensor buffer;
     bool accumulate;
   };
   GradTarget open_grad();
-  // Completes the contribution; the last expected one of the last microbatch calls the ready hook.
+  // The contribution is written, and narrow buffers take it.
+  void land_grad();
+  // As open_grad() and land_grad(), for a contribution that the device adds by itself.
+  void mark_grad() { is_grad_empty_ = false; }
+  // Lands the contribution and counts it; the last expected one of the last microbatch calls the ready hook.
   void close_grad();
   // open, copy or add (any floating dtype, local shape), close.
   void add_grad(const at::Tensor& gradient);
@@ -141,10 +153,11 @@ class Parameter {
   std::string name_;
   Placement placement_;
   ParameterOptions options_;
-  at::Tensor value_, grad_;
+  at::Tensor value_, grad_, landing_;
   std::unique_ptr<PackedWeight> packed_;
-  bool is_grad_empty_ = true, is_last_microbatch_ = true;
+  bool has_narrow_grad_ = false, is_grad_empty_ = true, is_last_microbatch_ = true;
   int64_t num_expected_ = 0, num_arrived_ = 0;
+  std::function<void()> open_hook_;
   std::function<void(Parameter&)> ready_hook_;
 };
 

@@ -33,7 +33,7 @@ at::Tensor zeros_of(const StateLayout& layout, const at::Tensor& like) {
 }  // namespace
 
 std::vector<StateSpec> AdafactorRule::state(const Parameter& parameter) const {
-  const at::ScalarType dtype = parameter.grad_dtype();
+  const at::ScalarType dtype = parameter.wide_dtype();
   if (!consists_of_matrices(parameter)) return {{"exp_avg_sq", dtype}};
   return {{"exp_avg_sq_row", dtype, StateShape::kRows}, {"exp_avg_sq_col", dtype, StateShape::kColumns}};
 }
@@ -45,7 +45,7 @@ void AdafactorRule::prepare(const DataParallel& data, const Groups& groups) {
 
 void AdafactorRule::begin(Work& work, const UpdateStep& step) const {
   const Placement& placement = work.slot.part->parameter->placement();
-  work.grads = piece_views(placement, work.slot.grad, work.slot.part->range);
+  work.grads = piece_views(placement, work.slot.wide_grad(), work.slot.part->range);
   work.masters = piece_views(placement, work.slot.master, work.slot.part->range);
   work.scale = step.grad_scale;
   work.weights = zeros_of(work.layouts.matrices, work.slot.grad);
@@ -76,7 +76,7 @@ void AdafactorRule::move_state(Work& work, const UpdateStep& step) const {
     move(1, work.columns);
   } else {
     const UpdateSlot& slot = work.slot;
-    move(0, (slot.grad * step.grad_scale).square() + options_.adafactor_eps1);
+    move(0, (slot.wide_grad() * step.grad_scale).square() + options_.adafactor_eps1);
     work.squares = piece_views(slot.part->parameter->placement(), work.state[0], slot.part->range);
   }
   for (size_t i = 0; i < work.grads.size(); ++i) {

@@ -63,7 +63,7 @@ void HostUpdate::add_piece(const Entry& entry, int64_t begin, int64_t end) {
   piece.slot.remainder = taken(whole.remainder);
   for (at::Tensor& state : piece.slot.state) state = taken(state);
   piece.is_weight_needed = !whole.master.defined();
-  piece.is_own_master = piece.is_weight_needed && whole.model.scalar_type() == whole.grad.scalar_type();
+  piece.is_own_master = piece.is_weight_needed && whole.model.scalar_type() == whole.part->parameter->wide_dtype();
   Chunk& chunk = chunks_.back();
   piece.grad_at = place_after(chunk.num_bytes, bytes_of(end - begin, whole.grad));
   piece.weight_at = place_after(chunk.num_bytes, bytes_of(end - begin, whole.model));

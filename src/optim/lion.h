@@ -19,7 +19,7 @@ class LionRule : public UpdateRule {
   std::string_view name() const override { return "Lion"; }
   bool takes(const Parameter& /*parameter*/) const override { return true; }
   std::vector<StateSpec> state(const Parameter& parameter) const override {
-    return {{"exp_avg", parameter.grad_dtype()}};
+    return {{"exp_avg", parameter.wide_dtype()}};
   }
   void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;
 

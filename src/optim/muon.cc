@@ -19,7 +19,7 @@ at::Tensor run_of_part(const OwnedPart& part, const at::Tensor& tensor, const Fl
 
 // bf16 suffices for an update's direction; fp32 models use it only on request, fp64 models never.
 bool is_computed_in_bf16(const MuonOptions& options, const Parameter& parameter) {
-  if (parameter.grad_dtype() == at::kDouble) return false;
+  if (parameter.wide_dtype() == at::kDouble) return false;
   if (options.muon_fp32_matmul_prec) return *options.muon_fp32_matmul_prec == "medium";
   return parameter.value().scalar_type() != at::kFloat;
 }
@@ -46,7 +46,7 @@ void MuonRule::prepare(const DataParallel& data, const Groups& groups) {
   exchange_ = std::make_unique<MatrixExchange>(
       data, groups, [this](const Parameter& parameter) { return takes(parameter); },
       MatrixExchange::Rules{.joins_qkv = !options_.muon_split_qkv, .dtype = [this](const Parameter& parameter) {
-                              return is_computed_in_bf16(options_, parameter) ? at::kBFloat16 : parameter.grad_dtype();
+                              return is_computed_in_bf16(options_, parameter) ? at::kBFloat16 : parameter.wide_dtype();
                             }});
 }
 
@@ -56,13 +56,13 @@ void MuonRule::update(std::span<const UpdateSlot> slots, const UpdateStep& step)
   for (const UpdateSlot& slot : slots) {
     slot_of[slot.part->parameter] = &slot;
     at::Tensor mean = step.draft(slot.state[0]);
-    step.settle(slot.state[0], mean.lerp_(slot.grad * step.grad_scale, 1 - momentum));
+    step.settle(slot.state[0], mean.lerp_(slot.wide_grad() * step.grad_scale, 1 - momentum));
   }
   const auto read = [&](const ExchangedMatrix& one, const FlatRange& range) {
     const UpdateSlot& slot = *slot_of.at(one.parameter);
     const at::Tensor mean = run_of_part(*slot.part, slot.state[0], range);
     if (!options_.muon_nesterov) return mean;
-    return (run_of_part(*slot.part, slot.grad, range) * step.grad_scale).lerp_(mean, momentum);
+    return (run_of_part(*slot.part, slot.grad, range).to(mean.scalar_type()) * step.grad_scale).lerp_(mean, momentum);
   };
   const auto compute = [&](const ExchangedMatrix& /*one*/, const at::Tensor& whole) {
     return orthogonalize(whole, steps_);

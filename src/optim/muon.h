@@ -32,7 +32,7 @@ class MuonRule : public UpdateRule {
   Granularity granularity() const override { return Granularity::kMatrices; }
   bool takes(const Parameter& parameter) const override { return has_matrices(parameter); }
   std::vector<StateSpec> state(const Parameter& parameter) const override {
-    return {{"momentum_buffer", parameter.grad_dtype()}};
+    return {{"momentum_buffer", parameter.wide_dtype()}};
   }
   void prepare(const DataParallel& data, const Groups& groups) override;
   void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;

@@ -23,7 +23,7 @@ ops::MasterForm master_form(const UpdateRule& rule, at::ScalarType model, const 
 
 at::Tensor wide_master(const UpdateSlot& slot) {
   if (slot.master.defined()) return slot.master;
-  if (!slot.remainder.defined()) return slot.model.to(slot.grad.scalar_type());
+  if (!slot.remainder.defined()) return slot.model.to(slot.part->parameter->wide_dtype());
   return ops::join_master(slot.model.to(slot.remainder.device()), slot.remainder, slot.state[AdamwRule::kExpAvgSq]);
 }
 

@@ -115,10 +115,11 @@ void Optimizer::for_each_slot(const Visit& visit) const {
 
 UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule, bool is_on_host) {
   UpdateSlot slot{.part = &part, .grad = part.grad};
+  const at::ScalarType wide = part.parameter->wide_dtype();
   const size_t first = state_.size();
   // Estimates use kMeta parts, with states there too.
   const bool is_elsewhere = is_on_host && has_own_memory(part.grad.device());
-  const auto like = is_elsewhere ? part.grad.options().device(at::kCPU) : part.grad.options();
+  const auto like = at::TensorOptions(is_elsewhere ? at::Device(at::kCPU) : part.grad.device()).dtype(wide);
   const std::vector<StateSpec> specs = rule.state(*part.parameter);
   std::vector<const Placement*> whole;
   for (const StateSpec& spec : specs) {
@@ -129,7 +130,7 @@ UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule, b
     slot.state.push_back(at::zeros(sizes, like.dtype(spec.dtype)));
   }
   // On the host, a weight that is its own master travels every step (host_update.h).
-  const bool is_own_master = part.model.scalar_type() == part.grad.scalar_type();
+  const bool is_own_master = part.model.scalar_type() == wide;
   const ops::MasterForm form = master_form(rule, part.model.scalar_type(), options_);
   const bool has_remainder = form == ops::MasterForm::kRemainder;
   if (is_own_master) {

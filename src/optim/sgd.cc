@@ -6,12 +6,12 @@ namespace megalith {
 
 std::vector<StateSpec> SgdRule::state(const Parameter& parameter) const {
   if (momentum_ == 0) return {};
-  return {{"momentum_buffer", parameter.grad_dtype()}};
+  return {{"momentum_buffer", parameter.wide_dtype()}};
 }
 
 void SgdRule::update(std::span<const UpdateSlot> slots, const UpdateStep& step) {
   for (const UpdateSlot& slot : slots) {
-    at::Tensor direction = slot.grad * step.grad_scale;
+    at::Tensor direction = slot.wide_grad() * step.grad_scale;
     if (slot.weight_decay != 0) direction.add_(slot.master, slot.weight_decay);
     if (momentum_ != 0) {
       at::Tensor momentum = step.draft(slot.state[0]);

@@ -31,10 +31,13 @@ struct StateSpec {
 struct UpdateSlot {
   const OwnedPart* part = nullptr;
   at::Tensor model;         // receives the rounded master; undefined if the model's tensor is the master
-  at::Tensor master, grad;  // the gradient's dtype: fp32, or fp64 for an fp64 model
+  at::Tensor master;        // Parameter::wide_dtype(): fp32, or fp64 for an fp64 model
+  at::Tensor grad;          // wide, or bf16
   at::Tensor remainder;     // int16, instead of a master (narrow_master.h); without either, only the model's weight
   std::vector<at::Tensor> state;    // in the order of UpdateRule::state()
   double lr = 0, weight_decay = 0;  // of this step, including the parameter's multipliers
+
+  at::Tensor wide_grad() const { return grad.to(part->parameter->wide_dtype()); }
 };
 
 // A step's decisions: 0-d tensors on the slots' device. Rules compute with them without reading, so that the host need

@@ -23,11 +23,11 @@ void UpdateStep::settle(const at::Tensor& kept, const at::Tensor& draft) const {
 namespace {
 
 // For a weight that is not its own master.
-size_t master_bytes(const UpdateRule& rule, at::ScalarType model, at::ScalarType grad,
+size_t master_bytes(const UpdateRule& rule, at::ScalarType model, at::ScalarType wide,
                     const OptimizerOptions& options) {
   switch (master_form(rule, model, options)) {
     case ops::MasterForm::kWhole:
-      return c10::elementSize(grad);
+      return c10::elementSize(wide);
     case ops::MasterForm::kRemainder:
       return c10::elementSize(at::kShort);
     case ops::MasterForm::kNone:
@@ -86,13 +86,13 @@ int64_t optimizer_bytes(const std::vector<Parameter*>& parameters, const Optimiz
   int64_t bytes = 0;
   for (const Parameter* parameter : parameters) {
     if (!parameter->is_trainable()) continue;
-    const at::ScalarType grad_dtype = parameter->grad_dtype();
+    const at::ScalarType wide = parameter->wide_dtype();
     const UpdateRule& rule = *rules[rule_of(rules, *parameter)];
     const at::ScalarType model_dtype = parameter->value().scalar_type();
     const auto add = [&](const Placement& placement, size_t each) {
       bytes += placement.num_local_elements() * static_cast<int64_t>(each);
     };
-    if (model_dtype != grad_dtype) add(parameter->placement(), master_bytes(rule, model_dtype, grad_dtype, options));
+    if (model_dtype != wide) add(parameter->placement(), master_bytes(rule, model_dtype, wide, options));
     for (const StateSpec& spec : rule.state(*parameter)) {
       const bool is_whole = spec.shape != StateShape::kElements;
       add(is_whole ? StateLayout(*parameter, spec.shape).placement() : parameter->placement(),

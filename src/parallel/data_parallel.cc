@@ -38,7 +38,7 @@ bool comes_first(const OwnedPart* a, const OwnedPart* b) {
 void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std::string_view label,
               const std::vector<int>& places = {}) {
   if (group.size() == 1) return;
-  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat, at::kDouble}) {
     std::vector<const OwnedPart*> summed;
     for (const OwnedPart& part : parts) {
       const Placement& placement = part.parameter->placement();

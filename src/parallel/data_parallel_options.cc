@@ -41,6 +41,12 @@ void DataParallelOptions::visit(OptionVisitor& v) {
   v.field("overlap_param_gather", overlap_param_gather,
           "Gather updated parameters while the next forward runs; each block waits for its own. Needs "
           "use_distributed_optimizer and overlap_grad_reduce.");
+  v.choice("main_grads_dtype", main_grads_dtype, {"fp32", "bf16"},
+           "Dtype of 16-bit parameters' gradient buffers: half the bytes with bf16. A microbatch's gradient is computed "
+           "in fp32 and its sum with the buffer rounded once; between ranks bf16 buffers are summed in bf16. Norms, "
+           "clipping and the update are computed in fp32.")
+      .changes_numbers(true)
+      .in_toy(InToy::kSetAside);
   v.field(
        "grad_reduce_in_bf16", grad_reduce_in_bf16,
        "Gradients travel between ranks in bf16: half the bytes, each rank's part rounded. Over microbatches they are "
@@ -48,8 +54,9 @@ void DataParallelOptions::visit(OptionVisitor& v) {
       .changes_numbers(true)
       .in_toy(InToy::kSetAside);
   v.field("ddp_bucket_size", ddp_bucket_size,
-          "A bucket is closed once it holds so many elements; default: the larger of 40000000 and 1000000 times the "
-          "ranks that share the data, and one bucket for all without overlap_grad_reduce.")
+          "A bucket, or a part of a layer with use_torch_fsdp2, is closed once it holds so many elements; default: the "
+          "larger of 40000000 and 1000000 times the ranks that share the data, one bucket for all without "
+          "overlap_grad_reduce; with use_torch_fsdp2 40000000.")
       .unit("elements")
       .at_least(1)
       .in_toy(InToy::kMade);
@@ -181,13 +188,20 @@ int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements
   return std::max<int64_t>(40'000'000, 1'000'000 * dp_cp_size);
 }
 
+void set_grad_dtype(const std::vector<Parameter*>& params, const DataParallelOptions& options) {
+  if (options.main_grads_dtype == GradDtype::kFp32) return;
+  for (Parameter* param : params) param->narrow_grad();
+}
+
 std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& params, const Groups& groups,
                                                  const DataParallelOptions& options, const std::vector<Block>& blocks,
                                                  std::optional<at::Device> device, const BucketCutFunction& cut) {
+  set_grad_dtype(params, options);
   if (options.use_torch_fsdp2) {
     return std::make_unique<Fsdp>(params, blocks, groups,
                                   FsdpOptions{.reshard_after_forward = options.torch_fsdp2_reshard_after_forward,
                                               .grad_reduce_in_bf16 = options.grad_reduce_in_bf16,
+                                              .part_elements = options.ddp_bucket_size.value_or(40'000'000),
                                               .cpu_offload = options.fsdp_cpu_offload,
                                               .device = device});
   }

@@ -16,6 +16,8 @@ namespace megalith {
 class OptionSet;
 class OptionVisitor;
 
+enum class GradDtype { kFp32, kBf16 };
+
 // What Megatron-LM's FSDP shards, in its words.
 enum class ShardingStrategy { kNothing, kOptimizer, kOptimizerAndGradients, kAll };
 
@@ -24,6 +26,7 @@ struct DataParallelOptions {
   bool use_torch_fsdp2 = false, torch_fsdp2_reshard_after_forward = true;
   bool fsdp_cpu_offload = false;
   bool overlap_grad_reduce = false, overlap_param_gather = false;
+  GradDtype main_grads_dtype = GradDtype::kFp32;
   bool grad_reduce_in_bf16 = false;
   bool use_megatron_fsdp = false;  // resolve_fsdp() turns it, with the strategy, into the options above
   ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kNothing;
@@ -45,6 +48,9 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
 // The size that closes a bucket, for num_elements of trainable parameters on this rank and dp_cp_size ranks that share
 // the data.
 int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements, int64_t dp_cp_size);
+
+// Gives gradient buffers their dtype, before they are made.
+void set_grad_dtype(const std::vector<Parameter*>& params, const DataParallelOptions& options);
 
 // The configured data parallelism. params in registration order; they and groups outlive it.
 // blocks  of the model, for use_torch_fsdp2

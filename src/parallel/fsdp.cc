@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "core/error.h"
 #include "device/transfer.h"
@@ -12,8 +13,8 @@
 namespace megalith {
 namespace {
 
-// Layers with whole gradients: one in backward, the others being reduced.
-constexpr size_t kGradientUnits = 2;
+// Parts with whole gradients: one being written, the others being reduced.
+constexpr size_t kWholeParts = 2;
 
 // Axes along which other ranks hold the same run: the parameter's, minus those sharded here.
 AxisSet replica_axes_of_run(const Parameter& param) {
@@ -25,9 +26,9 @@ AxisSet replica_axes_of_run(const Parameter& param) {
   return axes;
 }
 
-struct LayerCall {
+struct UnitCall {
   Fsdp* fsdp;
-  size_t layer;
+  size_t unit;
 };
 
 // New tensors with the same memory: a Function's outputs must not be its inputs.
@@ -40,7 +41,7 @@ torch::autograd::variable_list passed_on(at::TensorList tensors) {
 // Passes the tensors that need autograd through the Function; true if there were any. apply() does not look into
 // vectors.
 template <typename Function>
-bool pass_through(std::vector<at::Tensor>& tensors, const LayerCall& call) {
+bool pass_through(std::vector<at::Tensor>& tensors, const UnitCall& call) {
   std::vector<size_t> chosen;
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -56,18 +57,18 @@ bool pass_through(std::vector<at::Tensor>& tensors, const LayerCall& call) {
 
 }  // namespace
 
-// The identity at a layer's outputs: its first node in backward.
+// The identity at a unit's outputs: its first node in backward.
 struct BeforeUnitBackward : torch::autograd::Function<BeforeUnitBackward> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, at::TensorList outputs,
-                                                const LayerCall& call) {
+                                                const UnitCall& call) {
     node->set_materialize_grads(false);
     hold(node, call);
     return passed_on(outputs);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  torch::autograd::variable_list gradients) {
-    const LayerCall& call = held<LayerCall>(node);
-    call.fsdp->before_backward(call.layer);
+    const UnitCall& call = held<UnitCall>(node);
+    call.fsdp->before_backward(call.unit);
     gradients.emplace_back();
     return gradients;
   }
@@ -76,15 +77,15 @@ struct BeforeUnitBackward : torch::autograd::Function<BeforeUnitBackward> {
 // The identity at its inputs: its last node in backward.
 struct AfterUnitBackward : torch::autograd::Function<AfterUnitBackward> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, at::TensorList inputs,
-                                                const LayerCall& call) {
+                                                const UnitCall& call) {
     node->set_materialize_grads(false);
     hold(node, call);
     return passed_on(inputs);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  torch::autograd::variable_list gradients) {
-    const LayerCall& call = held<LayerCall>(node);
-    call.fsdp->after_backward(call.layer);
+    const UnitCall& call = held<UnitCall>(node);
+    call.fsdp->after_backward(call.unit);
     gradients.emplace_back();
     return gradients;
   }
@@ -98,8 +99,9 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
   MEGALITH_CHECK(device != at::kMeta || options_.device,
                  "FSDP of parameters without memory needs to be told the device");
   if (options_.cpu_offload && has_own_memory(device)) host_ = std::make_unique<HostRuns>(device);
-  // Parameters of several layers belong to the root.
-  std::map<const Parameter*, int> num_layers;
+  // Parameters of several blocks belong to the root.
+  std::map<const Parameter*, int> num_blocks;
+  std::map<std::string, int> num_uses;
   std::vector<std::vector<Parameter*>> members;  // by block
   for (const Block& block : blocks) {
     MEGALITH_CHECK(block.index == static_cast<int64_t>(members.size()), "block {} has index {}", members.size(),
@@ -108,27 +110,40 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
     for (const Module* module : block.modules) {
       module->for_each_parameter([&](Parameter& param) { own.push_back(&param); });
     }
-    for (const Parameter* param : own) num_layers[param] += block.is_layer ? 1 : 2;
+    for (const Parameter* param : own) ++num_blocks[param];
+    for (const std::string& name : block.uses) ++num_uses[name];
   }
-  const auto is_own = [&](const Parameter* param) { return num_layers[param] == 1; };
   Group& shard_group = *groups_.dp_shard_cp;
+  const auto make_unit = [&](const std::string& name, const std::vector<Parameter*>& own) {
+    return std::make_unique<FsdpUnit>(name, own, shard_group, device, memory_, options_.part_elements, host_.get());
+  };
+  std::set<const Parameter*> in_units;
   for (const Block& block : blocks) {
     Place& place = places_.emplace_back();
-    if (!block.is_layer) continue;
     std::vector<Parameter*>& own = members[places_.size() - 1];
-    own.erase(std::remove_if(own.begin(), own.end(), [&](const Parameter* param) { return !is_own(param); }),
-              own.end());
-    place.layer = layers_.size();
-    layers_.push_back({std::make_unique<FsdpUnit>(block.name, own, shard_group, device, memory_, host_.get())});
+    std::erase_if(own, [&](const Parameter* param) { return num_blocks[param] + num_uses[param->name()] > 1; });
+    int64_t num_elements = 0;
+    for (const Parameter* param : own) num_elements += param->placement().num_local_elements();
+    if (!block.is_layer && num_elements < options_.part_elements) continue;
+    place.unit = units_.size();
+    units_.push_back({make_unit(block.name, own), block.is_layer});
+    in_units.insert(own.begin(), own.end());
   }
   for (size_t i = places_.size(); i-- > 1;) {
-    places_[i - 1].next = places_[i].layer ? places_[i].layer : places_[i].next;
+    places_[i - 1].next = places_[i].unit ? places_[i].unit : places_[i].next;
   }
   std::vector<Parameter*> rest;
   for (Parameter* param : params) {
-    if (!is_own(param)) rest.push_back(param);
+    if (!in_units.contains(param)) rest.push_back(param);
   }
-  root_ = std::make_unique<FsdpUnit>("root", rest, shard_group, device, memory_, host_.get());
+  root_ = make_unit("root", rest);
+  root_->set_hooks([this](size_t part) { root_->open_part(part, pool_); }, [] {});
+  for (size_t i = 0; i < units_.size(); ++i) {
+    units_[i].unit->set_hooks([this, i](size_t part) { open_part(i, part); },
+                              [this, i] {
+                                if (units_[i].is_in_backward) reduce_parts(i, /*all=*/false);
+                              });
+  }
   list_parts(params);
 }
 
@@ -154,19 +169,19 @@ void Fsdp::list_parts(const std::vector<Parameter*>& params) {
 }
 
 void Fsdp::for_each_unit(const std::function<void(FsdpUnit&)>& visit) {
-  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) visit(*layer->unit);
+  for (auto one = units_.rbegin(); one != units_.rend(); ++one) visit(*one->unit);
   visit(*root_);
 }
 
 int64_t Fsdp::parameter_bytes() const {
   int64_t bytes = root_->parameter_bytes();
-  for (const Layer& layer : layers_) bytes += layer.unit->parameter_bytes();
+  for (const Unit& one : units_) bytes += one.unit->parameter_bytes();
   return bytes;
 }
 
 int64_t Fsdp::gradient_bytes() const {
   int64_t bytes = root_->gradient_bytes();
-  for (const Layer& layer : layers_) bytes += layer.unit->gradient_bytes();
+  for (const Unit& one : units_) bytes += one.unit->gradient_bytes();
   return bytes;
 }
 
@@ -176,22 +191,54 @@ int64_t Fsdp::host_bytes() const {
 
 int64_t Fsdp::whole_parameter_bytes_bound() const {
   int64_t all = 0, pair = 0;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const int64_t bytes = layers_[i].unit->whole_parameter_bytes();
+  for (size_t i = 0; i < units_.size(); ++i) {
+    const int64_t bytes = units_[i].unit->whole_parameter_bytes();
     all += bytes;
-    pair = std::max(pair, bytes + (i == 0 ? 0 : layers_[i - 1].unit->whole_parameter_bytes()));
+    pair = std::max(pair, bytes + (i == 0 ? 0 : units_[i - 1].unit->whole_parameter_bytes()));
   }
   return root_->whole_parameter_bytes() + (options_.reshard_after_forward ? pair : all);
 }
 
+bool Fsdp::gathers_ahead(size_t unit) const {
+  return options_.overlap && unit > 0 && units_[unit].is_layer && units_[unit - 1].is_layer;
+}
+
+int64_t Fsdp::gradient_peak(size_t index) const {
+  int64_t reduced = 0, peak = 0;
+  if (index + 1 < units_.size() && gathers_ahead(index + 1)) {
+    const std::vector<int64_t> parts = units_[index + 1].unit->whole_gradient_bytes();
+    if (!parts.empty()) reduced = parts.back();
+  }
+  for (const int64_t bytes : units_[index].unit->whole_gradient_bytes()) {
+    // Beside a bf16 copy its part is freed when the next one is taken.
+    peak = std::max(peak, options_.grad_reduce_in_bf16 ? (reduced + 3 * bytes) / 2 : reduced + bytes);
+    reduced = bytes;
+  }
+  return peak;
+}
+
 int64_t Fsdp::whole_gradient_bytes_bound() const {
-  // Buffers are reused: a small layer may occupy a large one's.
   int64_t largest = 0;
-  for (const Layer& layer : layers_) largest = std::max(largest, layer.unit->whole_gradient_bytes());
-  const auto num_buffers = static_cast<int64_t>(std::min(kGradientUnits, layers_.size()));
-  // The root's bf16 copy adds to its buffer; a layer's buffer is freed after copying.
-  const int64_t root = root_->whole_gradient_bytes();
-  return root + (options_.grad_reduce_in_bf16 ? root / 2 : 0) + num_buffers * largest;
+  for (size_t i = 0; i < units_.size(); ++i) largest = std::max(largest, gradient_peak(i));
+  return root_gradient_bytes() + largest;
+}
+
+int64_t Fsdp::whole_bytes_bound() const {
+  // Without gradients, in forward.
+  int64_t most = whole_parameter_bytes_bound() - root_->whole_parameter_bytes();
+  for (size_t i = 0; options_.reshard_after_forward && i < units_.size(); ++i) {
+    int64_t bytes = units_[i].unit->whole_parameter_bytes() + gradient_peak(i);
+    if (gathers_ahead(i)) bytes += units_[i - 1].unit->whole_parameter_bytes();
+    most = std::max(most, bytes);
+  }
+  if (!options_.reshard_after_forward) most += whole_gradient_bytes_bound() - root_gradient_bytes();
+  return root_->whole_parameter_bytes() + root_gradient_bytes() + most;
+}
+
+int64_t Fsdp::root_gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const int64_t part : root_->whole_gradient_bytes()) bytes += part;
+  return options_.grad_reduce_in_bf16 ? bytes + bytes / 2 : bytes;
 }
 
 void Fsdp::reset_peak_memory() {
@@ -214,18 +261,23 @@ void Fsdp::begin_microbatch(bool is_last) {
   MEGALITH_CHECK(is_in_step_, "a microbatch outside a step");
   finish_backward();
   is_last_microbatch_ = is_last;
-  root_->open_gradients(pool_);  // the loss adds to them in forward
+  has_begun_microbatch_ = true;
 }
 
 void Fsdp::finish_step() {
   finish_backward();
-  if (root_->are_gradients_open()) {
-    root_->reduce_gradients(pool_, options_.grad_reduce_in_bf16);
-    while (!reductions_.empty()) finish_oldest_reduction();
-    root_->finish_reduction(pool_);
+  while (!reductions_.empty()) finish_oldest_reduction();
+  if (std::exchange(has_begun_microbatch_, false)) {
+    std::vector<size_t> parts;
+    while (const auto part = root_->next_part(/*all=*/true)) {
+      if (!root_->is_open(*part)) root_->open_part(*part, pool_);
+      root_->reduce_part(*part, pool_, options_.grad_reduce_in_bf16);
+      parts.push_back(*part);
+    }
+    for (const size_t part : parts) root_->finish_part(part, pool_);
   }
   if (host_) host_->settle();
-  for_each_unit([&](FsdpUnit& unit) { unit.finish_replica_sum(*groups_.dp_replicate, options_.grad_reduce_in_bf16); });
+  for_each_unit([&](FsdpUnit& unit) { unit.finish_replica_sums(*groups_.dp_replicate, options_.grad_reduce_in_bf16); });
   reshard_all();
   pool_.release();
   is_in_step_ = false;
@@ -242,15 +294,17 @@ std::vector<at::Tensor> Fsdp::run(const Block& block, const std::vector<at::Tens
   const auto index = static_cast<size_t>(block.index);
   MEGALITH_CHECK(index < places_.size(), "block {} ({}) of {}", block.index, block.name, places_.size());
   const Place& place = places_[index];
-  FsdpUnit& unit = place.layer ? *layers_[*place.layer].unit : *root_;
-  unit.gather();
-  if (options_.overlap && place.next) layers_[*place.next].unit->gather();
-  unit.wait_until_whole();
+  FsdpUnit* const unit = place.unit ? units_[*place.unit].unit.get() : root_.get();
+  root_->gather();
+  unit->gather();
+  if (options_.overlap && place.next) units_[*place.next].unit->gather();
+  root_->wait_until_whole();
+  unit->wait_until_whole();
 
   std::vector<at::Tensor> outputs;
   bool is_recorded = false;
-  if (place.layer && at::GradMode::is_enabled()) {
-    const LayerCall call{this, *place.layer};
+  if (place.unit && at::GradMode::is_enabled()) {
+    const UnitCall call{this, *place.unit};
     std::vector<at::Tensor> passed = inputs;
     pass_through<AfterUnitBackward>(passed, call);
     outputs = body(passed);
@@ -258,60 +312,74 @@ std::vector<at::Tensor> Fsdp::run(const Block& block, const std::vector<at::Tens
   } else {
     outputs = body(inputs);
   }
-  if (is_recorded) ++layers_[*place.layer].num_awaiting;
+  if (is_recorded) ++units_[*place.unit].num_awaiting;
 
-  if (place.layer) {
-    const bool is_needed_at_once = *place.layer + 1 == layers_.size();
+  if (place.unit) {
+    const bool is_needed_at_once = *place.unit + 1 == units_.size();
     const bool stays = is_in_step_ && is_recorded && (is_needed_at_once || !options_.reshard_after_forward);
-    if (!stays) unit.reshard();
+    if (!stays) unit->reshard();
   }
   if (!is_in_step_ && index + 1 == places_.size()) root_->reshard();
+  // The previous microbatch's end has been reduced during the first block.
+  while (index > 0 && !reductions_.empty()) finish_oldest_reduction();
   return outputs;
 }
 
 void Fsdp::before_backward(size_t index) {
-  Layer& layer = layers_[index];
-  MEGALITH_CHECK(is_in_step_, "backward of {} outside a step", layer.unit->name());
-  layer.unit->gather();
-  if (options_.overlap && index > 0 && layers_[index - 1].num_awaiting > 0) layers_[index - 1].unit->gather();
-  if (layer.unit->has_trainable()) {
-    // A one-layer model meets its own reduction of the previous microbatch.
-    const auto is_under_way = [&] {
-      return std::find(reductions_.begin(), reductions_.end(), index) != reductions_.end();
-    };
-    while (reductions_.size() >= kGradientUnits || is_under_way()) finish_oldest_reduction();
-    layer.unit->open_gradients(pool_);
-  }
-  layer.unit->wait_until_whole();
-  layer.is_in_backward = true;
+  Unit& one = units_[index];
+  MEGALITH_CHECK(is_in_step_, "backward of {} outside a step", one.unit->name());
+  one.unit->gather();
+  if (gathers_ahead(index) && units_[index - 1].num_awaiting > 0) units_[index - 1].unit->gather();
+  one.unit->wait_until_whole();
+  one.is_in_backward = true;
 }
 
 void Fsdp::after_backward(size_t index) {
-  Layer& layer = layers_[index];
-  layer.unit->reshard();
-  if (layer.unit->are_gradients_open()) {
-    layer.unit->reduce_gradients(pool_, options_.grad_reduce_in_bf16);
-    reductions_.push_back(index);
+  Unit& one = units_[index];
+  one.unit->reshard();
+  reduce_parts(index, /*all=*/true);
+  one.unit->begin_pass();
+  one.is_in_backward = false;
+  --one.num_awaiting;
+}
+
+void Fsdp::open_part(size_t index, size_t part) {
+  // A one-layer model meets its own reduction of the previous microbatch; blocks beside layers are too large to meet.
+  const auto has_no_room = [&] {
+    return reductions_.size() >= kWholeParts || !units_[index].is_layer || !units_[reductions_.front().unit].is_layer ||
+           std::ranges::any_of(reductions_,
+                               [&](const Reduction& one) { return one.unit == index && one.part == part; });
+  };
+  while (!reductions_.empty() && has_no_room()) finish_oldest_reduction();
+  units_[index].unit->open_part(part, pool_);
+}
+
+void Fsdp::reduce_parts(size_t index, bool all) {
+  FsdpUnit& unit = *units_[index].unit;
+  while (const auto part = unit.next_part(all)) {
+    if (!unit.is_open(*part)) open_part(index, *part);
+    unit.reduce_part(*part, pool_, options_.grad_reduce_in_bf16);
+    const int64_t num_passes_left = units_[index].num_awaiting - (units_[index].is_in_backward ? 1 : 0);
+    reductions_.push_back({index, *part, is_last_microbatch_ && num_passes_left == 0});
     while (!options_.overlap && !reductions_.empty()) finish_oldest_reduction();
   }
-  layer.is_in_backward = false;
-  --layer.num_awaiting;
 }
 
 void Fsdp::finish_oldest_reduction() {
-  Layer& layer = layers_[reductions_.front()];
+  const Reduction oldest = reductions_.front();
   reductions_.pop_front();
-  layer.unit->finish_reduction(pool_);
+  const Unit& one = units_[oldest.unit];
+  one.unit->finish_part(oldest.part, pool_);
   // Host runs are complete only at the step's end.
-  if (is_last_microbatch_ && layer.num_awaiting == 0 && !host_) {
-    layer.unit->start_replica_sum(*groups_.dp_replicate, options_.grad_reduce_in_bf16);
+  if (oldest.is_last && !host_) {
+    one.unit->start_replica_sum(oldest.part, *groups_.dp_replicate, options_.grad_reduce_in_bf16);
   }
 }
 
 void Fsdp::finish_backward() {
-  for (size_t index = layers_.size(); index-- > 0;) {
-    while (layers_[index].num_awaiting > 0) {
-      if (!layers_[index].is_in_backward) before_backward(index);
+  for (size_t index = units_.size(); index-- > 0;) {
+    while (units_[index].num_awaiting > 0) {
+      if (!units_[index].is_in_backward) before_backward(index);
       after_backward(index);
     }
   }

@@ -2,15 +2,16 @@
 // only while it computes (use_torch_fsdp2).
 //
 //   forward    layer i     all-gather of i+1 starts, wait for i's | compute | free i
-//   backward   layer i     all-gather of i-1 starts, wait for i's | compute | free i, reduce-scatter i's gradient
+//   backward   layer i     all-gather of i-1 starts, wait for i's | compute, reduce-scatter i's gradient | free i
 //
-// A unit is one block that is_layer; all other parameters (embedding, final norm, head, shared ones) are the root unit,
-// whole during a step. So a rank holds at most the root and two layers whole, in backward with gradients. The last
-// layer stays whole until its backward, which follows at once.
+// A unit is a block: a layer, or an embedding or head of at least part_elements. The other parameters (norms, small or
+// shared ones) are the root unit, whole during a step. In backward a rank holds the root and two layers whole, or the
+// root and one other block. The last unit stays whole until its backward, which follows at once.
 //
-// Gradients are reduced once a microbatch and summed in the run (the root's once a step). A unit's buffer is taken when
-// its backward begins, and complete when its inputs' gradients exist. Without those, or without backward, the next
-// microbatch or finish_step() catches up in backward's order, so that ranks issue the same collectives.
+// A unit's gradients are whole only part by part (fsdp_unit.h): one is written while the last is being reduced. They
+// are reduced once a microbatch and summed in the run (the root's once a step). A pass is complete when its inputs'
+// gradients exist. Without those, or without backward, the next microbatch or finish_step() catches up in backward's
+// order, so that ranks issue the same collectives.
 //
 // Sharding is over dp_shard x cp, after tensor parallelism; over dp_replicate runs are replicas, summed once a step. No
 // pipelines: one forward and one backward at a time. It runs outside recomputation, so recomputed blocks are whole.
@@ -37,6 +38,7 @@ struct FsdpOptions {
   bool reshard_after_forward = true;  // false: layers stay whole until backward; less traffic, more memory
   bool overlap = true;                // gather a layer ahead, reduce during the next; same numbers
   bool grad_reduce_in_bf16 = false;   // fp32 gradients travel in bf16; accumulation stays in fp32
+  int64_t part_elements = 40'000'000;  // closes a part of a unit
   bool cpu_offload = false;           // runs in host memory (host_runs.h) if the device has its own
   std::optional<at::Device> device;   // unset: the parameters'; required if they are on kMeta
 };
@@ -87,12 +89,14 @@ class Fsdp : public DataParallel, public BlockRunner {
   // Bounds on a step's peaks, from the Placements.
   int64_t whole_parameter_bytes_bound() const;
   int64_t whole_gradient_bytes_bound() const;
+  int64_t whole_bytes_bound() const;  // of both together
 
  private:
   friend struct BeforeUnitBackward;
   friend struct AfterUnitBackward;
-  struct Layer {
+  struct Unit {
     std::unique_ptr<FsdpUnit> unit;
+    bool is_layer = true;
     int64_t num_awaiting = 0;  // recorded forward passes without backward
     bool is_in_backward = false;
   };
@@ -100,8 +104,15 @@ class Fsdp : public DataParallel, public BlockRunner {
   void for_each_unit(const std::function<void(FsdpUnit&)>& visit);  // in backward's order, the root last
   void list_parts(const std::vector<Parameter*>& params);
   void reshard_all();
-  void before_backward(size_t layer);
-  void after_backward(size_t layer);
+  void before_backward(size_t unit);
+  void after_backward(size_t unit);
+  // Makes room for a part's whole gradient, then takes it.
+  void open_part(size_t unit, size_t part);
+  // Starts the reductions of the parts that are complete and first in order, or of all that are left.
+  void reduce_parts(size_t unit, bool all);
+  bool gathers_ahead(size_t unit) const;     // its backward gathers the unit before it
+  int64_t root_gradient_bytes() const;
+  int64_t gradient_peak(size_t unit) const;  // bytes during its backward
   void finish_oldest_reduction();
   void finish_backward();
 
@@ -111,16 +122,20 @@ class Fsdp : public DataParallel, public BlockRunner {
   GradientPool pool_;
   std::unique_ptr<HostRuns> host_;  // null: runs are on the device
   std::unique_ptr<FsdpUnit> root_;
-  std::vector<Layer> layers_;
+  std::vector<Unit> units_;  // in running order, without the root
   struct Place {
-    std::optional<size_t> layer;  // unset: the root
+    std::optional<size_t> unit;  // unset: the root
     std::optional<size_t> next;
   };
   std::vector<Place> places_;  // by block index
   std::vector<OwnedPart> parts_, model_parts_;
   std::vector<ParameterRuns> runs_;
-  std::deque<size_t> reductions_;  // layers with a reduce-scatter in flight, oldest first
-  bool is_in_step_ = false, is_last_microbatch_ = false;
+  struct Reduction {
+    size_t unit, part;
+    bool is_last;  // of the step
+  };
+  std::deque<Reduction> reductions_;  // reduce-scatters in flight, oldest first
+  bool is_in_step_ = false, has_begun_microbatch_ = false, is_last_microbatch_ = false;
 };
 
 }  // namespace megalith

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -27,13 +28,14 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
 at::Tensor GradientPool::take(int64_t num_elements, const at::TensorOptions& options) {
   for (auto candidate = free_.begin(); candidate != free_.end(); ++candidate) {
     const at::Tensor& buffer = candidate->buffer;
-    if (buffer.numel() < num_elements || buffer.scalar_type() != options.dtype().toScalarType()) continue;
+    const bool fits = num_elements <= buffer.numel() && buffer.numel() - num_elements <= num_elements / 4;
+    if (!fits || buffer.scalar_type() != options.dtype().toScalarType()) continue;
     candidate->wait();
     at::Tensor found = std::move(candidate->buffer);
     free_.erase(candidate);
     return found;
   }
-  release();  // buffers too small would only add to the peak
+  release();  // buffers of other sizes would only add to the peak
   at::Tensor buffer = at::empty({num_elements}, options);
   memory_.gradients.add(bytes_of(buffer));
   return buffer;
@@ -56,7 +58,7 @@ void GradientPool::release() {
 }
 
 FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
-                   FsdpMemory& memory, HostRuns* host)
+                   FsdpMemory& memory, int64_t part_elements, HostRuns* host)
     : name_(std::move(name)),
       params_(params),
       group_(shard_group),
@@ -66,11 +68,25 @@ FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, Grou
       copied_(host != nullptr ? device : at::Device(at::kCPU)) {
   std::map<std::pair<bool, at::ScalarType>, std::vector<Parameter*>> kinds;  // by (is frozen, dtype)
   for (Parameter* param : params_) kinds[{!param->is_trainable(), param->value().scalar_type()}].push_back(param);
+  std::vector<std::pair<std::string, std::vector<Parameter*>>> flats;
   for (const auto& [kind, members] : kinds) {
     std::string label = name_;
     if (kinds.size() > 1) label += fmt::format(" {}{}", kind.first ? "frozen " : "", c10::toString(kind.second));
-    add_flat(members, std::move(label), device);
+    int64_t room = 0;
+    for (Parameter* param : members) {
+      if (room <= 0) {
+        flats.emplace_back(label, std::vector<Parameter*>());
+        room = part_elements;
+      }
+      flats.back().second.push_back(param);
+      room -= param->placement().num_local_elements();
+    }
   }
+  for (const auto& [label, members] : flats) {
+    const bool is_alone = std::ranges::count(flats, label, [](const auto& flat) { return flat.first; }) == 1;
+    add_flat(members, is_alone ? label : fmt::format("{} part {}", label, flats_.size()), device);
+  }
+  next_part_ = flats_.size();
   std::vector<FsdpPart> in_order;
   for (const Parameter* param : params_) {
     in_order.push_back(
@@ -132,7 +148,14 @@ int64_t FsdpUnit::gradient_bytes() const {
 }
 
 int64_t FsdpUnit::whole_parameter_bytes() const { return parameter_bytes() * group_.size(); }
-int64_t FsdpUnit::whole_gradient_bytes() const { return gradient_bytes() * group_.size(); }
+
+std::vector<int64_t> FsdpUnit::whole_gradient_bytes() const {
+  std::vector<int64_t> bytes;
+  for (auto flat = flats_.rbegin(); flat != flats_.rend(); ++flat) {
+    if (flat->is_trainable) bytes.push_back(bytes_of(flat->grad_run) * group_.size());
+  }
+  return bytes;
+}
 
 void FsdpUnit::allocate_whole(Flat& flat) {
   const int64_t bytes = bytes_of(flat.whole);
@@ -195,83 +218,113 @@ void FsdpUnit::keep_run() {
   for (Flat& flat : flats_) flat.run.copy_(own_run_in(flat, flat.whole));
 }
 
-void FsdpUnit::open_gradients(GradientPool& pool) {
-  if (are_gradients_open_) return;
-  for (Flat& flat : flats_) {
-    if (!flat.is_trainable) continue;
-    flat.grad_buffer = pool.take(flat.num_elements, flat.whole.options().dtype(flat.grad_run.scalar_type()));
-    flat.grad_whole = flat.grad_buffer.narrow(0, 0, flat.num_elements);
-    int64_t offset = 0;
-    for (Parameter* param : flat.params) {
-      const int64_t count = param->placement().num_local_elements();
-      param->attach_grad_buffer(flat.grad_whole.narrow(0, offset, count).view(param->placement().local_shape));
-      offset += count;
-    }
-    flat.grad_whole.narrow(0, offset, flat.num_elements - offset).zero_();  // the padding is reduced too
+FsdpUnit::~FsdpUnit() {
+  for (Parameter* param : params_) {
+    param->set_open_hook({});
+    param->set_ready_hook({});
   }
-  are_gradients_open_ = true;
 }
 
-void FsdpUnit::reduce_gradients(GradientPool& pool, bool in_bf16) {
-  if (!are_gradients_open_) return;
-  for (Flat& flat : flats_) {
-    if (!flat.is_trainable) continue;
-    for (Parameter* param : flat.params) {
-      param->finish_step();  // zeros without contributions
-      param->detach_grad_buffer();
+void FsdpUnit::set_hooks(PartHook opens, const std::function<void()>& completes) {
+  for (size_t part = 0; part < flats_.size(); ++part) {
+    for (Parameter* param : flats_[part].params) {
+      param->set_open_hook([opens, part] { opens(part); });
+      param->set_ready_hook([this, part, completes](Parameter&) {
+        if (++flats_[part].num_complete == flats_[part].params.size()) completes();
+      });
     }
-    at::Tensor summand = flat.grad_whole;
-    if (in_bf16 && summand.scalar_type() == at::kFloat) {
-      summand = summand.to(at::kBFloat16);
-      memory_.gradients.add(bytes_of(summand));
-      pool.give_back(std::exchange(flat.grad_buffer, {}));
-    }
-    flat.grad_whole.reset();
-    flat.reduced = own_run_in(flat, summand);
-    flat.reduction = group_.reduce_scatter(flat.reduced, summand, ReduceOp::kSum, flat.label);
   }
-  are_gradients_open_ = false;
 }
 
-void FsdpUnit::finish_reduction(GradientPool& pool) {
-  for (Flat& flat : flats_) {
-    if (!flat.is_trainable) continue;
-    MEGALITH_CHECK(flat.reduced.defined(), "no reduction of {} is under way", flat.label);
-    std::exchange(flat.reduction, {}).wait();
-    std::optional<StreamEvent> read;
-    if (host_ != nullptr) {
-      read = host_->land(flat.reduced, flat.grad_run, /*replaces=*/!has_gradient_);
-    } else if (has_gradient_) {
-      flat.grad_run.add_(flat.reduced);
-    } else {
-      flat.grad_run.copy_(flat.reduced);
-    }
-    if (flat.grad_buffer.defined()) {
-      pool.give_back(std::exchange(flat.grad_buffer, {}), std::move(read));
-    } else {
-      if (read) flat.reduced.record_stream(host_->copies());  // freed on this stream, read on that one
-      memory_.gradients.add(-flat.num_elements * static_cast<int64_t>(c10::elementSize(at::kBFloat16)));
-    }
-    flat.reduced.reset();
-  }
-  has_gradient_ = true;
+void FsdpUnit::begin_step() {
+  for (Flat& flat : flats_) flat.has_gradient = flat.is_replica_sum_under_way = false;
+  begin_pass();
 }
 
-void FsdpUnit::start_replica_sum(Group& replicas, bool in_bf16) {
-  for (Flat& flat : flats_) {
-    if (!flat.is_trainable) continue;
-    if (!has_gradient_) flat.grad_run.zero_();
-    if (replicas.size() == 1) continue;
-    flat.reduced =
-        in_bf16 && flat.grad_run.scalar_type() == at::kFloat ? flat.grad_run.to(at::kBFloat16) : flat.grad_run;
-    if (host_ != nullptr) flat.reduced = flat.reduced.to(device_);  // replicas reduce on the device
-    flat.reduction = replicas.all_reduce(flat.reduced, ReduceOp::kSum, flat.label);
-  }
-  is_replica_sum_under_way_ = true;
+void FsdpUnit::begin_pass() {
+  next_part_ = flats_.size();
+  for (Flat& flat : flats_) flat.num_complete = 0;
 }
 
-void FsdpUnit::finish_replica_sum(Group& replicas, bool in_bf16) {
-  if (!is_replica_sum_under_way_) start_replica_sum(replicas, in_bf16);
+void FsdpUnit::open_part(size_t part, GradientPool& pool) {
+  Flat& flat = flats_[part];
+  MEGALITH_CHECK(part < next_part_, "a gradient of {} comes after its reduction", flat.label);
+  flat.grad_buffer = pool.take(flat.num_elements, flat.whole.options().dtype(flat.grad_run.scalar_type()));
+  flat.grad_whole = flat.grad_buffer.narrow(0, 0, flat.num_elements);
+  int64_t offset = 0;
+  for (Parameter* param : flat.params) {
+    const int64_t count = param->placement().num_local_elements();
+    param->attach_grad_buffer(flat.grad_whole.narrow(0, offset, count).view(param->placement().local_shape));
+    offset += count;
+  }
+  flat.grad_whole.narrow(0, offset, flat.num_elements - offset).zero_();  // the padding is reduced too
+}
+
+std::optional<size_t> FsdpUnit::next_part(bool all) const {
+  for (size_t part = next_part_; part-- > 0;) {
+    const Flat& flat = flats_[part];
+    if (!flat.is_trainable) continue;
+    if (all || flat.num_complete == flat.params.size()) return part;
+    break;
+  }
+  return std::nullopt;
+}
+
+void FsdpUnit::reduce_part(size_t part, GradientPool& pool, bool in_bf16) {
+  Flat& flat = flats_[part];
+  next_part_ = part;
+  for (Parameter* param : flat.params) {
+    param->finish_step();  // zeros without contributions
+    param->detach_grad_buffer();
+  }
+  at::Tensor summand = std::exchange(flat.grad_whole, {});
+  if (in_bf16 && summand.scalar_type() == at::kFloat) {
+    summand = summand.to(at::kBFloat16);
+    memory_.gradients.add(bytes_of(summand));
+    pool.give_back(std::exchange(flat.grad_buffer, {}));
+  }
+  flat.reduced = own_run_in(flat, summand);
+  flat.reduction = group_.reduce_scatter(flat.reduced, summand, ReduceOp::kSum, flat.label);
+}
+
+void FsdpUnit::finish_part(size_t part, GradientPool& pool) {
+  Flat& flat = flats_[part];
+  MEGALITH_CHECK(flat.reduced.defined(), "no reduction of {} is under way", flat.label);
+  std::exchange(flat.reduction, {}).wait();
+  std::optional<StreamEvent> read;
+  if (host_ != nullptr) {
+    read = host_->land(flat.reduced, flat.grad_run, /*replaces=*/!flat.has_gradient);
+  } else if (flat.has_gradient) {
+    flat.grad_run.add_(flat.reduced);
+  } else {
+    flat.grad_run.copy_(flat.reduced);
+  }
+  if (flat.grad_buffer.defined()) {
+    pool.give_back(std::exchange(flat.grad_buffer, {}), std::move(read));
+  } else {
+    if (read) flat.reduced.record_stream(host_->copies());  // freed on this stream, read on that one
+    memory_.gradients.add(-flat.num_elements * static_cast<int64_t>(c10::elementSize(at::kBFloat16)));
+  }
+  flat.reduced.reset();
+  flat.has_gradient = true;
+}
+
+void FsdpUnit::start_replica_sum(size_t part, Group& replicas, bool in_bf16) {
+  Flat& flat = flats_[part];
+  if (!flat.has_gradient) flat.grad_run.zero_();
+  flat.is_replica_sum_under_way = true;
+  if (replicas.size() == 1) return;
+  flat.reduced =
+      in_bf16 && flat.grad_run.scalar_type() == at::kFloat ? flat.grad_run.to(at::kBFloat16) : flat.grad_run;
+  if (host_ != nullptr) flat.reduced = flat.reduced.to(device_);  // replicas reduce on the device
+  flat.reduction = replicas.all_reduce(flat.reduced, ReduceOp::kSum, flat.label);
+}
+
+void FsdpUnit::finish_replica_sums(Group& replicas, bool in_bf16) {
+  for (size_t part = flats_.size(); part-- > 0;) {
+    const Flat& flat = flats_[part];
+    if (flat.is_trainable && !flat.is_replica_sum_under_way) start_replica_sum(part, replicas, in_bf16);
+  }
   for (Flat& flat : flats_) {
     if (!flat.reduced.defined()) continue;
     std::exchange(flat.reduction, {}).wait();

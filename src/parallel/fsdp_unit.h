@@ -1,14 +1,18 @@
 // One FSDP unit's parameters and gradients: whole during use, runs otherwise.
 //
-// Parameters of one dtype, trainable and frozen ones apart, are consecutive in a flat buffer padded to a multiple of
-// the shard group's size; rank r owns the r-th run. Their values are views of the buffer, whose storage is empty while
-// sharded: shapes stay valid, and gathering copies nothing. Collectives carry the unit's name.
+// Parameters of one dtype, trainable and frozen ones apart, are consecutive in flat buffers, each padded to a multiple
+// of the shard group's size; rank r owns the r-th run. Their values are views of the buffer, whose storage is empty
+// while sharded: shapes stay valid, and gathering copies nothing. Collectives carry the unit's name.
+//
+// A buffer is closed once it holds part_elements. Backward fills a unit's buffers one after the other, last first, so
+// gradients are whole only from a part's first contribution to its reduction.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,7 +40,7 @@ struct FsdpMemory {
 class GradientPool {
  public:
   explicit GradientPool(FsdpMemory& memory) : memory_(memory) {}
-  // At least this many elements, uninitialised.
+  // At least this many elements, and at most a quarter more, uninitialised.
   at::Tensor take(int64_t num_elements, const at::TensorOptions& options);
   // read  another stream reads it until then
   void give_back(at::Tensor buffer, std::optional<StreamEvent> read = std::nullopt);
@@ -68,7 +72,8 @@ class FsdpUnit {
   // Moves the parameters' values to its runs; zero for kMeta. host: for runs in host memory; null: on the device.
   // Parameters, group, memory and host outlive the unit.
   FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
-           FsdpMemory& memory, HostRuns* host = nullptr);
+           FsdpMemory& memory, int64_t part_elements, HostRuns* host = nullptr);
+  ~FsdpUnit();
   FsdpUnit(const FsdpUnit&) = delete;
 
   const std::string& name() const { return name_; }
@@ -79,7 +84,8 @@ class FsdpUnit {
   int64_t parameter_bytes() const;  // of the runs
   int64_t gradient_bytes() const;
   int64_t whole_parameter_bytes() const;
-  int64_t whole_gradient_bytes() const;
+  // Whole gradients of the parts that train, in backward's order.
+  std::vector<int64_t> whole_gradient_bytes() const;
 
   // ---- parameters ----
   // Starts the all-gather unless the values are whole or in flight.
@@ -93,19 +99,26 @@ class FsdpUnit {
   void keep_run();
   bool is_whole() const { return state_ == State::kWhole; }
 
-  // ---- gradients ----
-  void begin_step() { has_gradient_ = is_replica_sum_under_way_ = false; }
-  // Gives every trainable Parameter a view of a whole buffer from the pool.
-  void open_gradients(GradientPool& pool);
-  bool are_gradients_open() const { return are_gradients_open_; }
-  // Starts the reduce-scatter of the open gradients; Parameters lose their buffers.
-  void reduce_gradients(GradientPool& pool, bool in_bf16);
+  // ---- gradients, part by part in backward's order ----
+  // opens: called when a part gets its first contribution; it calls open_part(). completes: when one has all.
+  using PartHook = std::function<void(size_t part)>;
+  void set_hooks(PartHook opens, const std::function<void()>& completes);
+  void begin_step();
+  // Gives the part's Parameters views of a whole buffer from the pool.
+  void open_part(size_t part, GradientPool& pool);
+  bool is_open(size_t part) const { return flats_[part].grad_whole.defined(); }
+  // The next part to reduce in this pass, if it is complete, or if all are to be; unset: none.
+  std::optional<size_t> next_part(bool all) const;
+  // Starts the reduce-scatter of next_part(); Parameters lose their buffers.
+  void reduce_part(size_t part, GradientPool& pool, bool in_bf16);
+  // A pass's parts are all being reduced: the next begins.
+  void begin_pass();
   // Waits for it and adds the result to the run (the step's first replaces it).
-  void finish_reduction(GradientPool& pool);
-  // Sums runs over the replicas; zeros without contributions. finish starts it if needed. Host runs must have settled
-  // first (HostRuns::settle).
-  void start_replica_sum(Group& replicas, bool in_bf16);
-  void finish_replica_sum(Group& replicas, bool in_bf16);
+  void finish_part(size_t part, GradientPool& pool);
+  // Sums a part's runs over the replicas; zeros without contributions. finish starts it if needed. Host runs must have
+  // settled first (HostRuns::settle).
+  void start_replica_sum(size_t part, Group& replicas, bool in_bf16);
+  void finish_replica_sums(Group& replicas, bool in_bf16);
 
  private:
   struct Flat {
@@ -118,6 +131,8 @@ class FsdpUnit {
     at::Tensor grad_buffer, grad_whole;          // while open or being reduced: from the pool, and its first elements
     at::Tensor reduced;                          // (run_elements) the reduction's result, or a narrow grad_run
     Work gathering, reduction;                   // may overlap
+    size_t num_complete = 0;                     // parameters, in this pass
+    bool has_gradient = false, is_replica_sum_under_way = false;
   };
   enum class State { kSharded, kGathering, kWhole };
 
@@ -135,7 +150,8 @@ class FsdpUnit {
   std::vector<Flat> flats_;
   std::vector<FsdpPart> parts_;
   State state_ = State::kSharded;
-  bool has_trainable_ = false, are_gradients_open_ = false, has_gradient_ = false, is_replica_sum_under_way_ = false;
+  bool has_trainable_ = false;
+  size_t next_part_ = 0;  // one past it: parts are reduced last first
 };
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 
 #include "comm/fake_group.h"
 #include "comm/groups.h"
+#include "parallel/data_parallel_options.h"
 #include "parallel/recompute.h"
 #include "train/setup.h"
 
@@ -78,6 +79,7 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   const Derived& d = resolved.derived;
   const Groups groups(mesh, rank, fake_group_factory(rank));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
+  set_grad_dtype(built.parameters(), d.data_parallel);
   const int64_t cp = groups.cp->size();
   const CostShape sample = resolved.kind().sample_shape(resolved);
   ModelInput input = shape_of_microbatch(d.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);

@@ -79,6 +79,10 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
                                     train.fp16 ? "fp16" : "fp32"),
                         "add --bf16, or leave --master_weights out");
   }
+  if (config.data_parallel.main_grads_dtype == GradDtype::kBf16 && !train.bf16 && !train.fp16) {
+    errors.emplace_back("main_grads_dtype bf16 is about the gradients of 16-bit weights, and the model is fp32",
+                        "add --bf16, or leave --main_grads_dtype out");
+  }
   if (train.fp16) {
     const std::vector<UserError> scaling = check_loss_scale_options(train.loss_scaling);
     errors.insert(errors.end(), scaling.begin(), scaling.end());

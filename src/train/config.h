@@ -67,6 +67,7 @@ struct TrainOptions {
   FaultOptions faults;
   bool dry_run = false;
   int64_t dry_run_world_size = 1;
+  std::optional<std::string> dry_run_device;
 
   void visit(OptionVisitor& v);
 };

@@ -78,6 +78,9 @@ void TrainOptions::visit(OptionVisitor& v) {
       .unit("ranks")
       .within(1, kMostDryRanks)
       .acts_in(kPlan);
+  v.field("dry_run_device", dry_run_device,
+          "A dry run says whether a rank fits this GPU (MI300X, H100, …), which options would save most where it does "
+          "not, and what has no fast form there. Default: none, or the one whose folder a script's file is in.");
   v.field("seed", seed, "Seed of weights, dropout and data order.")
       .above(0)
       .in_toy(InToy::kKept)

@@ -31,7 +31,7 @@ int64_t batch_bytes(const Resolved& resolved) {
 }
 
 struct Candidate {
-  std::string words;
+  std::string words, cost;
   std::function<bool(const Config&)> is_open;  // true if the run does not use it yet
   std::function<void(Config&)> change;
   int64_t times_ranks = 1;
@@ -47,24 +47,25 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
     return config.data_parallel.use_distributed_optimizer || config.data_parallel.use_torch_fsdp2;
   };
   return {
-      {"--use_distributed_optimizer", [dp, is_sharded](const Config& config) { return dp > 1 && !is_sharded(config); },
+      {"--use_distributed_optimizer", "no speed", [dp, is_sharded](const Config& config) { return dp > 1 && !is_sharded(config); },
        [](Config& config) { config.data_parallel.use_distributed_optimizer = true; }},
-      {"--master_weights remainder",
+      {"--master_weights remainder", "nothing: results are equal to the bit",
        [](const Config& config) {
          return config.train.bf16 && config.optimizer.optimizer == OptimizerKind::kAdam &&
                 config.optimizer.master_weights == MasterWeights::kFp32;
        },
        [](Config& config) { config.optimizer.master_weights = MasterWeights::kRemainder; }},
-      {"--recompute_granularity selective",
+      {"--recompute_granularity selective", "a few per cent more computation",
        [](const Config& config) { return !config.recompute.is_full() && !config.recompute.is_selective(); },
        [](Config& config) { config.recompute.recompute_granularity = "selective"; }},
-      {fmt::format("--micro_batch_size {} (with the same global batch)", micro / 2),
+      {fmt::format("--micro_batch_size {} (with the same global batch)", micro / 2), "smaller products",
        [micro](const Config&) { return micro > 1 && micro % 2 == 0; },
        [micro, batch = resolved.derived.global_batch_size](Config& config) {
          config.train.micro_batch_size = micro / 2;
          config.train.global_batch_size = batch;
        }},
       {"--recompute_granularity full --recompute_method uniform --recompute_num_layers 1",
+       "about a third more computation",
        [](const Config& config) { return !config.recompute.is_full(); },
        [](Config& config) {
          config.recompute = {};
@@ -72,18 +73,23 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
          config.recompute.recompute_method = "uniform";
          config.recompute.recompute_num_layers = 1;
        }},
-      {"--use_torch_fsdp2",
+      {"--main_grads_dtype bf16", "gradients rounded to 8 significant bits a microbatch",
+       [](const Config& config) {
+         return config.train.bf16 && config.data_parallel.main_grads_dtype == GradDtype::kFp32;
+       },
+       [](Config& config) { config.data_parallel.main_grads_dtype = GradDtype::kBf16; }},
+      {"--use_torch_fsdp2", "weights gathered twice a microbatch",
        [dp, pp](const Config& config) { return dp > 1 && pp == 1 && !config.data_parallel.use_torch_fsdp2; },
        [](Config& config) {
          config.data_parallel = {};
          config.data_parallel.use_torch_fsdp2 = true;
        }},
-      {"--bf16", [](const Config& config) { return !config.train.bf16 && !config.train.fp16; },
+      {"--bf16", "products of 8 significant bits", [](const Config& config) { return !config.train.bf16 && !config.train.fp16; },
        [](Config& config) {
          config.train.bf16 = true;
          config.train.fp32 = false;
        }},
-      {"--use_precision_aware_optimizer --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16",
+      {"--use_precision_aware_optimizer --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16", "moments of 8 significant bits",
        [](const Config& config) {
          return config.optimizer.optimizer == OptimizerKind::kAdam &&
                 config.optimizer.exp_avg_dtype == MomentDtype::kFp32;
@@ -92,13 +98,13 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
          config.optimizer.use_precision_aware_optimizer = true;
          config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = MomentDtype::kBf16;
        }},
-      {fmt::format("--tensor_model_parallel_size {} on {} ranks", 2 * tp, 2 * resolved.derived.world_size),
+      {fmt::format("--tensor_model_parallel_size {} on {} ranks", 2 * tp, 2 * resolved.derived.world_size), "more ranks",
        [](const Config&) { return true; },
        [tp](Config& config) { config.parallel.tensor_model_parallel_size = 2 * tp; }, 2},
-      {fmt::format("--pipeline_model_parallel_size {} on {} ranks", 2 * pp, 2 * resolved.derived.world_size),
+      {fmt::format("--pipeline_model_parallel_size {} on {} ranks", 2 * pp, 2 * resolved.derived.world_size), "more ranks",
        [](const Config& config) { return !config.data_parallel.use_torch_fsdp2; },
        [pp](Config& config) { config.parallel.pipeline_model_parallel_size = 2 * pp; }, 2},
-      {fmt::format("--seq_length {}", length / 2), [length](const Config&) { return length > 1 && length % 2 == 0; },
+      {fmt::format("--seq_length {}", length / 2), "another task", [length](const Config&) { return length > 1 && length % 2 == 0; },
        [length](Config& config) { config.train.seq_length = length / 2; }},
   };
 }
@@ -192,8 +198,9 @@ MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
     (has_host_runs || entry.is_on_host ? on_host : on_device) += static_cast<int64_t>(entry.tensor.nbytes());
   }
   if (const auto* fsdp = dynamic_cast<const Fsdp*>(data.get())) {
-    memory.communication = fsdp->whole_parameter_bytes_bound() + fsdp->whole_gradient_bytes_bound();
-  } else if (resolved.derived.data_parallel.grad_reduce_in_bf16 && groups.dp_cp->size() > 1) {
+    memory.communication = fsdp->whole_bytes_bound();
+  } else if (resolved.derived.data_parallel.grad_reduce_in_bf16 && groups.dp_cp->size() > 1 &&
+             resolved.derived.data_parallel.main_grads_dtype == GradDtype::kFp32) {
     memory.communication = memory.gradients / 2;
   }
   return memory;
@@ -229,7 +236,7 @@ std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const Memor
     // The rank at or near the same pipeline stage.
     const int rank = std::min(estimate.rank, narrow<int>(changed->derived.world_size) - 1);
     const int64_t saved = estimate.total() - measure(*changed, rank).total();
-    if (saved > 0 && saved >= missing_bytes / 10) savings.push_back({candidate.words, saved});
+    if (saved > 0 && saved >= missing_bytes / 10) savings.push_back({candidate.words, saved, candidate.cost});
   }
   return savings;
 }

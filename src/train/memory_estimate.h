@@ -63,6 +63,7 @@ std::string memory_table(const MemoryEstimate& memory, int64_t world_size);
 struct MemorySaving {
   std::string words;  // "--recompute_activations"
   int64_t bytes = 0;
+  std::string cost;   // "about a third more computation"
 };
 
 // Estimates a command's memory. Training: estimate_memory; others: train/inference_memory.h.

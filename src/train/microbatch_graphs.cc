@@ -121,7 +121,7 @@ ModelOutput MicrobatchGraphs::run(const ModelInput& input, const Body& body) {
   Captured& captured = *found->second;
   copy_tensors(captured.input, input, device_);
   captured.graph.replay();
-  for (Parameter* parameter : captured.first_written) parameter->open_grad();
+  for (Parameter* parameter : captured.first_written) parameter->mark_grad();
   return copy_of(captured.output);
 }
 

@@ -116,14 +116,18 @@ std::string precision_text(const Resolved& resolved) {
     const bool has_moments = c.optimizer.has_adamw();
     const bool has_narrow_moments = has_moments && c.optimizer.exp_avg_dtype == MomentDtype::kBf16;
     const MasterWeights masters = c.optimizer.master_weights;
-    std::vector<std::string> wide = {"gradients"};
+    const bool has_narrow_grads = c.data_parallel.main_grads_dtype == GradDtype::kBf16;
+    std::vector<std::string> wide;
+    if (!has_narrow_grads) wide.emplace_back("gradients");
     if (has_moments && !has_narrow_moments) wide.emplace_back("moments");
     if (masters == MasterWeights::kFp32) wide.emplace_back("master weights");
-    text = fmt::format("{} weights and products; {} in fp32", dtype_text(dtype), enumeration(wide));
+    text = fmt::format("{} weights and products", dtype_text(dtype));
+    if (!wide.empty()) text += fmt::format("; {} in fp32", enumeration(wide));
+    if (has_narrow_grads) text += ", gradients in bf16";
     if (has_narrow_moments) text += ", moments in bf16";
     if (masters == MasterWeights::kRemainder) text += ", master weights as 16 more bits";
     if (masters == MasterWeights::kNone) text += ", no master weights";
-    if (c.data_parallel.grad_reduce_in_bf16) text += "; gradients are reduced in bf16";
+    if (c.data_parallel.grad_reduce_in_bf16 && !has_narrow_grads) text += "; gradients are reduced in bf16";
   }
   if (dtype == at::kHalf) {
     text += c.train.loss_scaling.loss_scale ? fmt::format("; loss scale {:g}", *c.train.loss_scaling.loss_scale)

@@ -235,7 +235,7 @@ def test_samples_are_packed_by_the_words_of_others(program):
 
 
 REFUSED = [
-    ("gradients in bf16", ("--main_grads_dtype", "bf16"), ["gradient buffers in that dtype", "summed in fp32"]),
+    ("gradients in bf16 of an fp32 model", ("--main_grads_dtype", "bf16"), ["16-bit weights", "add --bf16"]),
     ("a padded size in numbers", ("--padded-vocab-size", 256), ["make_vocab_size_divisible_by"]),
     ("sharded replicas", ("--enable-full-sharding-in-hsdp",), ["use_torch_fsdp2"]),
     (

@@ -69,14 +69,13 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
   EXPECT_TRUE(asks("zero_bubble_v_schedule_mem_setup", "min"));
   EXPECT_FALSE(asks("zero_bubble_v_schedule_mem_setup", "half"));
   EXPECT_TRUE(asks("pp_max_mem", "40"));
-  EXPECT_TRUE(asks("main_grads_dtype", "bf16"));
   EXPECT_TRUE(asks("padded_vocab_size", "32768"));
   EXPECT_TRUE(asks("kitchen_recipe_number", "5"));
   EXPECT_TRUE(asks("num_seq_splits", "2"));
   // These are options, or words for options, now.
   for (const char* name :
        {"use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "data_parallel_replicate_degree",
-        "encoder_seq_length", "allow_padding_num_layers", "qk_l2_norm", "moe_apply_probs_on_input"}) {
+        "encoder_seq_length", "allow_padding_num_layers", "qk_l2_norm", "moe_apply_probs_on_input", "main_grads_dtype"}) {
     EXPECT_EQ(find_known_name(name), nullptr) << name;
   }
   // A checkpoint holds no generator, and its architecture is always read: both ways are the same.

@@ -230,6 +230,26 @@ void try_case(const NarrowCase& c, const WideStates& start, const DrawnRun& draw
       });
 }
 
+// A bf16 gradient is read as what it stands for, in vectors and one by one.
+TEST(AdamwNarrowKernels, ABf16GradientIsItsWideForm) {
+  const DrawnRun drawn{.key = 5, .first = 0, .columns = 1 << 20, .row_stride = 0, .column_stride = 1};
+  for (const NarrowCase& c : narrow_cases()) {
+    WideStates start = random_states(37);
+    for (float& value : start.grad) value = float_of_bits(uint32_t{nearest_bf16(value)} << 16);
+    const auto stepped = [&](bool is_narrow) {
+      NarrowArrays arrays = narrow(c, start, 0, {});
+      Array grad(Dtype::kBFloat16, arrays.grad.count(), 0);
+      for (size_t i = 0; i < start.grad.size(); ++i) bits_at(grad, i) = nearest_bf16(start.grad[i]);
+      AdamwPiece piece = piece_of(c, arrays, drawn, 1e-2);
+      if (is_narrow) piece.grad = grad.data();
+      piece.has_narrow_grad = is_narrow;
+      run_step({piece});
+      return arrays_of(std::move(arrays));
+    };
+    expect_bits(stepped(true), stepped(false), c.what);
+  }
+}
+
 TEST(AdamwNarrowKernels, AreTheWideOneRounded) {
   const DrawnRun odd{.key = 0x123456789ABCDEF, .first = 7, .columns = 5, .row_stride = 13, .column_stride = 1};
   const DrawnRun transposed{.key = 42, .first = 3, .columns = 6, .row_stride = 1, .column_stride = 11};

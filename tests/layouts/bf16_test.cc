@@ -138,5 +138,58 @@ TEST(Bf16, ReductionInBf16RoundsExpertsAsOftenAsTheyHaveCopies) {
   }
 }
 
+// ---- Gradient buffers in bf16 ----
+
+DataParallelKind narrow(const DataParallelKind& kind) {
+  return {kind.name + " with gradients in bf16",
+          [kind](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
+            for (Parameter* parameter : model.parameters()) parameter->narrow_grad();
+            if (kind.make) return kind.make(model, groups);
+            return std::make_unique<GradBuffer>(model.parameters(), groups, GradBufferOptions{});
+          }};
+}
+
+// The buffer is rounded once a contribution and once a rank, for every kind of product and layout.
+TEST(Bf16, NarrowGradientsAreThoseOfFp32BuffersRounded) {
+  const TinyRun dense{.is_tied = true, .num_layers = 4}, eight_bits{.num_layers = 2, .fp8_format = "hybrid"};
+  const TinyRun experts{.family = "mixtral"}, t5{.family = "t5"}, bert{.family = "bert", .is_masked = true};
+  const std::pair<Layout, DataParallelKind> cases[] = {
+      {{.dp = 2, .micro_batch = 2, .task = dense}, {}},
+      {{.dp = 2, .micro_batch = 2, .task = dense}, zero1()},
+      {{.dp = 4, .micro_batch = 1, .task = dense}, fsdp()},
+      {{.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .task = dense}, zero1()},
+      {{.pp = 2, .micro_batch = 2, .task = dense, .pipeline = {.pp_algorithm = "zero-bubble"}}, {}},
+      {{.dp = 2, .micro_batch = 2, .task = eight_bits}, fsdp()},
+      {{.dp = 2, .micro_batch = 2, .task = experts, .ep = 2}, zero1()},
+      {{.dp = 2, .micro_batch = 2, .task = t5}, fsdp()},
+      {{.dp = 2, .micro_batch = 2, .task = bert}, {}},
+  };
+  for (auto [layout, kind] : cases) {
+    layout.data_parallel = kind;
+    const std::vector<RankOutcome> wide = run_layout(layout, kFusedBf16, 1);
+    layout.data_parallel = narrow(kind);
+    const std::vector<RankOutcome> found = run_layout(layout, kFusedBf16, 1);
+    double largest_rounding = 0;
+    for (size_t r = 0; r < wide.size(); ++r) {
+      EXPECT_EQ(found[r].losses, wide[r].losses) << layout.text();
+      for (const auto& [name, expected] : wide[r].gradients) {
+        const auto of_held = [&](const Holding& holding) {
+          const at::Tensor value = holding.value.to(at::kDouble);
+          return at::where(holding.is_held, value, at::zeros_like(value));
+        };
+        const at::Tensor actual = of_held(found[r].gradients.at(name));
+        EXPECT_TRUE(at::equal(actual, actual.to(at::kBFloat16).to(at::kDouble))) << layout.text() << ": " << name;
+        const at::Tensor held = of_held(expected);
+        const double largest = held.abs().max().item<double>();
+        // At most sixteen contributions of rows, uses and ranks, half a step each at the size of the largest sum.
+        const double difference = (actual - held).abs().max().item<double>();
+        EXPECT_LE(difference, 16 * 0.5 * kBf16Step * largest) << layout.text() << ": " << name;
+        if (largest > 0) largest_rounding = std::max(largest_rounding, difference / largest);
+      }
+    }
+    EXPECT_GT(largest_rounding, kBf16Step / 16) << layout.text() << ": nothing was rounded";
+  }
+}
+
 }  // namespace
 }  // namespace megalith

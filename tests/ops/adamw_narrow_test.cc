@@ -119,6 +119,36 @@ TEST_P(AdamwNarrow, FusedIsTheReferenceForEveryForm) {
   }
 }
 
+TEST_P(AdamwNarrow, ABf16GradientIsItsFp32FormToTheBit) {
+  std::vector<Form> forms = kForms;
+  forms.push_back({MasterForm::kWhole, at::kFloat, false});
+  forms.push_back({MasterForm::kWhole, at::kBFloat16, false, at::kFloat});
+  for (const Form& form : forms) {
+    std::vector<AdamwShard> wide;
+    for (const int64_t count : {1, 7, 259}) {
+      wide.push_back(narrow_shard(form, count));
+      wide.back().grad = wide.back().grad.to(at::kBFloat16).to(at::kFloat);
+    }
+    for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
+      std::vector<AdamwShard> expected, found;
+      for (const AdamwShard& shard : wide) {
+        expected.push_back(clone_of(shard));
+        found.push_back(clone_of(shard));
+        found.back().grad = shard.grad.to(at::kBFloat16);
+      }
+      const Tensor scale = testing::scalar_tensor(0.37, at::kDouble);
+      adamw_(expected, scale, kNarrowOptions, kernels);
+      adamw_(found, scale, kNarrowOptions, kernels);
+      for (size_t i = 0; i < wide.size(); ++i) {
+        for (const auto member : kTensors) {
+          if (member == &AdamwShard::grad || !(found[i].*member).defined()) continue;
+          EXPECT_TRUE(at::equal(found[i].*member, expected[i].*member)) << form.text() << " of " << wide[i].grad.numel();
+        }
+      }
+    }
+  }
+}
+
 // 30 steps of 70,001 elements make about 15 masters that lie halfway between two bf16 numbers and above the one that
 // they round to: those need the mark.
 TEST_P(AdamwNarrow, RemaindersAreFp32MastersToTheBit) {
@@ -337,7 +367,7 @@ TEST(AdamwNarrow, WrongShardsAreNamed) {
   refused(
       none, [](AdamwShard& s) { s.model = s.model.to(at::kHalf); }, "model");
   refused(
-      none, [](AdamwShard& s) { s.grad = s.grad.to(at::kBFloat16); }, "grad");
+      none, [](AdamwShard& s) { s.grad = s.grad.to(at::kHalf); }, "grad");
 }
 
 MEGALITH_ON_EVERY_DEVICE(AdamwNarrow);

@@ -198,7 +198,7 @@ TEST(Adamw, WrongShardsAreNamed) {
   bad.grad = testing::zeros({7});
   EXPECT_THROW(adamw_({bad}, scale, kOptions), UserError);
   bad = copy_of(good);
-  bad.grad = bad.grad.to(at::kBFloat16);
+  bad.grad = bad.grad.to(at::kHalf);
   EXPECT_THROW(adamw_({bad}, scale, kOptions), UserError);
   bad = copy_of(good);
   bad.exp_avg = bad.exp_avg.to(at::kHalf);

@@ -24,7 +24,7 @@ constexpr OptimizerKind kAllRules[] = {OptimizerKind::kAdam, OptimizerKind::kSgd
 
 // A parameter of every role, and an optimizer over them.
 struct Roles {
-  explicit Roles(const OptimizerOptions& options, at::ScalarType dtype = at::kDouble) {
+  explicit Roles(const OptimizerOptions& options, at::ScalarType dtype = at::kDouble, bool has_narrow_grads = false) {
     add("matrix", {6, 4}, ParameterRole::kMatrix, dtype);
     add("tall", {9, 2}, ParameterRole::kRouter, dtype);
     Placement qkv;
@@ -38,6 +38,9 @@ struct Roles {
     add("head", {7, 4}, ParameterRole::kHead, dtype);
     std::vector<Parameter*> pointers;
     for (const auto& one : params) pointers.push_back(one.get());
+    for (Parameter* param : pointers) {
+      if (has_narrow_grads) param->narrow_grad();
+    }
     buffer = std::make_unique<GradBuffer>(pointers, groups, GradBufferOptions{});
     optimizer = std::make_unique<Optimizer>(*buffer, groups, options, Kernels::kReference);
   }
@@ -111,6 +114,26 @@ TEST(UpdateRules, MuonTakesMatricesAndAdamwTheRest) {
   }
   for (const char* name : {"norm", "embedding", "head"}) EXPECT_TRUE(at::equal(f[name].data(), alone[name].data()));
   EXPECT_FALSE(at::equal(f["matrix"].data(), alone["matrix"].data()));
+}
+
+// A bf16 buffer's numbers move masters and states as the same numbers in fp32 do: nothing behind it is rounded.
+TEST(UpdateRules, ABf16GradientIsWidenedFirst) {
+  for (const OptimizerKind kind : kAllRules) {
+    const OptimizerOptions options{.optimizer = kind, .muon = {.muon_nesterov = true}};
+    Roles wide(options, at::kBFloat16), narrow(options, at::kBFloat16, /*has_narrow_grads=*/true);
+    EXPECT_EQ(narrow["matrix"].grad().scalar_type(), at::kBFloat16);
+    for (int step = 0; step < 3; ++step) {
+      for (Roles* roles : {&wide, &narrow}) {
+        for (const auto& one : roles->params) one->grad().copy_(Roles::gradient(*one, step).to(at::kBFloat16));
+        roles->optimizer->step(kLr, kDecay);
+      }
+    }
+    ASSERT_EQ(narrow.optimizer->state().size(), wide.optimizer->state().size());
+    for (size_t i = 0; i < wide.optimizer->state().size(); ++i) {
+      const OptimizerTensor &found = narrow.optimizer->state()[i], &expected = wide.optimizer->state()[i];
+      EXPECT_TRUE(at::equal(found.tensor, expected.tensor)) << found.part->parameter->name() << " " << found.key;
+    }
+  }
 }
 
 TEST(UpdateRules, MuonIsItsFormulaInEveryMode) {

@@ -4,8 +4,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "comm/groups.h"
 #include "comm/thread_world.h"
+#include "parallel/data_parallel_options.h"
 #include "parallel/sharded_buffer.h"
 #include "support/tensor_near.h"
 
@@ -168,6 +171,48 @@ TEST(GradBuffer, ReductionInBf16RoundsWhatTravels) {
         });
       }
     }
+  }
+}
+
+// A microbatch's gradient is computed in fp32 and its sum with the buffer rounded once; ranks are summed in bf16.
+TEST(NarrowGradients, AreRoundedWhereAnEmulationInFloatRoundsThem) {
+  constexpr int64_t kRanks = 2, kMicrobatches = 3, kCount = 70001;
+  const auto contribution = [](int64_t rank, int64_t microbatch) {
+    const at::Tensor i = at::arange(kCount, at::kDouble);
+    return (at::sin(0.37 * i * i + static_cast<double>(7 * rank + microbatch)) * at::exp(3 * at::cos(1.7 * i)))
+        .to(at::kFloat);
+  };
+  const auto rounded = [](const at::Tensor& x) { return x.to(at::kBFloat16).to(at::kFloat); };
+  at::Tensor expected;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    at::Tensor sum = rounded(contribution(rank, 0));
+    for (int64_t m = 1; m < kMicrobatches; ++m) sum = rounded(sum + contribution(rank, m));
+    expected = expected.defined() ? rounded(expected + sum) : sum;
+  }
+  for (const auto& [name, options] : std::map<std::string, DataParallelOptions>{
+           {"replicated", {}}, {"ZeRO-1", {.use_distributed_optimizer = true}}, {"FSDP", {.use_torch_fsdp2 = true}}}) {
+    SCOPED_TRACE(name);
+    ThreadWorld(kRanks).run(Mesh({.dp = kRanks}), [&](Groups& groups) {
+      Placement placement = Placement::whole("weight", {kCount});
+      placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
+      Parameter param("weight", placement, {.dtype = at::kBFloat16, .init = Init::constant(1)});
+      DataParallelOptions narrow = options;
+      narrow.main_grads_dtype = GradDtype::kBf16;
+      const auto data = make_data_parallel({&param}, groups, narrow);
+      EXPECT_LE(data->gradient_bytes(), 2 * kCount + 512);
+      data->begin_step();
+      for (int64_t m = 0; m < kMicrobatches; ++m) {
+        data->begin_microbatch(m + 1 == kMicrobatches);
+        param.expect_contribution();
+        param.add_grad(contribution(groups.rank, m));
+      }
+      data->finish_step();
+      ASSERT_EQ(data->parts().size(), 1u);
+      const OwnedPart& part = data->parts()[0];
+      const FlatRange range = part.range.value_or(FlatRange{0, kCount});
+      ASSERT_EQ(part.grad.scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(at::equal(part.grad.to(at::kFloat).view({-1}), expected.narrow(0, range.begin, range.size())));
+    });
   }
 }
 

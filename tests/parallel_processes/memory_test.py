@@ -57,9 +57,20 @@ def stated_in_a_dry_run(program, num_ranks, options):
     return {owner: float(number) * UNITS[unit] for owner, number, unit in rows}
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, "fsdp"])
+NARROW = ("--main_grads_dtype", "bf16")
+EXACT = {
+    "fsdp": (2, ("--use_torch_fsdp2",)),
+    "fsdp_narrow": (2, ("--use_torch_fsdp2", *NARROW)),
+    "zero": LAYOUTS["zero"],
+    "zero_narrow": (2, ("--use_distributed_optimizer", *NARROW)),
+    # One microbatch: the last stage, whose rank writes the metrics, holds most.
+    "tp_pp": (4, (*TP, "--pipeline_model_parallel_size", 2, "--global_batch_size", 4)),
+}
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *(name for name in EXACT if name not in LAYOUTS)])
 def test_what_a_dry_run_states_is_what_is_taken(layout, program, tmp_path):
-    num_ranks, options = {**LAYOUTS, "fsdp": (2, ("--use_torch_fsdp2",))}[layout]
+    num_ranks, options = {**LAYOUTS, **EXACT}[layout]
     stated = stated_in_a_dry_run(program, num_ranks, options)
     words = ("train", *MODEL, *options, "--metrics_file", tmp_path / "metrics.jsonl")
     if num_ranks == 1:
@@ -69,4 +80,4 @@ def test_what_a_dry_run_states_is_what_is_taken(layout, program, tmp_path):
     peak = max(line["memory_peak_bytes"] for line in read_metrics(tmp_path / "metrics.jsonl")[1:])
     # State is right to the byte; activations are most of it, and blocks that malloc rounds up and tensors that kernels
     # need while they run are not counted. FSDP's gathered layers are stated as a bound, which the peak need not reach.
-    assert peak == pytest.approx(sum(stated.values()), rel=0.1)
+    assert peak == pytest.approx(sum(stated.values()), rel=0.05 if layout in EXACT else 0.1)

@@ -275,7 +275,7 @@ TEST(DistributedOptimizer, MegatronsSwitchesAreReadAndTheirRulesHold) {
   std::string notes;
   for (const std::string& note : resolved->notes) notes += note + "\n";
   EXPECT_NE(notes.find("ddp_average_in_collective (gradients are summed"), std::string::npos) << notes;
-  EXPECT_NE(notes.find("accumulate_allreduce_grads_in_fp32 (gradients are always"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("accumulate_allreduce_grads_in_fp32 (main_grads_dtype says"), std::string::npos) << notes;
   EXPECT_EQ(notes.find("use_distributed_optimizer"), std::string::npos) << notes;
 
   try {

@@ -23,7 +23,8 @@ NarrowWords joined(std::initializer_list<NarrowWords> lists) {
 const NarrowWords kNarrowModel = {"--num_layers=2", "--hidden_size=32", "--num_attention_heads=2"};
 const NarrowWords kRemainder = {"--master_weights=remainder"};
 const NarrowWords kBf16Moments = {"--use_precision_aware_optimizer", "--exp_avg_dtype=bf16", "--exp_avg_sq_dtype=bf16"};
-const NarrowWords kAllNarrow = joined({kBf16Moments, {"--master_weights=none", "--stochastic_rounding"}});
+const NarrowWords kAllNarrow =
+    joined({kBf16Moments, {"--master_weights=none", "--stochastic_rounding", "--main_grads_dtype=bf16"}});
 
 struct NarrowRuns {
   TemporaryFolder data;

@@ -80,7 +80,8 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "overlap_cpu_optimizer_d2h_h2d",
                         "check_determinism"};
   const Names expected = names_with(options, [&](const Option& option) {
-    if (option.name() == "grad_reduce_in_bf16") return false;  // how gradients are rounded on their way
+    // How gradients are rounded on their way.
+    if (option.name() == "grad_reduce_in_bf16" || option.name() == "main_grads_dtype") return false;
     return groups.contains(option.group()) || others.contains(option.name());
   });
   EXPECT_EQ(names_with(options, [](const Option& option) { return !option.traits().changes_numbers; }), expected);
@@ -91,7 +92,7 @@ TEST(OptionTraits, AToySetsAsideOnlyPrecision) {
   Config config;
   const OptionSet options(config);
   EXPECT_EQ(names_with(options, [](const Option& option) { return option.traits().in_toy == InToy::kSetAside; }),
-            (Names{"bf16", "fp16", "fp8_format", "grad_reduce_in_bf16", "exp_avg_dtype", "master_weights",
+            (Names{"bf16", "fp16", "fp8_format", "main_grads_dtype", "grad_reduce_in_bf16", "exp_avg_dtype", "master_weights",
                    "muon_fp32_matmul_prec", "lora.quantization"}));
 }
 

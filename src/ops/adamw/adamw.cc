@@ -54,7 +54,8 @@ void check_shard(const AdamwShard& shard, const at::Tensor& grad_scale) {
     check_narrow_master(op, shard);
   }
   const at::ScalarType wide = shard.master.defined() ? shard.master.scalar_type() : at::kFloat;
-  check_dtype(op, {"grad", shard.grad}, wide);
+  const bool has_narrow_grad = wide == at::kFloat && shard.grad.scalar_type() == at::kBFloat16;
+  check_dtype(op, {"grad", shard.grad}, has_narrow_grad ? at::kBFloat16 : wide);
   check_floating(op, {"exp_avg", shard.exp_avg});
   const at::ScalarType moments = shard.exp_avg.scalar_type();
   check_dtype(op, {"exp_avg", shard.exp_avg}, wide == at::kFloat && moments == at::kBFloat16 ? at::kBFloat16 : wide);
@@ -93,6 +94,7 @@ AdamwPiece piece_of(const AdamwShard& shard, int64_t first, int64_t count) {
   return {.model_dtype = to_dtype((shard.model.defined() ? shard.model : shard.master).scalar_type()),
           .moment_dtype = to_dtype(shard.exp_avg.scalar_type()),
           .is_double = shard.grad.scalar_type() == at::kDouble,
+          .has_narrow_grad = shard.grad.scalar_type() == at::kBFloat16,
           .count = count,
           .model = at_element(shard.model),
           .master = at_element(is_whole ? shard.master : shard.remainder),

@@ -31,7 +31,7 @@ namespace megalith::ops {
 struct AdamwShard {
   at::Tensor model;  // bf16 | fp16 | fp32 | fp64: receives the rounded result; undefined if it is the master
   at::Tensor master;               // fp32 (fp64 for fp64 models); undefined: model, bf16, is the weight
-  at::Tensor grad;                 // dtype of master, else fp32
+  at::Tensor grad;                 // dtype of master, else fp32; bf16 unless fp64
   at::Tensor exp_avg, exp_avg_sq;  // fp32 or bf16 (fp64 for fp64 models)
   double lr = 0;
   double weight_decay = 0;

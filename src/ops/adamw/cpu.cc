@@ -111,7 +111,7 @@ void draw(const DrawnRun& run, uint64_t number, int64_t from, int64_t count, Dra
 }
 
 struct WideChunk {
-  float master[kAdamwChunk], exp_avg[kAdamwChunk], exp_avg_sq[kAdamwChunk];
+  float grad[kAdamwChunk], master[kAdamwChunk], exp_avg[kAdamwChunk], exp_avg_sq[kAdamwChunk];
 };
 
 template <typename Moment>
@@ -190,7 +190,7 @@ AdamwPiece chunk_of(const AdamwPiece& piece, int64_t from, int64_t count) {
   chunk.first = piece.first + from;
   chunk.model = moved(piece.model, size_of(piece.model_dtype));
   chunk.master = moved(piece.master, piece.master_form == MasterForm::kWhole ? 4 : 2);
-  chunk.grad = moved(piece.grad, 4);
+  chunk.grad = moved(piece.grad, piece.has_narrow_grad ? 2 : 4);
   chunk.exp_avg = moved(piece.exp_avg, size_of(piece.moment_dtype));
   chunk.exp_avg_sq = moved(piece.exp_avg_sq, size_of(piece.moment_dtype));
   return chunk;
@@ -206,6 +206,11 @@ void update_chunk(const AdamwPiece& piece, const AdamwStep& step) {
     load_moments<c10::BFloat16>(piece, count, wide);
   }
   AdamwPiece inner = piece;
+  if (piece.has_narrow_grad) {
+    const auto* grad = static_cast<const uint16_t*>(piece.grad);
+    for (int64_t i = 0; i < count; ++i) wide.grad[i] = from_bf16_bits(grad[i]);
+    inner.grad = wide.grad;
+  }
   inner.exp_avg = wide.exp_avg;
   inner.exp_avg_sq = wide.exp_avg_sq;
   if (piece.master_form != MasterForm::kWhole) {
@@ -232,7 +237,7 @@ void update_chunk(const AdamwPiece& piece, const AdamwStep& step) {
 
 void update_piece(const AdamwPiece& piece, const AdamwStep& step) {
   if (piece.is_double) return update<double, double>(piece, step);
-  if (piece.master_form != MasterForm::kWhole || piece.is_stochastic) {
+  if (piece.master_form != MasterForm::kWhole || piece.is_stochastic || piece.has_narrow_grad) {
     for (int64_t from = 0; from < piece.count; from += kAdamwChunk) {
       update_chunk(chunk_of(piece, from, std::min(kAdamwChunk, piece.count - from)), step);
     }

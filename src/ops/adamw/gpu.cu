@@ -38,6 +38,7 @@ struct ShardTable {
   double beta1, beta2, eps;
   const bool* is_made;
   const double* scalars;
+  bool has_narrow_grad;
   std::conditional_t<kIsStochastic, DrawnShardEntry, ShardEntry> shards[kMostShards];
 };
 static_assert(sizeof(ShardTable<false>) <= 4000 && sizeof(ShardTable<true>) <= 4000);
@@ -66,7 +67,8 @@ struct Pointers {
   using Kept = std::conditional_t<std::is_same_v<Master, WholeMaster>, Wide<Moment>, int16_t>;
   Model* model;
   Kept* master;
-  const Wide<Moment>* grad;
+  const void* grad;  // of this piece; BFloat16 if has_narrow_grad
+  bool has_narrow_grad;
   Moment *exp_avg, *exp_avg_sq;
 };
 
@@ -132,7 +134,15 @@ __device__ void update(const Pointers<Model, Moment, Master>& p, const Factors<W
   Vector<Model, kCount> models;
   if constexpr (kIsWhole || kIsRemainder) masters = load_vector<kCount>(p.master + i);
   if constexpr (!kIsWhole) models = load_vector<kCount>(p.model + i);
-  const auto grads = load_vector<kCount>(p.grad + i);
+  Vector<W, kCount> grads;
+  if constexpr (std::is_same_v<W, float>) {
+    if (p.has_narrow_grad) {
+      const auto narrow = load_vector<kCount>(static_cast<const BFloat16*>(p.grad) + i);
+      MEGALITH_UNROLL
+      for (int c = 0; c < kCount; ++c) grads[c] = widen(narrow[c]);
+    }
+  }
+  if (!p.has_narrow_grad) grads = load_vector<kCount>(static_cast<const W*>(p.grad) + i);
   auto averages = load_vector<kCount>(p.exp_avg + i), squares = load_vector<kCount>(p.exp_avg_sq + i);
   MEGALITH_UNROLL
   for (int c = 0; c < kCount; ++c) {
@@ -194,10 +204,11 @@ __global__ void update_shards(ShardTable<kIsStochastic> table) {
   const auto& shard = table.shards[number];
   const int64_t first = (block - shard.first_block) * kPieceElements, left = shard.count - first;
   const int64_t count = left < kPieceElements ? left : kPieceElements;
+  const int64_t grad_bytes = table.has_narrow_grad ? 2 : sizeof(W);
   const P p{shard.model == nullptr ? nullptr : static_cast<Model*>(shard.model) + first,
             shard.master == nullptr ? nullptr : static_cast<typename P::Kept*>(shard.master) + first,
-            static_cast<const W*>(shard.grad) + first, static_cast<Moment*>(shard.exp_avg) + first,
-            static_cast<Moment*>(shard.exp_avg_sq) + first};
+            static_cast<const char*>(shard.grad) + first * grad_bytes, table.has_narrow_grad,
+            static_cast<Moment*>(shard.exp_avg) + first, static_cast<Moment*>(shard.exp_avg_sq) + first};
   const Factors<W> f{.grad_scale = static_cast<W>(table.scalars[0]),
                      .decay = static_cast<W>(1 - shard.lr * shard.weight_decay),
                      .new1 = static_cast<W>(1 - table.beta1),
@@ -207,8 +218,8 @@ __global__ void update_shards(ShardTable<kIsStochastic> table) {
                      .eps = static_cast<W>(table.eps),
                      .step_size = static_cast<W>(-shard.lr / table.scalars[1])};
   const bool is_aligned = begins_vector(p.model, kCount) && begins_vector(p.master, kCount) &&
-                          begins_vector(p.grad, kCount) && begins_vector(p.exp_avg, kCount) &&
-                          begins_vector(p.exp_avg_sq, kCount);
+                          reinterpret_cast<uintptr_t>(p.grad) % (grad_bytes * kCount) == 0 &&
+                          begins_vector(p.exp_avg, kCount) && begins_vector(p.exp_avg_sq, kCount);
   const int64_t vectors = is_aligned ? count / kCount : 0;
   const auto update_at = [&]<int kElements>(int64_t i, std::integral_constant<int, kElements>) {
     ElementDraws draws[kElements] = {};
@@ -255,14 +266,19 @@ void with_types(const AdamwPiece& shard, Body&& body) {
 
 bool have_same_types(const AdamwPiece& a, const AdamwPiece& b) {
   return a.model_dtype == b.model_dtype && a.moment_dtype == b.moment_dtype && a.is_double == b.is_double &&
-         a.master_form == b.master_form && a.is_stochastic == b.is_stochastic;
+         a.has_narrow_grad == b.has_narrow_grad && a.master_form == b.master_form && a.is_stochastic == b.is_stochastic;
 }
 
 // Updates the shards from `first` on with that one's types, a table per launch.
 template <typename Model, typename Moment, typename Master, bool kIsStochastic>
 void launch_tables(const AdamwStep& a, int64_t first, Stream queue) {
   using Table = ShardTable<kIsStochastic>;
-  const Table empty{.beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps, .is_made = a.is_made, .scalars = a.scratch};
+  const Table empty{.beta1 = a.beta1,
+                    .beta2 = a.beta2,
+                    .eps = a.eps,
+                    .is_made = a.is_made,
+                    .scalars = a.scratch,
+                    .has_narrow_grad = a.shards[first].has_narrow_grad};
   Table table = empty;
   const auto launch_table = [&] {
     if (table.num_blocks == 0) return;  // a launch of no blocks is refused

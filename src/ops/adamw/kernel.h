@@ -20,7 +20,8 @@ enum class MasterForm { kWhole, kRemainder, kNone };
 
 struct AdamwPiece {
   Dtype model_dtype, moment_dtype;
-  bool is_double;  // master and grad: double, else float
+  bool is_double;        // master and grad: double, else float
+  bool has_narrow_grad = false;  // grad: bf16
   int64_t count;
   void* model;   // null if the master is the only copy
   void* master;  // kRemainder: int16; kNone: null

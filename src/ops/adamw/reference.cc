@@ -55,9 +55,10 @@ void adamw_(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards,
     old.copy_(decision.is_made.defined() ? at::where(decision.is_made, value, old.to(value.scalar_type())) : value);
   };
   for (const AdamwShard& shard : shards) {
-    const at::ScalarType wide = shard.grad.scalar_type(), moments = shard.exp_avg.scalar_type();
+    const at::ScalarType wide = shard.grad.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::ScalarType moments = shard.exp_avg.scalar_type();
     const Draws draws = draw(shard, step);
-    const at::Tensor g = shard.grad * grad_scale.to(wide);
+    const at::Tensor g = shard.grad.to(wide) * grad_scale.to(wide);
     const at::Tensor m = at::lerp(shard.exp_avg.to(wide), g, 1 - beta1);
     const at::Tensor v = shard.exp_avg_sq.to(wide).abs() * beta2 + g.square() * (1 - beta2);
     const at::Tensor denominator = v.sqrt() / root2 + eps;
