@@ -47,6 +47,19 @@ OrderedJson memory_json(const MemoryEstimate& memory) {
           {"total", memory.total()}};
 }
 
+OrderedJson fit_json(const DeviceFit& fit) {
+  OrderedJson savings = OrderedJson::array();
+  for (const MemorySaving& saving : fit.savings) {
+    savings.push_back({{"words", saving.words}, {"bytes", saving.bytes}, {"cost", saving.cost}});
+  }
+  return {{"device", fit.gpu.name},
+          {"memory_bytes", fit.gpu.memory_bytes},
+          {"fits", fit.fits()},
+          {"left_bytes", fit.left_bytes()},
+          {"savings", std::move(savings)},
+          {"notes", fit.notes}};
+}
+
 // What the banners show of the exports: those of one topic.
 struct BannerTopic {
   std::string_view title;
@@ -119,6 +132,7 @@ std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const
       {"sharding", sharding_text(derived)},
       {"recompute", recompute_json(config.recompute)},
       {"memory_bytes", memory_json(run.memory)},
+      {"fit", run.fit ? fit_json(*run.fit) : OrderedJson(nullptr)},
       {"exports", std::move(exports)},
       {"command", command},
       {"options", std::move(options)},

@@ -1,5 +1,6 @@
 // Sources: NVIDIA's data sheets of A10, A30, A100, L4, L40S, H20, H100, H200, GH200, B200 and GB200; AMD's of MI210,
-// MI250X (half of the card: a GPU is one of its two dies), MI300A, MI300X, MI325X, MI350X, MI355X.
+// MI250X (half of the card: a GPU is one of its two dies), MI300A, MI300X, MI325X, MI350X, MI355X. Memory as drivers
+// tell it, in whole GiB.
 #include "device/peak_flops.h"
 
 #include <algorithm>
@@ -11,21 +12,25 @@
 namespace megalith {
 namespace {
 
-struct PeakRow {
-  std::string_view words;  // all must be in the name, in any order
+struct GpuRow {
+  std::string_view words;  // all must be in the name, in any order; empty: any name of the architecture
   std::string_view architecture;
   double tflops;
+  double memory_gib = 0;  // 0: several sizes
 };
 
 // The first match decides, so special rows precede general ones.
-constexpr PeakRow kPeaks[] = {
-    {"GB200", "", 2500},    {"B200", "", 2250},     {"GH200", "", 989.4},   {"H200 NVL", "", 835.5},
-    {"H200", "", 989.4},    {"H100 PCIe", "", 756}, {"H100 NVL", "", 835},  {"H100", "", 989.4},
-    {"H20", "", 148},       {"H800 PCIe", "", 756}, {"H800", "", 989.4},    {"A100", "", 311.8},
-    {"A800", "", 311.8},    {"A30", "", 165},       {"A10G", "", 70},       {"A10", "", 125},
-    {"L40S", "", 362},      {"L40", "", 181},       {"L4", "", 121},        {"MI355X", "", 2516.6},
-    {"MI350X", "", 2306.9}, {"MI300A", "", 980.6},  {"MI250X", "", 191.5},  {"MI250", "", 181},
-    {"MI210", "", 181},     {"", "gfx950", 2306.9}, {"", "gfx942", 1307.4}, {"", "gfx90a", 191.5},
+constexpr GpuRow kGpus[] = {
+    {"GB200", "sm_100", 2500, 185},    {"B200", "sm_100", 2250, 179},   {"GH200", "sm_90", 989.4, 95},
+    {"H200 NVL", "sm_90", 835.5, 140}, {"H200", "sm_90", 989.4, 140},   {"H100 PCIe", "sm_90", 756, 79},
+    {"H100 NVL", "sm_90", 835, 93},    {"H100", "sm_90", 989.4, 79},    {"H20", "sm_90", 148, 95},
+    {"H800 PCIe", "sm_90", 756, 79},   {"H800", "sm_90", 989.4, 79},    {"A100", "sm_80", 311.8, 79},
+    {"A800", "sm_80", 311.8, 79},      {"A30", "sm_80", 165, 23},       {"A10G", "sm_86", 70, 22},
+    {"A10", "sm_86", 125, 22},         {"L40S", "sm_89", 362, 44},      {"L40", "sm_89", 181, 44},
+    {"L4", "sm_89", 121, 22},          {"MI355X", "gfx950", 2516.6, 288}, {"MI350X", "gfx950", 2306.9, 288},
+    {"MI325X", "gfx942", 1307.4, 256}, {"MI300X", "gfx942", 1307.4, 192}, {"MI300A", "gfx942", 980.6, 128},
+    {"MI250X", "gfx90a", 191.5, 64},   {"MI250", "gfx90a", 181, 64},    {"MI210", "gfx90a", 181, 64},
+    {"", "gfx950", 2306.9},            {"", "gfx942", 1307.4},          {"", "gfx90a", 191.5},
 };
 
 // True if the name contains the whole word: "A10" is not in "A100".
@@ -39,7 +44,13 @@ bool has_word(std::string_view name, std::string_view word) {
   return false;
 }
 
-bool fits(const PeakRow& row, std::string_view name, std::string_view architecture) {
+std::string upper(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return result;
+}
+
+bool fits(const GpuRow& row, std::string_view name, std::string_view architecture) {
   if (row.words.empty()) return architecture == row.architecture;
   std::string_view rest = row.words;
   while (!rest.empty()) {
@@ -54,10 +65,28 @@ bool fits(const PeakRow& row, std::string_view name, std::string_view architectu
 
 std::optional<double> known_peak_flops(std::string_view name, std::string_view architecture, at::ScalarType dtype) {
   if (dtype != at::kBFloat16 && dtype != at::kHalf) return std::nullopt;
-  for (const PeakRow& row : kPeaks) {
+  for (const GpuRow& row : kGpus) {
     if (fits(row, name, architecture)) return row.tflops * 1e12;
   }
   return std::nullopt;
+}
+
+std::optional<KnownGpu> known_gpu(std::string_view name) {
+  const std::string wanted = upper(name);
+  for (const GpuRow& row : kGpus) {
+    if (row.memory_gib == 0 || upper(row.words) != wanted) continue;
+    return KnownGpu{std::string(row.words), std::string(row.architecture),
+                    static_cast<int64_t>(row.memory_gib * (int64_t{1} << 30))};
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> known_gpu_names() {
+  std::vector<std::string> names;
+  for (const GpuRow& row : kGpus) {
+    if (row.memory_gib > 0) names.emplace_back(row.words);
+  }
+  return names;
 }
 
 std::optional<double> peak_flops(const c10::Device& device, at::ScalarType dtype) {

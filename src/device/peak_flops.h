@@ -1,11 +1,14 @@
-// A device's peak speed, of which a run's speed is reported as a share.
+// What is known of GPUs by name: peak speed, of which a run's is reported as a share, and memory.
 #pragma once
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace megalith {
 
@@ -14,6 +17,15 @@ namespace megalith {
 //   name          from the driver: "NVIDIA H100 80GB HBM3"; may be empty
 //   architecture  "gfx942", "sm_90"; may be empty. Decides for AMD's GPUs, whose names drivers often leave out
 std::optional<double> known_peak_flops(std::string_view name, std::string_view architecture, at::ScalarType dtype);
+
+// A GPU by its name on data sheets: "MI300X", "h100"; nothing if unknown.
+struct KnownGpu {
+  std::string name, architecture;
+  int64_t memory_bytes;  // as its driver tells
+};
+std::optional<KnownGpu> known_gpu(std::string_view name);
+// All that known_gpu() knows.
+std::vector<std::string> known_gpu_names();
 
 // Nothing for a CPU, whose clock and units are not reliably known.
 std::optional<double> peak_flops(const c10::Device& device, at::ScalarType dtype);

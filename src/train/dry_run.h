@@ -1,8 +1,10 @@
 // A dry run's report: configuration, layout, size and a rank's memory by owner. Allocates nothing.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "train/device_fit.h"
 #include "train/memory_estimate.h"
 #include "train/report.h"
 
@@ -11,6 +13,7 @@ namespace megalith {
 struct DryRun {
   ModelNumbers numbers;
   MemoryEstimate memory;  // of the rank with the most
+  std::optional<DeviceFit> fit;  // with dry_run_device
 };
 
 // For the configuration's world, on the meta device.

@@ -89,9 +89,10 @@ def figures(resolved):
 
 @of_kind("dry run")
 def test_a_printed_command_resolves_to_its_figures(source, expected, command, program, tree):
-    printed, _ = typed(f"export DRY_RUN=json; {command}", program, tree)
+    printed, _ = typed(f"export DRY_RUN=json; {command}", program, tree, MEGALITH_DRY_RUN_DEVICE="MI300X")
     resolved = json.loads(printed)
     assert figures(resolved) == expected
+    assert resolved["fit"]["fits"], resolved["fit"]  # within 95 % of the memory of the GPU that it is printed for
     memory = resolved["memory_bytes"]
     assert memory["total"] == sum(value for key, value in memory.items() if key != "total") > 0
     assert "train" in resolved["command"]
@@ -177,7 +178,9 @@ def test_a_line_typed_into_an_experiment_acts(source, expected, command, program
 
 @of_kind("benchmark")
 def test_a_benchmark_command_says_what_it_would_do(source, expected, command, program, tree):
-    printed, said = typed(f"export DRY_RUN=1; cd ../MAD/{BENCHMARKS}; {command}", program, tree, **TEMPLATE)
+    variables = TEMPLATE | {"MEGALITH_DRY_RUN_DEVICE": "MI300X"}
+    printed, said = typed(f"export DRY_RUN=1; cd ../MAD/{BENCHMARKS}; {command}", program, tree, **variables)
+    assert "_setup.sh" in command or "\nfits MI300X" in printed, printed
     for words in expected.split(" & "):
         assert words in printed + said, f"{words!r} is not in\n{printed}{said}"
 

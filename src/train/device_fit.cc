@@ -1,0 +1,71 @@
+#include "train/device_fit.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/strings.h"
+#include "device/gpu_architecture.h"
+
+namespace megalith {
+namespace {
+
+// What has no fast form on the chip.
+std::vector<std::string> reference_notes(const Resolved& resolved, const KnownGpu& gpu) {
+  const Config& config = resolved.config;
+  std::vector<std::string> notes;
+  const auto add = [&](bool is_met, const std::string& words, std::string_view why) {
+    if (is_met) notes.push_back(fmt::format("{} on {} ({}): {}", words, gpu.name, gpu.architecture, why));
+  };
+  if (config.fp8.is_on()) {
+    const std::string words = fmt::format("fp8_format {}", *config.fp8.fp8_format);
+    add(!has_fp8_products(gpu.architecture), words, "it does not multiply eight-bit numbers, and a run is refused");
+    add(gpu.architecture == "gfx942", words,
+        "it has other eight-bit numbers (fnuz), so products of rounded values are computed in fp32, slower than bf16");
+    add(config.model.has_experts() && gpu.architecture != "gfx942", words,
+        "experts' products of rounded values are computed in 16 bits");
+  }
+  add(config.model.attn_logit_softcapping > 0, "attn_logit_softcapping", "attention is the reference, of s^2 memory");
+  return notes;
+}
+
+}  // namespace
+
+int64_t DeviceFit::left_bytes() const {
+  return static_cast<int64_t>(kUsableMemory * static_cast<double>(gpu.memory_bytes)) - needed_bytes;
+}
+
+DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device) {
+  const std::optional<KnownGpu> gpu = known_gpu(device);
+  if (!gpu) {
+    throw UserError(fmt::format("dry_run_device {} is no GPU whose memory is known", device),
+                    fmt::format("use one of {}", fmt::join(known_gpu_names(), ", ")));
+  }
+  DeviceFit fit{.gpu = *gpu, .needed_bytes = estimate.total() - estimate.data, .savings = {}, .notes = {}};
+  if (!fit.fits()) fit.savings = cheapest_savings(resolved, estimate, -fit.left_bytes(), /*may_add_ranks=*/true);
+  fit.notes = reference_notes(resolved, *gpu);
+  return fit;
+}
+
+std::string device_fit_text(const DeviceFit& fit) {
+  const std::string memory = fmt::format("{} of {}, of which {:.0f} % are for context, workspaces and fragments",
+                                         fit.gpu.name, format_bytes(fit.gpu.memory_bytes), 100 * (1 - kUsableMemory));
+  std::string text = fit.fits() ? fmt::format("fits {}: {} left\n", memory, format_bytes(fit.left_bytes()))
+                                : fmt::format("does not fit {}: {} missing\n", memory, format_bytes(-fit.left_bytes()));
+  for (const MemorySaving& saving : fit.savings) {
+    text += fmt::format("  {} gives {}, and costs {}\n", saving.words, format_bytes(saving.bytes), saving.cost);
+  }
+  for (const std::string& note : fit.notes) text += fmt::format("  note: {}\n", note);
+  return text;
+}
+
+std::optional<std::string> gpu_of_path(const std::string& path) {
+  for (const std::filesystem::path& folder : std::filesystem::path(path).parent_path()) {
+    if (const auto gpu = known_gpu(folder.string())) return gpu->name;
+  }
+  return std::nullopt;
+}
+
+}  // namespace megalith
