@@ -208,3 +208,21 @@ def test_fsdp_typed_beside_tensor_parallelism_works_with_a_note(program):
     # The scripts' own switch takes tensor parallelism away, so there is nothing to note.
     _, said = shell(f"DRY_RUN=1 FSDP=1 TP=2 BS=16 bash {ROOT}/examples/llama/train_llama3.sh", program, ROOT)
     assert note not in said
+
+
+def test_a_verdict_names_what_is_missing_and_the_cheapest_savings(program, tree):
+    words = ("train", "--config", "llama3.1_8B", "--bf16", "--mock_data", "--seq_length", 512, "--dry_run")
+    _, printed, _ = program.run(*words, "--dry_run_device", "h100", "--attn_logit_softcapping", 50)
+    assert re.search(r"^does not fit H100 of 79\S* GiB, .*: \S+ GiB missing$", printed, re.MULTILINE), printed
+    savings = re.findall(r"^  (--\S.*) gives (\S+ \S+), and costs (\S.*)$", printed, re.MULTILINE)
+    assert savings[0][0] == "--master_weights remainder" and 1 < len(savings) <= 3, savings
+    assert "note: attn_logit_softcapping on H100 (sm_90): attention is the reference" in printed
+    _, printed, _ = program.run(*words, "--dry_run_device", "B200")
+    assert re.search(r"^fits B200 of 179\S* GiB, .*: \S+ GiB left$", printed, re.MULTILINE), printed
+    _, _, said = program.run(*words, "--dry_run_device", "MI3000", expected=2)
+    assert "MI3000 is no GPU whose memory is known" in said and "MI300X" in said
+    # A file in a folder of a GPU's name asks for that GPU.
+    file = "examples/megatron/configs/MI300X/llama3.1_8B-FP8-pretrain.yaml"
+    printed, _ = typed(f"export DRY_RUN=json EXP={file}; bash examples/run_pretrain.sh", program, tree)
+    fit = json.loads(printed)["fit"]
+    assert fit["device"] == "MI300X" and fit["fits"] and "fnuz" in fit["notes"][0]
