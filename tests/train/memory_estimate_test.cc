@@ -172,7 +172,8 @@ TEST(MemorySavings, AreThoseThatTheRunHasNotTakenAndThatHelp) {
                              "--recompute_num_layers=1",
                              "--use_precision_aware_optimizer",
                              "--exp_avg_dtype=bf16",
-                             "--exp_avg_sq_dtype=bf16"};
+                             "--exp_avg_sq_dtype=bf16",
+                             "--main_grads_dtype=bf16"};
   EXPECT_EQ(words_of(all, 1, 100'000, true).at(0), "--tensor_model_parallel_size 2 on 2 ranks");
   for (const std::string& word : words_of(all, 1, 100'000, false)) EXPECT_EQ(word.find("ranks"), std::string::npos);
 }
