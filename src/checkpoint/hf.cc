@@ -16,6 +16,7 @@
 #include "core/json.h"
 #include "models/hf_rows.h"
 #include "models/hf_text_part.h"
+#include "models/model_head.h"
 #include "models/model_bounds.h"
 
 namespace megalith {
@@ -44,6 +45,13 @@ std::vector<std::string> classes_of(const std::filesystem::path& folder) {
   const Json* classes = find_member(json, "architectures", path.string());
   if (classes == nullptr) return {};
   return json_as<std::vector<std::string>>(*classes, path.string() + ": architectures");
+}
+
+// The folder's class has another head.
+bool lacks_head(const std::filesystem::path& folder, const ModelHead* head) {
+  return head != nullptr && std::ranges::none_of(classes_of(folder), [&](const std::string& name) {
+           return name.ends_with(head->hf_class);
+         });
 }
 
 bool is_encoder_class(const std::string& name) { return name.ends_with(kEncoderClass); }
@@ -131,14 +139,15 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
 }
 
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
-             std::set<std::string>* begun_afresh, NonfiniteWeights nonfinite) {
+             std::set<std::string>* begun_afresh, NonfiniteWeights nonfinite, const ModelHead* head) {
   HfWeights weights;
-  bool has_no_heads = false, is_encoder = false;
+  bool has_no_heads = false, has_other_head = false, is_encoder = false;
   load_store({.what = folder.string(),
               .open =
                   [&] {
                     weights = open_hf_weights(folder);
                     has_no_heads = lacks_heads(folder);
+                    has_other_head = lacks_head(folder, head);
                     is_encoder = std::ranges::any_of(classes_of(folder), is_encoder_class);
                     return weights.store;
                   },
@@ -146,13 +155,24 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
                            std::span<const PieceView> views) { check_bert_network(folder, store, views); },
               .may_be_missing =
                   [&](const std::string& name) {
-                    if (!has_no_heads || begun_afresh == nullptr || !HfWeights::is_of_heads(name)) return false;
+                    const bool is_of_head = (has_no_heads && HfWeights::is_of_heads(name)) ||
+                                            (has_other_head && head->has(name));
+                    if (begun_afresh == nullptr || !is_of_head) return false;
                     begun_afresh->insert(name);
                     return true;
                   },
-              .may_be_unused = [&](std::string_view name) { return weights.may_be_unused(name); },
+              .may_be_unused =
+                  [&](std::string_view name) {
+                    const bool is_of_family = HfWeights::is_of_heads(name) || name.starts_with("lm_head.");
+                    return weights.may_be_unused(name) || (has_other_head && is_of_family);
+                  },
               .remedy = [&]() -> std::string {
                 if (is_encoder) return "config.json names an encoder without its decoder, which only embed reads";
+                if (has_other_head) {
+                  return fmt::format("config.json names no {}: a training run begins that head anew, with train "
+                                     "--load_hf",
+                                     head->hf_class);
+                }
                 if (has_no_heads) {
                   return "config.json names a class without heads: a training run begins them anew, with train "
                          "--load_hf";

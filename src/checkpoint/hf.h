@@ -18,14 +18,18 @@
 
 namespace megalith {
 
+struct ModelHead;
+
 // Fills the tensors (key "model") from DIR/model.safetensors or its shards. Dtypes are converted, block-scaled FP8
 // decoded; padding becomes zero. A tied lm_head.weight may be absent, and tensors allowed by HfWeights::may_be_unused()
 // are skipped. UserError, before anything changes, listing every missing, misshaped and unexpected tensor. Collective
 // over the world.
-// begun_afresh  receives this rank's tensors left unchanged because the folder's class has no heads (lacks_heads());
-//               null: these count as missing
+// begun_afresh  receives this rank's tensors left unchanged because the folder's class has no heads (lacks_heads()), or
+//               another than the model; null: these count as missing
+// head          the model's, where it is not its family's (models/model_head.h)
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
-             std::set<std::string>* begun_afresh = nullptr, NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
+             std::set<std::string>* begun_afresh = nullptr, NonfiniteWeights nonfinite = NonfiniteWeights::kRefused,
+             const ModelHead* head = nullptr);
 
 // True if config.json names a class without heads, such as BertModel, from which training may start. Classes without a
 // decoder, such as T5EncoderModel, lack more.

@@ -24,12 +24,14 @@ namespace {
 
 struct EvaluateOptions {
   std::optional<std::string> eval_split;
-  std::optional<std::string> losses_file;
+  std::optional<std::string> losses_file, predictions_file;
 
   void visit(OptionVisitor& v) {
     v.group("Evaluation of a model");
     v.field("eval_split", eval_split, "train, valid or test. Default: the first split with a weight.");
     v.field("losses_file", losses_file, "File for the per-token losses: one JSON array a sample, in order.");
+    v.field("predictions_file", predictions_file,
+            "File for what a classifier predicts: one JSON object a sample, in order.");
   }
 };
 
@@ -51,20 +53,33 @@ Split chosen_split(const EvaluateOptions& options, const DataOptions& given) {
   return Split::kTrain;
 }
 
-std::vector<UserError> check_losses_file(const EvaluateOptions& options, const Resolved& run) {
-  if (!options.losses_file) return {};
-  auto taken = check_replaceable("losses_file", *options.losses_file, {}, run.config.checkpoint.overwrite);
-  if (!taken) return {};
-  return {std::move(*taken)};
+// What is written of each row: its tokens' losses, or what the task predicts.
+std::vector<UserError> check_row_files(const EvaluateOptions& options, const Resolved& run) {
+  std::vector<UserError> errors;
+  const bool predicts = run.config.task.task == TaskKind::kClassification;
+  const auto check = [&](const char* name, const std::optional<std::string>& file, bool has, const char* remedy) {
+    if (!file) return;
+    if (!has) errors.emplace_back(fmt::format("{} is given, and the model is another", name), remedy);
+    auto taken = check_replaceable(name, *file, {}, run.config.checkpoint.overwrite);
+    if (taken) errors.push_back(std::move(*taken));
+  };
+  check("losses_file", options.losses_file, !predicts, "a classifier has no losses of tokens: take predictions_file");
+  check("predictions_file", options.predictions_file, predicts, "only a classifier predicts rows: leave it out");
+  return errors;
 }
 
-// One line a sample: the losses of its tokens.
-std::string loss_lines(const at::Tensor& losses) {
-  const at::Tensor wide = losses.to(at::kDouble).contiguous();
+// One line a sample: the losses of its tokens, or what is predicted of it, of each row of the set once.
+//   first  sample of the first row
+std::string row_lines(const at::Tensor& rows, const Task& task, const BatchSource* predicted, int64_t first) {
+  const at::Tensor wide = rows.to(at::kDouble).contiguous();
+  const int64_t most = predicted != nullptr && predicted->data_size() ? predicted->data_size()->documents - first
+                                                                      : wide.size(0);
   std::string lines;
-  for (int64_t row = 0; row < wide.size(0); ++row) {
-    const double* first = wide.const_data_ptr<double>() + row * wide.size(1);
-    lines += dump_json(Json(std::vector<double>(first, first + wide.size(1)))) + "\n";
+  for (int64_t row = 0; row < std::min(wide.size(0), most); ++row) {
+    const std::span values(wide.const_data_ptr<double>() + row * wide.size(1), static_cast<size_t>(wide.size(1)));
+    lines += predicted != nullptr ? task.prediction(values)
+                                  : dump_json(Json(std::vector<double>(values.begin(), values.end())));
+    lines += "\n";
   }
   return lines;
 }
@@ -91,6 +106,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   PipelinedModel model(built.view(), groups, session.device);
   const bool is_speaker = groups.world->is_first();
   const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
+  const std::optional<std::string>& file = options.losses_file ? options.losses_file : options.predictions_file;
   std::string lines;
   EvaluationSums sums;
   Progress progress(context.log, "evaluate", num_samples, "samples");
@@ -99,19 +115,19 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
                                       .micro_batch_size = d.micro_batch_size,
                                       .dp_rank = groups.dp->rank(),
                                       .dp_size = groups.dp->size()});
-    std::vector<at::Tensor> losses;
-    sums.add(evaluate_batches(model, *task, {batch}, groups, session.device, options.losses_file ? &losses : nullptr));
-    if (options.losses_file) {
+    std::vector<at::Tensor> rows;
+    sums.add(evaluate_batches(model, *task, {batch}, groups, session.device, file ? &rows : nullptr));
+    if (file) {
       // In the order of the ranks, which is that of the samples.
-      const at::Tensor all = groups.dp->gathered(losses[0].contiguous().to(groups.dp->device()), "token losses");
-      if (is_speaker) lines += loss_lines(all.to(at::kCPU));
+      const at::Tensor all = groups.dp->gathered(rows[0].contiguous().to(groups.dp->device()), "evaluated rows");
+      if (is_speaker) lines += row_lines(all.to(at::kCPU), *task, options.predictions_file ? source : nullptr, done);
     }
     progress.advance(chunk);
   }
   progress.finish();
-  sums = sum_over_data(sums, groups);
+  sums.losses = task->concluded(sum_over_data(sums, groups).losses);
   if (!is_speaker) return kExitSuccess;
-  if (options.losses_file) write_file_atomic(*options.losses_file, lines);
+  if (file) write_file_atomic(*file, lines);
   // The main loss; what else the task measures goes by its name.
   const LossSum& main = sums.losses.at(0);
   Json result{{"loss", main.mean()}};
@@ -137,7 +153,7 @@ int run_evaluate(CommandContext& context) {
                           [&](OptionVisitor& visitor) { options.visit(visitor); },
                           {.opens_data = true,
                            .weights = CommandNeeds::Weights::kRequired,
-                           .more_checks = [&](Resolved& run) { return check_losses_file(options, run); }});
+                           .more_checks = [&](Resolved& run) { return check_row_files(options, run); }});
   });
   if (resolved->wants_help) {
     return print_help(context,

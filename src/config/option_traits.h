@@ -28,16 +28,18 @@ class SetOf {
 };
 
 // What a model is: a decoder that continues texts, an encoder and a decoder, an encoder that tells masked tokens and
-// pairs of sentences, two encoders whose vectors are compared, or a transformer that tells noise from pictures.
-enum class ModelType { kGpt, kT5, kBert, kBiencoder, kDiffusion };
-inline constexpr std::array<std::string_view, 5> kModelTypeWords = {"gpt", "t5", "bert", "biencoder",
-                                                                    "diffusion_model"};
+// pairs of sentences, two encoders whose vectors are compared, a transformer that tells noise from pictures, or a
+// decoder or an encoder with a classifier in place of its head.
+enum class ModelType { kGpt, kT5, kBert, kBiencoder, kDiffusion, kClassifier };
+inline constexpr std::array<std::string_view, 6> kModelTypeWords = {"gpt",       "t5",              "bert",
+                                                                    "biencoder", "diffusion_model", "classifier"};
 using ModelTypes = SetOf<ModelType>;
 inline constexpr ModelTypes kPictureModels = {ModelType::kDiffusion};
 inline constexpr ModelTypes kEncoderDecoders = {ModelType::kT5};
 inline constexpr ModelTypes kBiencoders = {ModelType::kBiencoder};
 inline constexpr ModelTypes kEncoders = {ModelType::kBert, ModelType::kBiencoder};
-inline constexpr ModelTypes kStacks = ModelTypes{ModelType::kGpt} | kEncoders;  // of the decoder's layers
+inline constexpr ModelTypes kClassifiers = {ModelType::kClassifier};
+inline constexpr ModelTypes kStacks = ModelTypes{ModelType::kGpt} | kEncoders | kClassifiers;  // decoder layers
 inline constexpr ModelTypes kTextModels = kStacks | kEncoderDecoders;
 inline constexpr ModelTypes kAllModels = kTextModels | kPictureModels;
 

@@ -43,10 +43,12 @@ void DataOptions::visit(OptionVisitor& v) {
        "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
        "are then kept in memory.")
       .by_rank(ByRank::kFree)
+      .read_by(kAllModels - kClassifiers)
       .acts_in({RunCommand::kEvaluate, RunCommand::kEmbed});
   v.field("allow_other_tokenizer", allow_other_tokenizer,
           "Read data that 'prepare' made with another tokenizer than this run's: their ids are taken as they are.")
       .changes_numbers(false)
+      .read_by(kAllModels - kClassifiers)
       .acts_in({RunCommand::kEvaluate, RunCommand::kEmbed});
   v.field("num_workers", num_workers,
           "Threads that read the next step's batch while a step runs; with 0 each step first reads its own. The "
@@ -58,7 +60,9 @@ void DataOptions::visit(OptionVisitor& v) {
       .acts_in(kTrainOnly);
   v.field("mid_level_dataset_surplus", mid_level_dataset_surplus,
           "Share of samples that each data set of a blend holds ready beyond its weight.")
-      .at_least(0);
+      .at_least(0)
+      .read_by(kAllModels - kClassifiers);
+  v.group("Data", {.read_by = kAllModels - kClassifiers, .acts_in = {RunCommand::kEvaluate}});
   v.choice("dataloader_type", dataloader_type, {"single", "cyclic"},
            "single: one pass in the data set's own order. cyclic: pass after pass, each in a new order (see "
            "no_data_sharding).");

@@ -42,7 +42,8 @@ void SftOptions::visit_rows(OptionVisitor& v) {
 }
 
 void SftOptions::visit_sequences(OptionVisitor& v) {
-  v.field("truncate", truncate, "Cut samples that are longer than seq_length. Without it they are an error.");
+  v.field("truncate", truncate, "Cut samples that are longer than seq_length. Without it they are an error.")
+      .read_by(kAllModels);
   v.field(
       "enable_packed_sequences", enable_packed_sequences,
       "Put several samples into a sequence of seq_length. Without it each sample has a sequence of its own, and the "
@@ -59,7 +60,7 @@ void SftOptions::visit_sequences(OptionVisitor& v) {
 }
 
 void SftOptions::visit(OptionVisitor& v) {
-  v.group("Instruction tuning", {.acts_in = {RunCommand::kEvaluate}});
+  v.group("Instruction tuning", {.read_by = kAllModels - kClassifiers, .acts_in = {RunCommand::kEvaluate}});
   v.choice(
       "stage", stage, {"auto", "pretrain", "sft"},
       "What kind of data the run learns from. auto: instructions where sft_data_path is given, texts otherwise. sft "

@@ -1,6 +1,7 @@
 // A new kind is a folder beside this file and a row here (docs/add_kind.md).
 #include "kinds/kinds.h"
 
+#include "kinds/classifier/classifier_kind.h"
 #include "kinds/encoder/encoder_kind.h"
 #include "kinds/flow/flow_kind.h"
 #include "kinds/retrieval/retrieval_kind.h"
@@ -15,7 +16,8 @@ Kinds all_kinds() {
   static const EncoderKind kEncoder;
   static const RetrievalKind kRetrieval;
   static const FlowKind kFlow;
-  static const Kind* const kAll[] = {&kText, &kSeq2Seq, &kEncoder, &kRetrieval, &kFlow};
+  static const ClassifierKind kClassifier;
+  static const Kind* const kAll[] = {&kText, &kSeq2Seq, &kEncoder, &kRetrieval, &kFlow, &kClassifier};
   return kAll;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kinds/flow/flux_batches.h"
+#include "models/model_config.h"
 #include "tokenizer/special_ids.h"
 #include "train/task_options.h"
 
@@ -25,6 +26,8 @@ struct TaskSetup {
   std::optional<double> dpo_beta = {};   // of pairs of answers; none: the data are others
   FluxSampleShape flux_shape = {};       // of pictures and captions, as the model takes them
   bool has_guidance = false;             // which the model is told
+  std::optional<ModelConfig> classifier = {};  // the model, where it is one
+  int64_t global_batch_size = 0;
 };
 
 }  // namespace megalith

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/number_of.h"
+#include "kinds/classifier/classification.h"
 #include "kinds/encoder/bert.h"
 #include "kinds/encoder/masked_lm.h"
 #include "kinds/flow/flow_matching.h"
@@ -48,6 +49,8 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& set
       return std::make_unique<IctTask>(options, setup);
     case TaskKind::kFlowMatching:
       return std::make_unique<FlowMatching>(options, setup);
+    case TaskKind::kClassification:
+      return std::make_unique<Classification>(setup);
   }
   throw InternalError("a task without a row here");
 }
@@ -65,6 +68,8 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   setup.top_ks = model.retriever_report_topk_accuracies;
   setup.flux_shape = flux_sample_shape(model, resolved.config.data.flux);
   setup.has_guidance = model.guidance_embed;
+  if (model.model_type == ModelType::kClassifier) setup.classifier = model;
+  setup.global_batch_size = resolved.derived.global_batch_size;
   setup.tokenizer = resolved.tokenizer.get();
   if (setup.tokenizer != nullptr) setup.special_ids = setup.tokenizer->special_ids();
   if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);

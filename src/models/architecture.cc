@@ -49,16 +49,6 @@ void fill_in_windowed_layers(ModelConfig& full) {
   }
 }
 
-// Options that a model of its type does not read have their defaults.
-ModelConfig as_read(ModelConfig config) {
-  ModelConfig defaults;
-  const OptionSet options(config), default_options(defaults);
-  for (const auto& option : options.options()) {
-    if (!option->traits().read_by.contains(config.model_type)) option->take(*default_options.find(option->name()));
-  }
-  return config;
-}
-
 // Defaults that follow from other options are written out, and older spellings in the newer one.
 ModelConfig filled_in(const ModelConfig& given) {
   const ModelConfig config = as_read(given);
@@ -184,6 +174,15 @@ Configuration of_weights(ModelConfig config) {
 }
 
 }  // namespace
+
+ModelConfig as_read(ModelConfig config) {
+  ModelConfig defaults;
+  const OptionSet options(config), default_options(defaults);
+  for (const auto& option : options.options()) {
+    if (!option->traits().read_by.contains(config.model_type)) option->take(*default_options.find(option->name()));
+  }
+  return config;
+}
 
 Configuration architecture_of(const ModelConfig& config) { return of_weights(filled_in(config)); }
 

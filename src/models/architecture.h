@@ -6,6 +6,9 @@
 
 namespace megalith {
 
+// Options that a model of its type does not read get their defaults.
+ModelConfig as_read(ModelConfig config);
+
 // What the shapes and the meaning of the weights depend on, defaults filled in: two models with the same architecture
 // can exchange weights. Dropouts, initialisation, padding and the like are left out. Checkpoints hold it, so what it
 // says of a model stays as it is.

@@ -12,6 +12,7 @@
 #include "models/architecture.h"
 #include "models/hf_rows.h"
 #include "models/hf_text_part.h"
+#include "models/model_head.h"
 
 namespace megalith {
 
@@ -106,6 +107,10 @@ ModelConfig ModelFamily::from_hf(const Json& file) const {
   ModelConfig config;
   config.model_type = model_type;
   rows_of(*this).read(file, kHfConfigFile, config);
+  if (const ModelHead* head = find_head(file)) {
+    config = with_head(std::move(config), head->model_type);
+    head->hf_rows().read(file, kHfConfigFile, config);
+  }
   return config;
 }
 
@@ -120,6 +125,10 @@ Json ModelFamily::to_hf(const ModelConfig& config, at::ScalarType dtype) const {
     json["use_cache"] = true;
   }
   rows_of(*this).write(config, json);
+  if (const ModelHead* head = find_head(config.model_type)) {
+    json["architectures"] = Json::array({hf_class_of(*this, *head)});
+    head->hf_rows().write(config, json);
+  }
   return json;
 }
 
@@ -139,7 +148,7 @@ const ModelFamily& family_for(const ModelConfig& config) {
   std::optional<AskedModel> exact;
   if (config.rotary_interleaved) exact.emplace(with_vocabulary(config));
   const auto found = std::ranges::find_if(kFamilies, [&](const ModelFamily* family) {
-    return family->model_type == config.model_type &&
+    return family->model_type == config.stack_type() &&
            (family->hf_rows == nullptr || translate(*family, asked).differences.empty() ||
             (exact && translate(*family, *exact).differences.empty()));
   });
@@ -148,6 +157,12 @@ const ModelFamily& family_for(const ModelConfig& config) {
 }
 
 Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::ScalarType dtype) {
+  const ModelHead* head = find_head(config.model_type);
+  if (head != nullptr && std::ranges::find(head->without_class, family.name) != head->without_class.end()) {
+    throw UserError(fmt::format("transformers has no {} for models of the family {}, so it cannot be exported",
+                                head->hf_class, family.name),
+                    "leave save_hf out; its checkpoints can be loaded here");
+  }
   const ModelFamily* nearest = nullptr;
   std::vector<std::string> differences;
   if (family.hf_rows != nullptr) {
@@ -158,7 +173,7 @@ Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::Sc
   } else {
     const AskedModel asked(with_vocabulary(config));
     for (const ModelFamily* other : kFamilies) {
-      if (other->hf_rows == nullptr || other->model_type != config.model_type) continue;
+      if (other->hf_rows == nullptr || other->model_type != config.stack_type()) continue;
       Translation theirs = translate(*other, asked);
       if (theirs.is_refused || (nearest != nullptr && theirs.differences.size() >= differences.size())) continue;
       nearest = other;
@@ -178,7 +193,7 @@ Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::Sc
 
 std::vector<Unit> model_units(const ModelConfig& config) {
   if (check_model_config(config).empty()) return family_for(config).units(config);
-  switch (config.model_type) {
+  switch (config.stack_type()) {
     case ModelType::kGpt:
       return kGpt.units(config);
     case ModelType::kT5:
@@ -189,6 +204,8 @@ std::vector<Unit> model_units(const ModelConfig& config) {
       return kBiencoder.units(config);
     case ModelType::kDiffusion:
       return kFluxLike.units(config);
+    case ModelType::kClassifier:
+      break;
   }
   throw InternalError("a model type without a row here");
 }
@@ -219,8 +236,10 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
   const ModelFamily& family = **found;
   if (const Json* classes = find_member(json, "architectures", file.string())) {
     const auto names = json_as<std::vector<std::string>>(*classes, file.string() + ": architectures");
+    const ModelHead* head = find_head(json);
     const bool is_read = std::ranges::any_of(names, [&](const std::string& name) {
-      return name == family.hf_class || std::ranges::find(family.other_classes, name) != family.other_classes.end();
+      return name == family.hf_class || (head != nullptr && name == hf_class_of(family, *head)) ||
+             std::ranges::find(family.other_classes, name) != family.other_classes.end();
     });
     if (!names.empty() && !is_read) {
       throw UserError(

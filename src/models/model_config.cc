@@ -20,9 +20,11 @@ void ModelConfig::visit(OptionVisitor& v) {
        "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
        "has two types of tokens unless told otherwise. biencoder: two such encoders without these heads, of questions "
        "and of texts, whose vectors are compared. diffusion_model: FLUX, which learns to turn noise into the picture "
-       "of a text; it reads the options of the group Diffusion and few others. Other options say which of them it is, "
+       "of a text; it reads the options of the group Diffusion and few others. classifier: the layers of a decoder or of "
+       "a BERT (is_causal says which) that tell a text's class, or a number. Other options say which of them it is, "
        "as a preset or a Hugging Face folder does.")
       .read_by(kAllModels)
+      .alias("kind")
       .acts_in(kWithModel | kPlan);
   v.field("num_layers", num_layers,
           "Number of transformer layers. With model_type t5, those of the encoder; with biencoder, of each encoder.")
@@ -125,12 +127,14 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
   v.field("final_logit_softcapping", final_logit_softcapping,
           "The head's logits x become c tanh(x / c), so that none is beyond this c (Gemma 2). 0: none.")
-      .at_least(0);
+      .at_least(0)
+      .read_by(kTextModels - kClassifiers);
   v.field("num_token_types", num_token_types,
           "Types of tokens, such as the two segments of BERT, each with a learned vector that is added to the "
-          "embedding of its tokens; only with model_type bert and biencoder, where the default is 2. Default: 0.")
+          "embedding of its tokens; only with model_type bert and biencoder, and a classifier on a BERT's layers, where "
+          "the default is 2. Default: 0.")
       .within(0, kMostWidth)
-      .read_by(kEncoders);
+      .read_by(kEncoders | kClassifiers);
   v.field("embedding_norm", embedding_norm, "Normalise the embeddings before the first layer (Hugging Face's BERT).")
       .read_by(kStacks);
   v.field("bert_binary_head", bert_binary_head,
@@ -146,7 +150,7 @@ void ModelConfig::visit(OptionVisitor& v) {
       .read_by(kEncoderDecoders);
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head its own weights instead of the embedding's.")
-      .read_by(kTextModels - kBiencoders);
+      .read_by(kTextModels - kBiencoders - kClassifiers);
   visit_random(v);
   v.field("embedding_init_method_std", embedding_init_method_std,
           "Standard deviation of the embedding's initial weights. Default: init_method_std.")
@@ -156,8 +160,9 @@ void ModelConfig::visit(OptionVisitor& v) {
   visit_experts(v);
   visit_latent(v);
   visit_retrieval(v);
+  visit_classifier(v);
   visit_flux(v);
-  v.group("Multi-token prediction", kOfModel.of(kStacks - kBiencoders));
+  v.group("Multi-token prediction", kOfModel.of(kStacks - kBiencoders - kClassifiers));
   v.field("mtp_num_layers", mtp_num_layers,
           "Prediction modules behind the last layer; the k-th one predicts the token k places after the next token. "
           "Default and 0: none.")
@@ -363,6 +368,22 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
   }
 }
 
+void check_classifier(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (config.model_type != ModelType::kClassifier) return;
+  for (UserError& error : check_classifier(static_cast<const ClassifierOptions&>(config))) {
+    errors.push_back(std::move(error));
+  }
+  // A preset of a BERT says only that it is one, and the other value of model_type replaces that.
+  if (!config.causal) {
+    errors.emplace_back("model_type classifier has a decoder's layers or a BERT's, and is_causal does not say which",
+                        "set is_causal to true for a decoder's, to false for a BERT's; a Hugging Face folder says it");
+  } else if (config.is_causal() && config.token_types() > 0) {
+    errors.emplace_back(fmt::format("num_token_types {} with is_causal true: decoders have no types of tokens",
+                                    config.token_types()),
+                        "set is_causal to false for a BERT's layers, or num_token_types to 0");
+  }
+}
+
 void check_positions(const ModelConfig& config, std::vector<UserError>& errors) {
   if (config.has_encoder() && config.position_embedding() == PositionEmbedding::kRope) {
     errors.emplace_back(
@@ -453,6 +474,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_latent_attention(config, errors);
   check_experts(config, errors);
   check_positions(config, errors);
+  check_classifier(config, errors);
   return errors;
 }
 

@@ -9,6 +9,7 @@
 #include "config/option.h"
 #include "core/error.h"
 #include "models/flux_options.h"
+#include "nn/classifier_options.h"
 #include "nn/layer_options.h"
 #include "nn/retrieval_options.h"
 
@@ -17,7 +18,7 @@ namespace megalith {
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
 // The layers' options, and what concerns the model as a whole.
-struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions {
+struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions, ClassifierOptions {
   ModelType model_type = ModelType::kGpt;
   int64_t num_layers = 0;                     // with kT5 of the encoder, with kBiencoder of each
   std::optional<int64_t> decoder_num_layers;  // of kT5; default: num_layers
@@ -56,10 +57,15 @@ struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions {
 
   // Derived.
   // A token sees only itself and those before it.
-  bool is_causal() const { return causal.value_or(!is_of_encoders()); }
+  bool is_causal() const { return causal.value_or(!kEncoders.contains(model_type)); }
   int64_t token_types() const { return num_token_types.value_or(is_of_encoders() ? 2 : 0); }
   PositionEmbedding position_embedding() const;
-  bool is_of_encoders() const { return model_type == ModelType::kBert || model_type == ModelType::kBiencoder; }
+  bool is_of_encoders() const { return kEncoders.contains(stack_type()); }
+  // Whose layers it has: a classifier's are a decoder's, or an encoder's where they see both sides.
+  ModelType stack_type() const {
+    if (model_type != ModelType::kClassifier) return model_type;
+    return is_causal() ? ModelType::kGpt : ModelType::kBert;
+  }
   bool is_biencoder() const { return model_type == ModelType::kBiencoder; }
   int64_t num_towers() const {  // encoders with weights of their own
     return is_biencoder() && !biencoder_shared_query_context_model ? 2 : 1;

@@ -12,7 +12,7 @@
 namespace megalith {
 
 std::vector<Unit> states_units(const ModelConfig& config, bool has_pooler) {
-  MEGALITH_CHECK(!has_pooler || config.model_type == ModelType::kBert, "only a BERT has a pooler");
+  MEGALITH_CHECK(!has_pooler || config.stack_type() == ModelType::kBert, "only a BERT has a pooler");
   std::vector<Unit> units = model_units(config);
   if (!config.has_encoder()) {
     std::erase_if(units, [](const Unit& unit) { return unit.kind == kPredictionUnit || unit.kind == kHeadUnit; });

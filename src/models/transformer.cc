@@ -9,6 +9,7 @@
 
 #include "comm/groups.h"
 #include "models/lm_output.h"
+#include "models/model_head.h"
 #include "models/prediction_module.h"
 #include "nn/bert_head.h"
 #include "nn/lm_head.h"
@@ -159,6 +160,8 @@ void Transformer::make_unit(const Unit& unit, const LayerContext& context, int64
   } else if (unit.kind == kLayerUnit) {
     const LayerContext own = layer_context(context, unit.number, config().num_layers);
     make_text_layer(add_layer(unit), config(), names_, own, unit.number);
+  } else if (const ModelHead* other = find_head(config().model_type); other != nullptr && unit.kind == kHeadUnit) {
+    other->make(add_block(unit, "head"), config(), names_, context);
   } else if (unit.kind == kHeadUnit) {
     const VocabularyWeights weights = vocabulary_weights(config(), names_, part(), context.groups->tp->size());
     Parameter* table = find_parameter(weights.table.name);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "models/model_head.h"
 #include "models/transformer.h"
 
 namespace megalith {
@@ -27,7 +28,8 @@ std::vector<Unit> transformer_units(const ModelConfig& config, const Transformer
                      .stays_with_next = true});
   }
   units.push_back({.kind = kHeadUnit, .name = names.head, .letter = UnitLetter::kHead, .reads = hidden});
-  if (!config.untie_embeddings_and_output_weights) units.back().uses = {table};
+  const bool is_tied = !config.untie_embeddings_and_output_weights && find_head(config.model_type) == nullptr;
+  if (is_tied) units.back().uses = {table};
   return units;
 }
 

@@ -49,7 +49,7 @@ bool means(const std::string& word, const AdaptableLayer& layer) {
 
 void LoraOptions::visit(OptionVisitor& v) {
   v.group("Low-rank adapters", {.in_toy = InToy::kKept,
-                                .read_by = kAllModels - kBiencoders,
+                                .read_by = kAllModels - kBiencoders - kClassifiers,
                                 .acts_in = {RunCommand::kGenerate, RunCommand::kEvaluate}});
   v.field("lora.enabled", enabled,
           "Train low-rank adapters (LoRA) beside the linear layers that lora.target_modules names; all other weights "

@@ -7,7 +7,7 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/activation.h"
-#include "nn/function.h"
+#include "nn/picked_tokens.h"
 #include "ops/arguments.h"
 
 namespace megalith {
@@ -31,48 +31,6 @@ LinearOptions replicated(const LayerOptions& options) {
 }
 
 }  // namespace
-
-// Rows 0, s, 2s, … of tokens split over tp: each rank contributes its own, and the sum is whole on all.
-struct FirstTokensFunction : torch::autograd::Function<FirstTokensFunction> {
-  struct Rows {
-    std::vector<int64_t> sequences, local;  // sequences that begin here, and their rows on this rank
-    int64_t num_local = 0;
-  };
-
-  static Rows rows_of(const at::Tensor& x, int64_t b, int64_t s, const Group& tp) {
-    Rows rows{.sequences = {}, .local = {}, .num_local = x.size(0)};
-    for (int64_t sequence = 0; sequence < b; ++sequence) {
-      const int64_t row = sequence * s - rows.num_local * tp.rank();
-      if (row < 0 || row >= rows.num_local) continue;
-      rows.sequences.push_back(sequence);
-      rows.local.push_back(row);
-    }
-    return rows;
-  }
-
-  static at::Tensor compute(const at::Tensor& x, const Rows& rows, int64_t b, Group& tp) {
-    const at::Tensor first = at::zeros({b, x.size(1)}, x.options().requires_grad(false));
-    for (size_t i = 0; i < rows.local.size(); ++i) first[rows.sequences[i]].copy_(x[rows.local[i]]);
-    tp.all_reduce(first, ReduceOp::kSum, "first tokens").wait();
-    return first;
-  }
-
-  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, int64_t b, int64_t s,
-                            Group* tp) {
-    Rows rows = rows_of(x, b, s, *tp);
-    at::Tensor first = compute(x, rows, b, *tp);
-    hold(node, std::move(rows));
-    return first;
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
-                                                 const torch::autograd::variable_list& gradients) {
-    const Rows& rows = held<Rows>(node);
-    at::Tensor dx = at::zeros({rows.num_local, gradients[0].size(1)}, gradients[0].options());
-    for (size_t i = 0; i < rows.local.size(); ++i) dx[rows.local[i]].copy_(gradients[0][rows.sequences[i]]);
-    return {dx, {}, {}, {}};
-  }
-};
 
 BertPooler::BertPooler(const LayerContext& context, const LayerOptions& options, const std::string& name)
     : dense_(with_whole_tokens(context), name, options.hidden_size, options.hidden_size, replicated(options)) {
@@ -107,8 +65,8 @@ at::Tensor BertHead::transformed(const at::Tensor& x) {
 
 at::Tensor BertHead::first_tokens(const at::Tensor& x, const ForwardContext& forward) const {
   if (!is_sequence_parallel_) return x.view({forward.b, forward.s, -1}).select(1, 0).contiguous();
-  if (is_recording({x})) return FirstTokensFunction::apply(x, forward.b, forward.s, tp_);
-  return FirstTokensFunction::compute(x, FirstTokensFunction::rows_of(x, forward.b, forward.s, *tp_), forward.b, *tp_);
+  const at::Tensor index = at::arange(forward.b, x.options().dtype(at::kLong)) * forward.s;
+  return picked_tokens(x, index, tp_);
 }
 
 at::Tensor BertHead::sentence_logits(const at::Tensor& x, const ForwardContext& forward) {

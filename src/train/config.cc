@@ -485,11 +485,10 @@ void leave_out_dropout_of_pairs(Resolved& resolved) {
   }
 }
 
-// Instructions use the loaded model's tokenizer, unless another is named.
-void name_tokenizer_of_instructions(Resolved& resolved) {
+void name_tokenizer_of_texts(Resolved& resolved) {
   Derived& d = resolved.derived;
-  if (!resolved.config.data.sft.has_paths() || d.tokenizer.is_named() || !d.checkpoint.load_hf) return;
-  d.tokenizer.tokenizer_model = *d.checkpoint.load_hf;
+  if (!resolved.kind().reads_texts(resolved.config) || d.tokenizer.is_named()) return;
+  d.tokenizer.tokenizer_model = d.checkpoint.load_hf ? d.checkpoint.load_hf : text_tokenizer(resolved);
 }
 
 }  // namespace
@@ -534,7 +533,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   leave_out_dropout_of_pairs(*resolved);
   resolved->derived.tokenizer = config.tokenizer;
   resolved->derived.encoders = config.encoders;
-  name_tokenizer_of_instructions(*resolved);
+  name_tokenizer_of_texts(*resolved);
   resolved->derived.is_hub_out_of_reach =
       config.train.dry_run && hub.is_out_of_reach(*resolved, config.tokenizer.tokenizer_model);
   if (is_readable && has_architecture) {

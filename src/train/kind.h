@@ -93,6 +93,8 @@ class Kind {
                             std::vector<UserError>& errors) const = 0;
   // Makes of the files what batches are read from, once for all runs, and names that in run.derived.
   virtual void prepare_data(Resolved& run, Logger& log) const = 0;
+  // The data are texts that the loaded model's tokenizer reads, unless another is named.
+  virtual bool reads_texts(const Config& config) const = 0;
   // Training sequences in one pass; after prepare_data().
   virtual int64_t count_sequences(const Resolved& run) const = 0;
   // Weights that a run begins with beside --load and --load_hf.

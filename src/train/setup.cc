@@ -19,6 +19,7 @@
 #include "core/strings.h"
 #include "device/memory.h"
 #include "models/model_bounds.h"
+#include "models/model_head.h"
 #include "nn/low_rank_adapter.h"
 #include "optim/update_rules.h"
 #include "train/adapters.h"
@@ -225,7 +226,7 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
   }
   if (options.load_hf && (has_adapters || !options.load)) {
     load_hf(*options.load_hf, tensors_of(built, whole, /*are_adapters=*/false), groups, nullptr,
-            options.nonfinite_weights());
+            options.nonfinite_weights(), find_head(built.config().model_type));
   }
   const auto check_adapters_base = [&](const std::optional<std::string>& stored, const std::string& adapters) {
     if (stored) check_base(stored, checksum_of_base(*options.load_hf, *groups.world), adapters, *options.load_hf);

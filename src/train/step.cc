@@ -150,7 +150,7 @@ void EvaluationSums::add(const EvaluationSums& more) {
 }
 
 EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const std::vector<Batch>& whole_batches,
-                                const Groups& groups, at::Device device, std::vector<at::Tensor>* token_losses) {
+                                const Groups& groups, at::Device device, std::vector<at::Tensor>* rows) {
   const at::NoGradGuard no_grad;
   const std::vector<Batch> batches = parts_of(whole_batches, *groups.cp);
   const auto make_input = [&](int microbatch, std::span<const Unit> units) {
@@ -164,14 +164,14 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const s
     pairs.add_(task.evaluate(batches[static_cast<size_t>(microbatch)], output));
   };
   const HeadOutput head = task.evaluated_output();
-  if (token_losses != nullptr) {
-    MEGALITH_CHECK(head == HeadOutput::kTokenLosses || head == HeadOutput::kLoss, "the task {} has no losses of tokens",
-                   task.name());
+  if (rows != nullptr) {
     // One by one, because every rank gets the result.
     for (int m = 0; m < std::ssize(batches); ++m) {
       const ModelOutput output = model.forward(make_input(m, model.plan().units), head);
       add(m, output);
-      token_losses->push_back(joined_tokens(output.token_losses, *groups.cp).to(at::kCPU));
+      const bool has_logits = head == HeadOutput::kLogits;
+      rows->push_back(
+          (has_logits ? output.logits.flatten(1) : joined_tokens(output.token_losses, *groups.cp)).to(at::kCPU));
     }
     return sums_of(names, pairs);
   }

@@ -106,7 +106,8 @@ class TrainStep {
 };
 
 // The task's measurements of this rank's microbatches, without gradients; the same on all ranks of the pipeline.
-// token_losses, if given, receives each microbatch's (b, s) losses, on the CPU; whole rows, like batches.
+// rows, if given, receives each microbatch's (b, s) losses, or where the task evaluates logits those, (b, n), on the
+// CPU; of whole rows, like batches.
 struct EvaluationSums {
   std::vector<LossSum> losses;  // in the order of Task::evaluated_names()
 
@@ -115,7 +116,7 @@ struct EvaluationSums {
 };
 EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const std::vector<Batch>& batches,
                                 const Groups& groups, at::Device device,
-                                std::vector<at::Tensor>* token_losses = nullptr);
+                                std::vector<at::Tensor>* rows = nullptr);
 // Sums over all ranks with other data.
 EvaluationSums sum_over_data(EvaluationSums sums, const Groups& groups);
 

@@ -14,6 +14,7 @@
 #include "checkpoint/manifest.h"
 #include "core/error.h"
 #include "models/families.h"
+#include "models/model_head.h"
 #include "train/text_tokenizer.h"
 
 namespace megalith {
@@ -86,6 +87,8 @@ void apply_hf_architecture(Resolved& resolved) {
   const std::filesystem::path folder = *resolved.derived.checkpoint.load_hf;
   HfModel hf = read_hf_config(folder);
   for (std::string& note : hf.notes) resolved.notes.push_back(std::move(note));
+  // Its layers may get another head.
+  hf.config = with_head(std::move(hf.config), resolved.config.model.model_type);
   OptionSet theirs(hf.config);
   check_same_network(folder, hf.config, theirs, resolved);
   std::map<std::string, std::string> values;

@@ -7,13 +7,15 @@ namespace megalith {
 
 void TaskOptions::visit(OptionVisitor& v) {
   constexpr OptionTraits kOfTasks{.in_toy = InToy::kMade, .acts_in = {RunCommand::kEvaluate}};
-  v.group("Task", kOfTasks);
-  v.choice("task", task, {"causal_lm", "masked_lm", "bert", "t5", "ict", "flow_matching"},
+  v.group("Task", kOfTasks.of(kAllModels - kClassifiers));
+  v.choice("task", task, {"causal_lm", "masked_lm", "bert", "t5", "ict", "flow_matching", "classification"},
            "What the model learns. causal_lm: to predict the next token of a text. masked_lm: to predict masked tokens "
            "from both sides, as RoBERTa does; needs is_causal false. bert: Megatron-LM's BERT, which reads sentences, "
            "hides whole words, and says whether two segments are in order. t5: to write what is hidden of sentences; "
            "needs an encoder and a decoder. ict: to find the text that a sentence was taken from; needs model_type "
-           "biencoder. flow_matching: to tell noise from pictures (rectified flow); needs model_type diffusion_model.");
+           "biencoder. flow_matching: to tell noise from pictures (rectified flow); needs model_type diffusion_model. "
+           "classification: to tell the class of a text or a pair of texts; needs model_type classifier.")
+      .read_by(kAllModels);
   v.field("mask_prob", mask_prob,
           "masked_lm, bert, t5: the share of tokens that are to be predicted. masked_lm and bert replace 80 % of them "
           "by the mask token and 10 % by a random one, and 10 % stay as they are; t5 replaces spans by sentinels.")

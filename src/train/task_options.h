@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-enum class TaskKind { kCausalLm, kMaskedLm, kBert, kT5, kIct, kFlowMatching };
+enum class TaskKind { kCausalLm, kMaskedLm, kBert, kT5, kIct, kFlowMatching, kClassification };
 
 // How the share of noise of a training sample is drawn.
 enum class TimestepSampling { kUniform, kLogitNormal, kMode, kFixed };

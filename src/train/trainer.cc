@@ -513,7 +513,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
     progress.set(consumed);
   }
   progress.finish();
-  sums = sum_over_data(sums, groups_);
+  sums.losses = task_->concluded(sum_over_data(sums, groups_).losses);
   ValidationRecord record;
   record.iteration = iteration_;
   record.consumed_samples = consumed_samples_;

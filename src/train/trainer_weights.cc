@@ -10,6 +10,7 @@
 #include "checkpoint/resume.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "models/model_head.h"
 #include "train/adapters.h"
 #include "train/exported_tokenizer.h"
 #include "train/text_tokenizer.h"
@@ -145,7 +146,8 @@ void Trainer::load() {
 void Trainer::load_base(const std::vector<CheckpointTensor>& tensors) {
   const std::string& folder = *resolved_.derived.checkpoint.load_hf;
   std::set<std::string> begun_afresh;
-  load_hf(folder, tensors, groups_, &begun_afresh, resolved_.derived.checkpoint.nonfinite_weights());
+  load_hf(folder, tensors, groups_, &begun_afresh, resolved_.derived.checkpoint.nonfinite_weights(),
+          find_head(built_.config().model_type));
   note_begun_afresh(folder, begun_afresh, log_);
   data_parallel_->publish();
   log_.info("loaded the weights from {}", folder);

@@ -121,7 +121,10 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   config.task = asked.task;
   // The person's may lie beyond the toy's vocabulary.
   config.task.mask_token_id.reset();
-  if (config.model.vocab_size) config.task.mask_token_id = *config.model.vocab_size - 1;
+  const ModelTypes masking = user.options->of(asked.task.mask_token_id).traits().read_by;
+  if (config.model.vocab_size && masking.contains(asked.model.model_type)) {
+    config.task.mask_token_id = *config.model.vocab_size - 1;
+  }
   config.task.titles_data_path.reset();  // the check's rows are made up
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
   config.train.train_iters = num_steps;

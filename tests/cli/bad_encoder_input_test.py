@@ -76,7 +76,7 @@ WRONG = [
     ("BERT's task for a decoder", ("train", *SHAPE, "--mock_data", "--task", "bert"), ["is_causal is true", "set model_type to bert"]),
     ("T5's task for a BERT", (*MOCK, "--task", "t5", "--decoder_seq_length", 16), ["an encoder and a decoder", "a single stack"]),
     ("relative positions of a BERT", (*MOCK, "--position_embedding_type", "relative"), ["position_embedding_type relative is for model_type t5, which is bert"]),
-    ("types of tokens of a T5", (*T5[:-2], "--mock_data", "--decoder_seq_length", 32, "--num_token_types", 2), ["num_token_types is for model_type bert or biencoder, which is t5"]),
+    ("types of tokens of a T5", (*T5[:-2], "--mock_data", "--decoder_seq_length", 32, "--num_token_types", 2), ["num_token_types is for model_type bert, biencoder or classifier, which is t5"]),
     ("a BERT that follows instructions", (*BERT, "--sft_data_path", "texts.jsonl"), ["sft_data_path", "causal_lm"]),
     ("a vocabulary with holes", (*BERT, *TEXTS, "--tokenizer_type", "BertWordPieceLowerCase", "--vocab_file", "holes.txt"), ["holes.txt", "lacks [SEP], [MASK]", "prepared with"]),
     ("no vocabulary at all", (*BERT, *TEXTS), ["needs the tokenizer that the data was made with", "--vocab_file"]),

@@ -72,9 +72,9 @@ def folder(tmp_path_factory):
 # what is wrong, command, parts of the message in any order
 WRONG = [
     ("a sequence of tokens", (*MOCK, "--seq_length", 64), ["seq_length is for model_type gpt", "leave seq_length out"]),
-    ("a vocabulary", (*MOCK, "--vocab_size", 100), ["vocab_size is for model_type gpt, t5, bert or biencoder, which is diffusion_model"]),
+    ("a vocabulary", (*MOCK, "--vocab_size", 100), ["vocab_size is for model_type gpt, t5, bert, biencoder or classifier, which is diffusion_model"]),
     ("a tokenizer", (*MOCK, "--tokenizer_type", "ByteTokenizer"), ["tokenizer_type is for model_type gpt", "leave tokenizer_type out"]),
-    ("experts", (*MOCK, "--num_experts", 4), ["num_experts is for model_type gpt, t5 or bert", "leave num_experts out"]),
+    ("experts", (*MOCK, "--num_experts", 4), ["num_experts is for model_type gpt, t5, bert or classifier", "leave num_experts out"]),
     ("layers", (*MOCK, "--num_layers", 4, "--swiglu"), ["num_layers is for model_type gpt", "swiglu is for model_type gpt"]),
     ("a norm", (*MOCK, "--norm_epsilon", 1e-3), ["norm_epsilon is 0.001, and with model_type diffusion_model always 1e-06"]),
     ("another task", (*MOCK, "--task", "masked_lm"), ["task masked_lm with model_type diffusion_model", "leave task out"]),

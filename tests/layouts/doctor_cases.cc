@@ -101,6 +101,14 @@ const Words kBiencoder = {"--model_type=biencoder",
                           "--mock_data",
                           "--task=ict"};
 
+const Words kClassifier = kLlama + Words{"--model_type=classifier", "--is_causal=true", "--num_labels=3",
+                                         "--micro_batch_size=4"};
+const Words kBertClassifier = {"--model_type=classifier", "--is_causal=false",       "--num_token_types=2",
+                               "--num_layers=4",          "--hidden_size=64",        "--num_attention_heads=8",
+                               "--vocab_size=1000",       "--seq_length=48",         "--mock_data",
+                               "--norm_placement=post_ln", "--embedding_norm",       "--max_position_embeddings=128",
+                               "--classifier_dropout=0.3", "--micro_batch_size=4"};
+
 // "--tensor_model_parallel_size=2 …" for sizes above one.
 Words layout(int world_size, int tp, int pp, int cp) {
   const auto size = [](const char* name, int value) { return std::string("--") + name + "=" + std::to_string(value); };
@@ -183,6 +191,14 @@ std::vector<DoctorCase> doctor_cases() {
   add("BERT, cp 2, distributed optimizer", kBert + layout(4, 1, 1, 2) + Words{"--use_distributed_optimizer"});
   add("BERT with experts, dp 2 ep 2",
       kBert + kEightExperts + layout(2, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});
+  add("classifier, tp 2 pp 2, sequence parallel", kClassifier + layout(4, 2, 2, 1) + Words{"--sequence_parallel"});
+  add("classifier, cp 2 dp 2, distributed optimizer, regression",
+      kClassifier + layout(4, 1, 1, 2) + Words{"--use_distributed_optimizer", "--num_labels=1"});
+  add("classifier, dp 2, FSDP", kClassifier + layout(2, 1, 1, 1) + Words{"--use_torch_fsdp2"});
+  add("classifier with experts, dp 2 ep 2",
+      kClassifier + kEightExperts + layout(2, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});
+  add("classifier on a BERT, tp 2 cp 2, sequence parallel, dropout",
+      kBertClassifier + kDropout + layout(4, 2, 1, 2) + Words{"--sequence_parallel"});
   add("T5, tp 2 pp 2, relative positions", kT5 + kRelative + layout(4, 2, 2, 1));
   add("T5, pp 3, the encoder on 2", kT5 + layout(3, 1, 3, 1) + Words{"--pipeline_model_parallel_split_rank=2"});
   add("T5, tp 2, sequence parallel", kT5 + layout(2, 2, 1, 1) + Words{"--sequence_parallel"});

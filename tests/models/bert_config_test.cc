@@ -183,7 +183,7 @@ TEST(BertConfig, WordsOfDecodersAreRefused) {
   config = encoder();
   config.model_type = ModelType::kGpt;
   config.num_token_types = 2;
-  EXPECT_EQ(first_error(config), "num_token_types is for model_type bert or biencoder, which is gpt");
+  EXPECT_EQ(first_error(config), "num_token_types is for model_type bert, biencoder or classifier, which is gpt");
 }
 
 }  // namespace

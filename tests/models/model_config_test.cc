@@ -337,7 +337,8 @@ bool change(Option& option) {
 TEST(ModelRules, WhatAModelDoesNotReadIsNeverPassedOverInSilence) {
   int num_refused = 0;
   for (const ModelType type :
-       {ModelType::kGpt, ModelType::kT5, ModelType::kBert, ModelType::kBiencoder, ModelType::kDiffusion}) {
+       {ModelType::kGpt, ModelType::kT5, ModelType::kBert, ModelType::kBiencoder, ModelType::kDiffusion,
+        ModelType::kClassifier}) {
     const std::string is = fmt::format("model_type {}", kModelTypeWords[static_cast<size_t>(type)]);
     ModelConfig declared;
     const OptionSet rows(declared);

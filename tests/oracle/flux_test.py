@@ -257,7 +257,7 @@ def test_golden_values(program, tmp_path):
     "change, message",
     [
         (("--seq_length", 64), "seq_length is for model_type gpt"),
-        (("--vocab_size", 100), "vocab_size is for model_type gpt, t5, bert or biencoder"),
+        (("--vocab_size", 100), "vocab_size is for model_type gpt, t5, bert, biencoder or classifier"),
         (("--image_size", 40), "image_size 40 is no multiple of 16"),
         (("--num_experts", 4), "num_experts is for model_type gpt, t5 or bert"),
         (("--task", "causal_lm"), "causal_lm"),

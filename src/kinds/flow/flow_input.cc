@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/tensor_store.h"
+#include "config/resolve.h"
 #include "core/error.h"
 #include "models/flux.h"
 

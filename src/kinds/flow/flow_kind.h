@@ -22,6 +22,7 @@ class FlowKind final : public Kind {
   std::vector<UserError> check_data(Resolved& run) const override;
   void fetch_inputs(Resolved& run, const EnvironmentMap& environment, Logger& log,
                     std::vector<UserError>& errors) const override;
+  bool reads_texts(const Config& /*config*/) const override { return false; }
   void prepare_data(Resolved& run, Logger& log) const override;
   int64_t count_sequences(const Resolved& run) const override;
 

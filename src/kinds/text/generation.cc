@@ -7,6 +7,15 @@
 #include "train/config.h"
 
 namespace megalith {
+namespace {
+
+constexpr std::pair<ModelType, const char*> kWritesNothing[] = {
+    {ModelType::kBert, "a BERT fills in masked tokens: it cannot write a text from left to right"},
+    {ModelType::kBiencoder, "a biencoder gives vectors of texts: it cannot write a text"},
+    {ModelType::kClassifier, "a classifier tells the class of a text: it cannot write one"},
+};
+
+}  // namespace
 
 bool writes_text(const ModelConfig& config) {
   return !config.is_diffusion() && !config.is_of_encoders() && config.is_causal();
@@ -18,13 +27,8 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
     throw UserError("a model of pictures writes no text",
                     "leave sample_interval out; megalith generate --prompt TEXT --output FILE.png makes its pictures");
   }
-  if (config.model_type == ModelType::kBert) {
-    throw UserError("a BERT fills in masked tokens: it cannot write a text from left to right",
-                    "generate with a model of model_type gpt");
-  }
-  if (config.model_type == ModelType::kBiencoder) {
-    throw UserError("a biencoder gives vectors of texts: it cannot write a text",
-                    "generate with a model of model_type gpt");
+  for (const auto& [type, why] : kWritesNothing) {
+    if (config.model_type == type) throw UserError(why, "generate with a model of model_type gpt");
   }
   if (!config.is_causal()) {
     throw UserError("a model with is_causal false attends to both sides: it cannot write a text from left to right",

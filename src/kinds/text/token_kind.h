@@ -18,6 +18,7 @@ class TokenKind : public Kind {
   std::vector<UserError> check_data(Resolved& run) const override;
   void fetch_inputs(Resolved& run, const EnvironmentMap& environment, Logger& log,
                     std::vector<UserError>& errors) const override;
+  bool reads_texts(const Config& config) const override { return config.data.sft.has_paths(); }  // instructions
   void prepare_data(Resolved& run, Logger& log) const override;
   int64_t count_sequences(const Resolved& run) const override;
 

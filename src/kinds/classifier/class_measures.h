@@ -1,0 +1,27 @@
+// What an evaluation says of a classifier, from sums that add up over ranks and batches.
+//
+//   classes  class loss, accuracy, f1, matthews correlation
+//   numbers  mse loss, pearson correlation
+//
+// Percent, but correlations. F1 is that of class 1 where there are two, else the mean of all classes' (macro), as GLUE
+// and scikit-learn have them; a class that is neither there nor told has 0. A correlation without variance is 0.
+// Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "train/task.h"
+
+namespace megalith {
+
+// The sums of a classifier of so many labels; the loss is the first.
+std::vector<std::string> class_sum_names(int64_t num_labels);
+// logits (b, n), labels (b) of models/classifier_head.h, weights (b) 0 or 1 -> (names, 2) float64: sums and weights
+at::Tensor class_sums(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights);
+// What is shown of the sums.
+std::vector<LossSum> class_measures(const std::vector<LossSum>& sums, int64_t num_labels);
+
+}  // namespace megalith
