@@ -65,7 +65,7 @@ struct ExpertActivationFunction : torch::autograd::Function<ExpertActivationFunc
 
 namespace {
 
-// References need no node: ATen's autograd records them.
+// ATen's autograd records references.
 bool needs_node(std::initializer_list<at::Tensor> inputs, Kernels kernels) {
   const bool is_meta = inputs.begin()->is_meta();  // shapes only
   return (kernels == Kernels::kFused || is_meta) && is_recording(inputs);

@@ -1,4 +1,4 @@
-// Activations of MLPs and experts: autograd nodes around ops/swiglu, ops/gelu and ops/expert_activation.
+// Autograd nodes around ops/swiglu, ops/gelu and ops/expert_activation.
 #pragma once
 
 #include "nn/kept.h"
@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-// x (t, 2f), [gate | up], or (t, f), up only -> (t, f). SiLU and quick GELU exist only gated, squared ReLU only plain.
+// x (t, 2f) [gate | up], or (t, f) -> (t, f). SiLU and quick GELU are gated only, squared ReLU plain only.
 // is_recomputed: the result keeps only x.
 Activation activated(const Activation& x, ops::ExpertActivation activation, Kernels kernels,
                      bool is_recomputed = false);

@@ -1,4 +1,3 @@
-// The options of low-rank adapters, and which layers their targets mean; see adapter_options.h.
 #include "nn/adapter_options.h"
 
 #include <fmt/format.h>
@@ -91,7 +90,7 @@ void LoraOptions::visit(OptionVisitor& v) {
   v.choice("lora.quantization", quantization, {"none", "nf4"},
            "Hold the frozen weights of all linear layers but the head in four bits (QLoRA): NF4 in blocks of 64, whose "
            "scales are held in eight. Each product reads them in the model's precision.")
-      .in_toy(InToy::kSetAside);  // whose rows are shorter than a block
+      .in_toy(InToy::kSetAside);  // rows shorter than a block
 }
 
 double LoraOptions::scale() const {
@@ -150,7 +149,7 @@ std::vector<UserError> check_lora_targets(const LoraOptions& options, const std:
     errors.emplace_back(fmt::format("lora.target_modules: no linear layer of the model is '{}'", word),
                         fmt::format("there are {}; or all-linear", fmt::join(names, ", ")));
   }
-  // One error each: what is wrong with a layer is wrong with all of its kind.
+  // One error each: layers of a kind share their faults.
   struct Matrix {
     std::string name;
     int64_t rows, columns;
@@ -162,7 +161,7 @@ std::vector<UserError> check_lora_targets(const LoraOptions& options, const std:
     const bool is_shared = options.targets(layer.kind);
     const int64_t all_rows =
         std::accumulate(layer.rows.begin(), layer.rows.end(), int64_t{0}) / std::max<int64_t>(layer.num_experts, 1);
-    std::map<std::string, int64_t> num_meant;  // by the linear of an expert
+    std::map<std::string, int64_t> num_meant;  // by an expert's linear
     for (size_t i = 0; i < layer.parts.size(); ++i) {
       const std::string& part = layer.parts[i];
       if (!is_shared && !options.targets(std::string_view(part))) continue;

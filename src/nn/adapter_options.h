@@ -1,4 +1,4 @@
-// Low-rank adapters (LoRA): which linear layers have one, and its form. The adapter is nn/low_rank_adapter.h.
+// Options of low-rank adapters (nn/low_rank_adapter.h).
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace megalith {
 
-// How the canonical name of DoRA's lengths of a linear's rows ends.
+// Ends the name of DoRA's row lengths.
 inline constexpr std::string_view kMagnitudeEnding = ".lora_magnitude_vector";
 
 enum class AdapterInit { kXavier, kKaiming, kNormal, kZero };
 enum class AdapterDropout { kPre, kPost };
 enum class BaseQuantization { kNone, kNf4 };
 
-// What a linear layer is in its model, for who names layers by it; the words are Megatron-LM's.
+// Megatron-LM's words for linear layers.
 enum class LinearKind {
   kOther,
   kQkv,              // linear_qkv: queries, keys and values in one
@@ -27,7 +27,7 @@ enum class LinearKind {
   kMlpDown,          // linear_fc2
 };
 
-// Names and defaults are those of Primus's fine-tuning.
+// Names and defaults are Primus's.
 struct LoraOptions {
   bool enabled = false;
   int64_t dim = 32;
@@ -41,28 +41,26 @@ struct LoraOptions {
 
   void visit(OptionVisitor& v);
 
-  // What an adapter's product is multiplied by: alpha / dim, or alpha / sqrt(dim) (rsLoRA: Kalajdzievski 2023,
-  // arXiv:2312.03732).
+  // alpha / dim, or alpha / sqrt(dim) (rsLoRA: Kalajdzievski 2023, arXiv:2312.03732).
   double scale() const;
-  // By a word of Megatron-LM's: the parts of the fused layer share one A.
+  // By Megatron-LM's word.
   bool targets(LinearKind kind) const;
-  // By the canonical linear's name: "model.layers.0.self_attn.q_proj".
+  // By canonical name: "model.layers.0.self_attn.q_proj".
   bool targets(std::string_view part) const;
   bool has_expressions() const;  // among the targets
   bool packs_weights() const { return enabled && quantization == BaseQuantization::kNf4; }
 };
 
-// A linear layer of a model, as targets are matched with it.
 struct AdaptableLayer {
   LinearKind kind = LinearKind::kOther;
-  std::vector<std::string> parts;  // canonical names
+  std::vector<std::string> parts;
   std::vector<int64_t> rows = {};  // of each part
   int64_t in_features = 0;
-  int64_t num_experts = 0;  // whose linears these are, one expert's after the other's; 0: a layer without experts
+  int64_t num_experts = 0;  // listed one expert after another; 0: none
 };
 
-// Everything wrong with the options and these layers: a target that means none of them, a rank above a width, an
-// expression that means some experts of a layer and not others, dropout or lengths of experts. Empty unless enabled.
+// Refuses targets that match no layer or only some of its experts, ranks above a width, and dropout or DoRA of experts.
+// Empty unless enabled.
 std::vector<UserError> check_lora_options(const LoraOptions& options);
 std::vector<UserError> check_lora_targets(const LoraOptions& options, const std::vector<AdaptableLayer>& layers);
 

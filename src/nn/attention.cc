@@ -1,5 +1,4 @@
-// One Function spans rotation and attention, so the fused projection is not kept beside its rotated parts and its
-// gradient is assembled in one buffer.
+// One Function spans rotation and attention: the unrotated projection is not kept, and its gradient fills one buffer.
 #include "nn/attention.h"
 
 #include <ATen/ATen.h>
@@ -35,7 +34,7 @@ at::Tensor rotated(const at::Tensor& x, const RotaryAngles& angles, bool is_inte
   return angles.cos.defined() ? ops::rotary(x, angles.cos, angles.sin, is_interleaved, kernels) : x.contiguous();
 }
 
-// Views of the fused projection (t, (n + 2g) d) as (b, s, heads, d).
+// Views of the projection (t, (n + 2g) d) as (b, s, heads, d).
 struct HeadViews {
   at::Tensor q, k, v;
 };
@@ -72,7 +71,7 @@ at::Tensor l2_normed(const at::Tensor& x, double eps, Kernels kernels) {
   return std::get<0>(ops::rms_norm_forward(rows, at::ones({x.size(2)}, x.options()), eps, kernels)).view(x.sizes());
 }
 
-// Scales the first `count` channels of the projection (t, …) by (t, 1).
+// Scales the first `count` channels by (t, 1).
 at::Tensor with_scaled_queries(const at::Tensor& qkv, int64_t count, const at::Tensor& scale) {
   const at::Tensor q = (qkv.narrow(1, 0, count) * scale).to(qkv.scalar_type());
   return at::cat({q, qkv.narrow(1, count, qkv.size(1) - count)}, 1);
@@ -89,7 +88,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     AttentionCore::KeptTensors kept = {};
   };
 
-  // kept_out: what to keep of the result; empty: the result itself. sinks, bias: empty if none.
+  // *kept_out stays empty if the result itself is kept. Empty sinks, bias: none.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, const at::Tensor& /*sinks*/,
                             const at::Tensor& /*bias*/, int64_t b, int64_t s, Call call, Kept* kept_out) {
     const SelfAttention& layer = *call.layer;
@@ -98,7 +97,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const auto rotate = [&](const at::Tensor& x) {
       return rotated(x, call.angles, layer.is_rotary_interleaved_, layer.kernels_);
     };
-    // v is a copy: a view would keep the whole projection alive.
+    // A view of v would keep the whole projection alive.
     Core core{.q = rotate(heads.q), .k = rotate(heads.k), .v = heads.v.contiguous(), .out = {}, .lse = {}};
     const at::Tensor out = compute(core, call);
     call.kept = layer.core_.keep(core, call.core, layer.policy_.core_attention);
@@ -193,7 +192,7 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
   register_module(output_);
 }
 
-// Cut like the heads, so each rank has its whole gradient, apart from other tokens.
+// Sharded like the heads: gradients are partial only over tokens.
 void SelfAttention::add_sinks(const LayerContext& context, const std::string& name, const LayerOptions& options) {
   Placement placement{.local_shape = {num_heads_}};
   placement.pieces.push_back({.name = name,
@@ -237,7 +236,7 @@ at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv, const RotaryAngles& 
   const std::vector<at::Tensor> parts =
       qkv.view({qkv.size(0), -1, d}).split_with_sizes({num_heads_, num_kv_heads_, num_kv_heads_}, 1);
   const auto normed = [d](Norm& norm, const at::Tensor& heads) {
-    return norm.forward(heads.reshape({-1, d}).contiguous()).view(heads.sizes());  // for one head, reshape is a view
+    return norm.forward(heads.reshape({-1, d}).contiguous()).view(heads.sizes());  // a view for one head
   };
   return at::cat({normed(*q_norm_, parts[0]), normed(*k_norm_, parts[1]), parts[2]}, 1).view(qkv.sizes());
 }
@@ -257,7 +256,7 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
   if (is_recording({qkv, sinks, bias})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
     Kept kept;
-    // The node keeps the call, so the call must not keep the graph.
+    // The node keeps the call, which must not keep the graph.
     call.core.with_dbias = bias.requires_grad();
     if (forward.mask.bias.defined()) call.core.mask.bias = bias.detach();
     const at::Tensor out = AttentionFunction::apply(qkv, sinks, bias, b, s, call, &kept);

@@ -1,10 +1,6 @@
-// Self-attention with grouped key-value heads: fused q|k|v projection, rotary embedding, attention, output projection.
-//
-// n query heads, g kv heads, d head dim. A tp rank has n/tp and g/tp heads; its fused projection gives [query heads |
-// key heads | value heads]. Queries and keys may be normed before rotation, by head or over a token's heads.
-//
-// Source: Ainslie et al. 2023, arXiv:2305.13245; parallel form: Shoeybi et al. 2019, arXiv:1909.08053; head norms:
-// Dehghani et al. 2023, arXiv:2302.05442.
+// Self-attention with grouped key-value heads, split over tp. The fused projection gives [query heads | key heads |
+// value heads]. Queries and keys may be normed before rotation, by head or over all heads.
+// Sources: arXiv:2305.13245 (groups), arXiv:1909.08053 (tp), arXiv:2302.05442 (head norms).
 #pragma once
 
 #include <memory>
@@ -20,22 +16,21 @@ namespace megalith {
 
 struct AttentionNames {
   std::string q = "q_proj", k = "k_proj", v = "v_proj", output = "o_proj";
-  std::string fused = {};  // replaces the three by one linear [q | k | v]: GPT-2's c_attn
+  std::string fused = {};  // one linear [q | k | v] instead: GPT-2's c_attn
   std::string q_norm = "q_norm", k_norm = "k_norm";
   std::string sinks = "sinks";
 };
 
 struct AttentionSite {
   AttentionNames names = {};
-  bool is_transposed = false;  // canonical weights are (in, out), as in GPT-2
+  bool is_transposed = false;
   double output_init_std = 0.02;
-  int64_t layer = 0;  // index in the whole model, and KV cache slot
+  int64_t layer = 0;  // also the KV cache's slot
 };
 
 class SelfAttention : public AttentionLayer {
  public:
-  // name  canonical: "model.layers.0.self_attn", with AttentionSite::names below it
-  // UserError if tp does not divide the heads or the kv heads, or if options conflict.
+  // UserError if tp does not divide the heads or kv heads, or if options conflict.
   SelfAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                 const AttentionSite& site);
 
@@ -60,7 +55,7 @@ class SelfAttention : public AttentionLayer {
   Linear qkv_, output_;
   std::unique_ptr<Norm> q_norm_, k_norm_;
   SoftmaxType softmax_type_;
-  std::optional<double> l2_epsilon_;  // of heads normed by root mean square
+  std::optional<double> l2_epsilon_;  // for RMS-normed heads
   Parameter* sinks_ = nullptr;        // (n)
   std::unique_ptr<ProjectionNorm> all_q_norm_, all_k_norm_;
 };

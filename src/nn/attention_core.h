@@ -1,7 +1,5 @@
-// Attention between the projections: softmax(scale q k^T) v of this rank's heads, over the sequence, one shared by
-// context-parallel ranks (nn/context_attention.h), or a KV cache.
-//
-// b sequences; this rank's s tokens, n query and g KV heads; d channels per head, e per value
+// softmax(scale q k^T) v of this rank's heads, over its own sequence, one shared by cp ranks (nn/context_attention.h),
+// or a KV cache; e channels per value.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +15,12 @@
 
 namespace megalith {
 
-// Heads on this rank. UserError if tp does not divide the number that `option` gives.
+// This rank's. UserError if tp does not divide `heads`, the value of `option`.
 int64_t heads_of_rank(int64_t heads, const LayerContext& context, std::string_view option);
 
 class AttentionCore {
  public:
-  // For a shared sequence, after exchange(): the inputs of this rank's heads.
+  // After exchange().
   struct Tensors {
     at::Tensor q, k, v;   // (b, s, n, d), (b, s, g, d), (b, s, g, e)
     at::Tensor out, lse;  // (b, s, n, e), (b, n, s) wide; undefined before compute()
@@ -32,16 +30,15 @@ class AttentionCore {
     Tensors take() { return {q.take(), k.take(), v.take(), out.take(), lse.take()}; }
   };
   struct Call {
-    bool is_shared;  // the sequence, by context-parallel ranks
+    bool is_shared;  // the sequence, by cp ranks
     ops::AttentionMask mask;
     ops::AttentionDropout dropout;
     at::Tensor sinks = {};    // (n) wide; undefined: none
-    bool with_dbias = false;  // backward also gives the gradient of mask.bias
+    bool with_dbias = false;  // backward() differentiates mask.bias
   };
 
-  // name      canonical, of the layer: "model.layers.0.self_attn"; keys dropout
+  // name      also keys dropout
   // num_heads, num_kv_heads  on this rank
-  // layer     index in the whole model
   // dropout   of probabilities, in training
   // UserError if the context-parallel exchange does not divide the heads.
   AttentionCore(const LayerContext& context, const std::string& name, int64_t layer, double scale, double dropout,
@@ -49,17 +46,17 @@ class AttentionCore {
 
   Call make_call(const ForwardContext& forward) const;
 
-  // Does nothing unless ranks share the sequence.
+  // No-op unless ranks share the sequence.
   void exchange(Tensors& core, const Call& call) const;
   void compute(Tensors& core, const Call& call) const;
-  // is_recomputed: out and lse are recomputed.
+  // is_recomputed: out and lse.
   KeptTensors keep(const Tensors& core, const Call& call, bool is_recomputed) const;
   KeptTensors keep(std::vector<Kept> qkv, const Tensors& core, const Call& call, bool is_recomputed) const;
-  // dout like out; returns gradients of exchange()'s arguments, and of the sinks in *dsinks.
+  // Gradients of exchange()'s arguments; in *dsinks the sinks'.
   ops::AttentionGradients backward(const at::Tensor& dout, const Tensors& core, const Call& call,
                                    at::Tensor* dsinks = nullptr) const;
 
-  // Appends keys and values to the layer's slot; out (b, s, n, e).
+  // Appends k and v to the layer's slot; out (b, s, n, e).
   at::Tensor attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const ForwardContext& forward, const at::Tensor& sinks = {}) const;
 

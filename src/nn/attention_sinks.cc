@@ -14,7 +14,7 @@ std::pair<at::Tensor, at::Tensor> with_sinks(const at::Tensor& out, const at::Te
   return {(out * share).to(out.scalar_type()), whole};
 }
 
-// The gradient of a score is p (dp - dout . out); a sink's dp is 0, as its value is.
+// A score's gradient is p (dp - dout . out); a sink's dp is 0, like its value.
 at::Tensor sink_gradient(const at::Tensor& dout, const at::Tensor& out, const at::Tensor& lse,
                          const at::Tensor& sinks) {
   const auto wide = lse.scalar_type();

@@ -43,7 +43,7 @@ BertHead::BertHead(const LayerContext& context, const LayerOptions& options, con
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       begins_sequences_(context.groups->cp->rank() == 0),
       kernels_(context.kernels),
-      // As in Megatron-LM: erf even if bias_gelu_fusion gives the layers' MLPs tanh.
+      // Megatron-LM's: erf even if bias_gelu_fusion gives MLPs tanh.
       activation_{.kind = options.openai_gelu ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu,
                   .is_gated = false},
       transform_(with_plain_products(context), names.transform, options.hidden_size, options.hidden_size,
@@ -92,7 +92,7 @@ BertHead::SentenceLoss BertHead::sentence_loss(const at::Tensor& x, const at::Te
           .num_right = num_right};
 }
 
-// The classifier sees one token per sequence, but its children were counted with all tokens.
+// The classifier sees one token per sequence; its children were counted with all.
 double BertHead::own_forward_flops(const CostShape& shape) const {
   if (!has_sentence_head()) return 0;
   const CostShape first{.b = shape.b, .s = 1};

@@ -1,6 +1,5 @@
-// Blocks: the units of memory techniques, and the hook that runs them. Recomputation keeps only a block's inputs,
-// offloading moves what it keeps to the host, FSDP gathers its parameters before and frees them after, overlapped
-// gathering waits for them. Runners nest and know no model.
+// Blocks, the units of memory techniques, and the hook that runs them: recomputation keeps only a block's inputs,
+// offloading moves what it keeps to the host, FSDP gathers its parameters before and frees them after. Runners nest.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,21 +14,19 @@
 namespace megalith {
 
 struct Block {
-  std::string name;                    // "model.layers.3", for the trace
-  int64_t index = 0;                   // order in which this chunk's blocks run, from 0
+  std::string name;                    // for the trace: "model.layers.3"
+  int64_t index = 0;                   // within this chunk
   std::vector<const Module*> modules;  // own the block's parameters
   std::vector<std::string> uses;       // names of other blocks' parameters that the body reads
   // Layers may be recomputed; the parts before and after them (embedding, final norm, head) may not, and may share
   // parameters.
   bool is_layer = true;
-  int64_t layer = -1;  // its first layer's index in the whole model; negative for non-layers
-  // The body reads inputs[0] and inputs[1] only through their sum, rounded to their dtype (ResidualStream), so only the
-  // sum need be kept.
+  int64_t layer = -1;  // its first layer; negative for non-layers
+  // The body reads inputs[0] and inputs[1] only as their rounded sum (ResidualStream): only that need be kept.
   bool adds_inputs = false;
 };
 
-// Activations in and out; entries may be undefined. Differentiable. Captures everything else (masks, angles, dropout
-// keys) by value, since backward may call it again.
+// Differentiable; tensors may be undefined. Captures all else by value: backward may call it again.
 using BlockBody = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
 class BlockRunner {

@@ -26,7 +26,7 @@ at::ScalarType merge_dtype(const at::Tensor& x) { return x.scalar_type() == at::
 
 Groups::Pointer no_group(const Groups& groups) { return std::make_shared<SingleGroup>("cp", groups.rank); }
 
-// Attention to nothing: zeros (b, s, n, d) and a log-sum-exp of -inf.
+// Zeros (b, s, n, d) and a log-sum-exp of -inf.
 ContextAttention::Result nothing_seen(const ContextAttention::Heads& heads) {
   const at::TensorOptions options = heads.q.options().dtype(merge_dtype(heads.q));
   const int64_t b = heads.q.size(0), s = heads.q.size(1), n = heads.q.size(2);
@@ -39,7 +39,7 @@ struct TokenRange {
 };
 
 struct ExchangedTensors {
-  std::vector<int64_t> heads, channels;  // of each: heads that go to one rank, and that times d
+  std::vector<int64_t> heads, channels;  // heads sent to one rank, and that times d
   int64_t num_channels = 0;
 
   ExchangedTensors(const std::vector<at::Tensor>& tensors, int64_t size) {
@@ -84,7 +84,7 @@ std::vector<ops::PositionRun> zigzag_runs(int64_t length, int size, int rank, co
   return runs;
 }
 
-// zigzag_indices() made on the device: a copy from the host would synchronise.
+// zigzag_indices() without a synchronising copy from the host.
 at::Tensor positions_on(at::Device device, int64_t length, int size, int rank) {
   const int64_t chunk = div_exact(length, 2 * int64_t{size});
   const auto options = at::TensorOptions(device).dtype(at::kLong);
@@ -101,7 +101,7 @@ std::shared_ptr<const ops::MaskRuns> runs_of_part(const ops::AttentionMask& mask
   return part;
 }
 
-// Always true on an accelerator, to avoid synchronising.
+// True on an accelerator, to avoid synchronising.
 bool share_documents(const at::Tensor& queries, const at::Tensor& keys) {
   if (!queries.defined() || !queries.is_cpu()) return true;
   const auto [first_query, last_query] = at::aminmax(queries, 1);
@@ -111,7 +111,7 @@ bool share_documents(const at::Tensor& queries, const at::Tensor& keys) {
 
 }  // namespace
 
-// The visible part of a source's keys and this rank's queries: runs of both that cover all visible pairs, or none.
+// Runs of a source's keys and this rank's queries that cover all visible pairs.
 struct ContextAttention::Part {
   TokenRange queries, keys;
   Masks masks;
@@ -152,7 +152,7 @@ ContextAttention::Result ContextAttention::forward(const Heads& heads, const Mas
   if (masks.sinks.defined()) {
     std::tie(result.out, result.lse) = with_sinks(result.out, result.lse, own_sinks(heads, masks.sinks));
   }
-  // With one head per rank the result is still a view, and later code reads rows.
+  // A view, with one head per rank; later code reads rows.
   if (ulysses_->size() > 1) result.out = to_tokens({result.out}, "out")[0].contiguous();
   return result;
 }
@@ -181,9 +181,7 @@ ops::AttentionGradients ContextAttention::backward(const at::Tensor& dout, const
   return {gradients[0], gradients[1], gradients[2], {}};
 }
 
-// ---- All-to-all ----
-
-// (b, s, heads, d) -> (b, U s, heads / U, d), in one exchange. Heads and d may differ between tensors.
+// (b, s, heads, d) -> (b, U s, heads / U, d), in one exchange. Heads and d may differ.
 std::vector<at::Tensor> ContextAttention::to_heads(const std::vector<at::Tensor>& of_tokens, const char* what) const {
   const int64_t size = ulysses_->size(), b = of_tokens[0].size(0), s = of_tokens[0].size(1);
   const ExchangedTensors layout(of_tokens, size);
@@ -200,7 +198,7 @@ std::vector<at::Tensor> ContextAttention::to_heads(const std::vector<at::Tensor>
   return of_heads;
 }
 
-// With one head per rank the results are views of what was received.
+// With one head per rank: views of the received buffer.
 std::vector<at::Tensor> ContextAttention::to_tokens(const std::vector<at::Tensor>& of_heads, const char* what) const {
   const int64_t size = ulysses_->size(), b = of_heads[0].size(0), s = div_exact(of_heads[0].size(1), size);
   const ExchangedTensors layout(of_heads, 1);
@@ -217,8 +215,6 @@ std::vector<at::Tensor> ContextAttention::to_tokens(const std::vector<at::Tensor
   }
   return of_tokens;
 }
-
-// ---- Masks ----
 
 ContextAttention::Masks ContextAttention::masks_of_heads(const Heads& heads, const Masks& masks) const {
   MEGALITH_CHECK(!masks.mask.bias.defined(), "{}: no bias is cut over context-parallel ranks", name_);
@@ -246,8 +242,7 @@ ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads,
   at::Tensor key_documents = masks.mask.key_documents;
   if (key_documents.defined()) key_documents = zigzag_shard(key_documents, 1, size, source);
 
-  // The smallest runs of chunks that cover every visible pair.
-  std::array<int64_t, 2> first_query{2, 0}, first_key{2, 0};  // first and one past the last half
+  std::array<int64_t, 2> first_query{2, 0}, first_key{2, 0};  // runs of halves: first, one past the last
   for (int64_t i = 0; i < 2; ++i) {
     for (int64_t j = 0; j < 2; ++j) {
       const TokenRange query{i * chunk, chunk}, key{j * chunk, chunk};
@@ -272,7 +267,7 @@ ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads,
   mask.query_documents = part.queries.of(mask.query_documents, 1);
   mask.key_documents = part.keys.of(key_documents, 1);
   if (mask.key_lengths.defined()) {
-    // Positions ascend, so those within the length come first.
+    // Positions ascend: those within the length come first.
     mask.key_lengths = mask.key_positions.unsqueeze(0).lt(mask.key_lengths.unsqueeze(1)).sum(1);
   }
   mask.runs = runs_of_part(masks.mask, zigzag_runs(tokens * size, size, ring_->rank(), part.queries),
@@ -280,8 +275,6 @@ ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads,
   part.masks.dropout.row_ids = part.queries.of(part.masks.dropout.row_ids, 1);
   return part;
 }
-
-// ---- Forward ----
 
 ContextAttention::Result ContextAttention::attend(const Heads& heads, const Masks& masks) const {
   if (kind_ == ContextParallelKind::kAllGather) return attend_gathered(heads, masks);
@@ -350,8 +343,6 @@ ContextAttention::Result ContextAttention::attend_ring(const Heads& heads, const
   return {sum->out.to(heads.q.scalar_type()), sum->lse};
 }
 
-// ---- Backward ----
-
 ops::AttentionGradients ContextAttention::differentiate(const at::Tensor& dout, const Heads& heads,
                                                         const Result& result, const Masks& masks) const {
   if (kind_ == ContextParallelKind::kAllGather) return differentiate_gathered(dout, heads, result, masks);
@@ -368,7 +359,7 @@ ops::AttentionGradients ContextAttention::differentiate_gathered(const at::Tenso
     d = ops::attention_backward(dout, heads.q, k, v, result.out, result.lse, scale_, masks.mask, masks.dropout, false,
                                 kernels_);
   }
-  // Every rank has gradients of all keys: reduced in wide precision to their owners.
+  // All ranks have gradients of all keys.
   const at::ScalarType wide = merge_dtype(heads.q);
   const auto start = [&](at::Tensor& whole, const at::Tensor& like, const char* what, at::Tensor& parts) {
     std::vector<int64_t> shape = like.sizes().vec();
@@ -387,8 +378,8 @@ ops::AttentionGradients ContextAttention::differentiate_gathered(const at::Tenso
   return d;
 }
 
-// Keys and values go round once more. The sums of their gradients follow one step later, so they too overlap with
-// computation and reach their owners after the last step.
+// Keys and values go round again, their gradients' sums a step later: these overlap computation too, and reach their
+// owners after the last step.
 ops::AttentionGradients ContextAttention::differentiate_ring(const at::Tensor& dout, const Heads& heads,
                                                              const Result& result, const Masks& masks) const {
   const int size = ring_->size();

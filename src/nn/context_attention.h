@@ -1,8 +1,7 @@
-// Exact attention over a sequence that context-parallel ranks share by the zig-zag (comm/sequence_shard.h), equal to
-// one rank's up to the order of sums.
+// Exact attention over a sequence that cp ranks share by the zig-zag (comm/sequence_shard.h).
 //
-// Ulysses and ring are one algorithm with U × R = cp ranks: an all-to-all among U neighbours gives each a part of the
-// heads for the tokens of all, which are the zig-zag chunks of a ring of R.
+// With U × R = cp, an all-to-all among U neighbours trades tokens for heads; the neighbours' tokens together are one
+// rank's zig-zag chunks in a ring of R.
 //
 //   kind        U    R    the R parts of keys and values
 //   p2p         1    cp   a ring: each part is attended to while the next is in flight
@@ -10,14 +9,10 @@
 //   a2a         cp   1    -
 //   a2a+p2p     from hierarchical_context_parallel_sizes; a ring
 //
-// The ring merges partial results by log-sum-exp, in float32 (float64 for float64):
+// The ring merges partial results (ops/merge_attention) in float32, or float64 for float64.
+// Sources: arXiv:2310.01889 (ring), arXiv:2309.14509 (Ulysses), arXiv:2405.07719 (both).
 //
-//   lse = log(exp(lse_1) + exp(lse_2))      out = exp(lse_1 - lse) out_1 + exp(lse_2 - lse) out_2
-//
-// Source: Liu et al. 2023, arXiv:2310.01889 (ring); Jacobs et al. 2023, arXiv:2309.14509 (Ulysses); Fang & Zhao 2024,
-// arXiv:2405.07719 (both).
-//
-// b sequences; this rank's s tokens of S = cp s, n query and g KV heads; d channels per head, e per value
+// This rank's s tokens of S = cp s, n query and g KV heads; e channels per value.
 #pragma once
 
 #include <cstdint>
@@ -34,21 +29,21 @@ namespace megalith {
 
 class ContextAttention {
  public:
-  // After heads were exchanged: tokens in the order of the ring's zig-zag.
+  // In the ring's zig-zag order.
   struct Heads {
     at::Tensor q, k, v;  // (b, U s, n / U, d), (b, U s, g / U, d), (b, U s, g / U, e)
   };
   struct Masks {
-    ops::AttentionMask mask;        // keys are the whole sequence's; no bias
-    ops::AttentionDropout dropout;  // head_start is that of q's first head
-    at::Tensor sinks = {};          // (n) wide, of this rank's heads before the exchange; undefined: none
+    ops::AttentionMask mask;        // of the whole sequence's keys; no bias
+    ops::AttentionDropout dropout;  // head_start: q's first
+    at::Tensor sinks = {};          // (n) wide, before the exchange; undefined: none
   };
   struct Result {
-    at::Tensor out;  // (b, s, n, e), dtype of q
+    at::Tensor out;  // (b, s, n, e), q's dtype
     at::Tensor lse;  // (b, n / U, U s), wide
   };
 
-  // name  for the trace: "model.layers.0.self_attn"
+  // name  for the trace
   // UserError if U does not divide the heads and KV heads.
   ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale, int64_t num_heads,
                    int64_t num_kv_heads, ops::AttentionKernels kernels);
@@ -58,7 +53,7 @@ class ContextAttention {
 
   Result forward(const Heads& heads, const Masks& masks) const;
 
-  // dout (b, s, n, e) -> gradients of exchange_heads()'s arguments and, partial over ranks, of the sinks, (n) wide.
+  // dout (b, s, n, e) -> gradients of exchange_heads()'s arguments and, partial over ranks, of sinks (n), wide.
   ops::AttentionGradients backward(const at::Tensor& dout, const Heads& heads, const Result& result, const Masks& masks,
                                    at::Tensor* dsinks = nullptr) const;
 

@@ -1,6 +1,4 @@
-// Attention of a decoder's queries to an encoder's output, the memory. Each query sees all of it but the padding.
-//
-// n query heads, g key-value heads, d head dim, as in nn/attention.h; t = b s decoder tokens, m = b S memory tokens.
+// Attention of a decoder's t tokens to an encoder's output: m = b S tokens of memory, without padding.
 // Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
 #pragma once
 
@@ -13,19 +11,19 @@
 namespace megalith {
 
 struct EncoderMemory {
-  at::Tensor hidden;   // (m, h), or this rank's (m / tp, h) under sequence parallelism
-  at::Tensor lengths;  // (b) int64: tokens from this index on are padding; undefined: no padding
+  at::Tensor hidden;   // (m, h), or (m / tp, h) under sequence parallelism
+  at::Tensor lengths;  // (b) int64, without padding; undefined: no padding
   int64_t s = 0;
 };
 
 class CrossAttention : public Module {
  public:
-  // As SelfAttention's; ignores the names of norms, sinks and fused linear.
+  // Ignores the site's norms, sinks and fused linear.
   CrossAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                  const AttentionSite& site);
 
-  // x (t, h) -> (t, h); gradient flows to x and to the memory. With a KV cache, the first call computes the memory's
-  // keys and values.
+  // x (t, h) -> (t, h); differentiable in x and memory. With a KV cache, the memory's keys and values are computed
+  // once.
   at::Tensor forward(const Activation& x, const EncoderMemory& memory, const ForwardContext& forward);
 
  protected:

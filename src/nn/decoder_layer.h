@@ -1,12 +1,11 @@
-// One layer of a decoder, or of an encoder with its own mask. The MLP may be a mixture of experts, attention latent.
+// A decoder's layer, or an encoder's with its own mask.
 //
 //   pre       stream += attention(norm(stream));         stream += mlp(norm(stream))
 //   post      stream += norm(attention(stream));         stream += norm(mlp(stream))
 //   sandwich  stream += norm(attention(norm(stream)));   stream += norm(mlp(norm(stream)))
 //   post_ln   stream = norm(stream + attention(stream)); stream = norm(stream + mlp(stream))
 //
-// Source: Xiong et al. 2020, arXiv:2002.04745 (pre); OLMo team 2024, arXiv:2501.00656 (post); Ding et al. 2021,
-// arXiv:2105.13290 (sandwich); Vaswani et al. 2017, arXiv:1706.03762 (post_ln).
+// Sources: arXiv:2002.04745 (pre), arXiv:2501.00656 (post), arXiv:2105.13290 (sandwich), arXiv:1706.03762 (post_ln).
 #pragma once
 
 #include <memory>
@@ -23,9 +22,8 @@ namespace megalith {
 
 struct DecoderNames {
   std::string input_norm = "input_layernorm", attention = "self_attn";
-  std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";  // empty mlp: its linears are directly below the
-                                                                   // layer
-  // The last is used beside the other two.
+  std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";  // empty: directly below the layer
+  // The last is for sandwich.
   std::string attention_output_norm = "post_attention_layernorm", mlp_output_norm = "post_feedforward_layernorm";
   std::string sandwiched_mlp_norm = "pre_feedforward_layernorm";
 };
@@ -36,26 +34,25 @@ struct DecoderSite {
   MlpNames mlp = {};
   ExpertNames experts = {};
   bool has_experts = false;
-  bool is_transposed = false;  // canonical weights of attention and the MLP are (in, out), as in GPT-2
+  bool is_transposed = false;  // canonical weights are (in, out), as in GPT-2
   double output_init_std = 0.02;
-  int64_t layer = 0;  // index in the whole model
+  int64_t layer = 0;
 };
 
 class DecoderLayer : public Module {
  public:
-  // name  canonical: "model.layers.0", with DecoderSite::names below it
-  // Attention is latent with multi_latent_attention. UserError as for the parts.
+  // UserError as for the parts.
   DecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
                const DecoderSite& site);
 
   const std::string& name() const { return name_; }
   ExpertRouter* router() { return experts_ == nullptr ? nullptr : &experts_->router(); }
 
-  // stream (t, h) -> (t, h); the last block's addend is left to the next norm.
+  // (t, h) -> (t, h); the next norm adds the last addend.
   ResidualStream forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles);
 
  private:
-  // The norm of the stream (recomputed with SelectiveRecompute::norms), or the stream.
+  // The stream, normed (and recomputed with SelectiveRecompute::norms) unless norm is null.
   Activation input(Norm* norm, ResidualStream& stream) const;
   ResidualStream forward_normed_sums(const ResidualStream& stream, const ForwardContext& forward,
                                      const RotaryAngles& angles);
@@ -64,7 +61,6 @@ class DecoderLayer : public Module {
   std::string name_;
   SelectiveRecompute policy_;
   bool norms_sums_;
-  // Null where NormPlacement has none.
   std::unique_ptr<Norm> input_norm_, attention_output_norm_, mlp_norm_, mlp_output_norm_;
   std::unique_ptr<AttentionLayer> attention_;
   std::unique_ptr<FeedForward> mlp_;

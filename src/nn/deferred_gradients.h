@@ -1,5 +1,5 @@
-// Deferred weight gradients: zero-bubble schedules compute and send the input gradient first, and run the weight
-// products when the pipeline would idle. One object per rank; backward and the products run on one thread.
+// Lets zero-bubble schedules send the input gradient first, and compute weight gradients in the pipeline's bubbles. One
+// object per rank, used by one thread.
 // Source: Qi et al. 2023, arXiv:2401.10241.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace megalith {
 
 class DeferredGradients {
  public:
-  using Products = std::vector<std::function<void()>>;  // in the order of backward; each runs once
+  using Products = std::vector<std::function<void()>>;  // in backward's order; each runs once
 
   bool is_deferring() const { return collected_ != nullptr; }
   void defer(std::function<void()> product) {
@@ -21,7 +21,7 @@ class DeferredGradients {
     collected_->push_back(std::move(product));
   }
 
-  // Until end(), deferred work is appended to `products`, for the caller to run.
+  // Until end(), deferred work goes to `products`.
   void begin(Products& products) {
     MEGALITH_CHECK(!is_deferring(), "weight gradients are being collected already");
     collected_ = &products;

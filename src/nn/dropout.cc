@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// Backward draws the same mask again, so only the row numbers are kept.
+// Backward draws the mask again: only row numbers are kept.
 struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& row_ids,
                             int64_t column_start, double p, uint64_t key) {

@@ -1,4 +1,4 @@
-// Dropout of hidden activations by layer and token: the same elements under every layout (ops/dropout).
+// Dropout of hidden activations, the same in every layout (ops/dropout).
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace megalith {
 
-// x (t, columns), differentiable. row_ids (t) and the first column's global number key the mask as in ops/dropout.
+// x (t, columns), differentiable; the rest as in ops/dropout.
 at::Tensor dropped(const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, uint64_t key,
                    Kernels kernels);
 
 class HiddenDropout {
  public:
-  // name  in the model ("model.layers.0.mlp"); keys dropout with the seed
+  // name  keys dropout with the seed
   HiddenDropout(const LayerContext& context, const std::string& name, double p);
 
-  // x (t', h) as in nn/forward.h. Returns x if p is 0 or not training.
+  // x (t', h). Returns x if p is 0 or not training.
   at::Tensor forward(const at::Tensor& x, const ForwardContext& forward) const;
 
  private:

@@ -37,7 +37,7 @@ Placement VocabularyWeight::placement(const Group& tp) const {
     placement.partial_axes.insert(Axis::kPp);
     placement.pipeline_ranks = pipeline_ranks;
   }
-  const int64_t valid = local_valid_rows(tp);  // perhaps none: all is padding
+  const int64_t valid = local_valid_rows(tp);  // 0: all padding
   placement.pieces.push_back({.name = name,
                               .shape = {vocab, hidden},
                               .canonical = {{std::min(local_start(tp), vocab), 0}, {valid, hidden}},

@@ -1,6 +1,5 @@
-// Input embeddings. Token tables are split by rows over tp: ranks look up their slice, with zeros for other tokens, and
-// the sum over tp (scattered over tokens under sequence parallelism) is the embedding. Tables of positions and token
-// types are whole on every rank.
+// Input embeddings. Token tables are split by rows over tp: ranks sum (scattered over tokens under sequence
+// parallelism) what they look up, zeros for others' tokens. Position and token-type tables are whole.
 #pragma once
 
 #include <string>
@@ -13,28 +12,28 @@ namespace megalith {
 
 class Group;
 
-// The canonical (vocab, hidden) tensor of a vocabulary-parallel table or head.
+// The canonical (vocab, hidden) tensor, split over tp.
 struct VocabularyWeight {
   std::string name;          // "model.embed_tokens.weight"
   int64_t vocab = 0;
-  int64_t padded_vocab = 0;  // rows over all ranks, a multiple of tp; rows from `vocab` on belong to no piece
+  int64_t padded_vocab = 0;  // a multiple of tp; padding is in no piece
   int64_t hidden = 0;
   std::vector<std::string> aliases = {};
-  std::vector<int> pipeline_ranks = {};  // pipeline ranks that share it; their gradients are summed
+  std::vector<int> pipeline_ranks = {};  // that share it
 
   int64_t local_rows(const Group& tp) const;
-  int64_t local_start(const Group& tp) const;       // canonical row of local row 0
+  int64_t local_start(const Group& tp) const;       // local row 0's canonical row
   int64_t local_valid_rows(const Group& tp) const;  // without padding
   Placement placement(const Group& tp) const;
 };
 
 class VocabParallelEmbedding : public Module {
  public:
-  // tied  another embedding's table to use; nullptr: own
+  // tied  the table to use; null: own
   VocabParallelEmbedding(const LayerContext& context, const VocabularyWeight& weight, double init_std,
                          Parameter* tied = nullptr);
 
-  // tokens (t) int64, each below vocab -> (t', h) as in nn/forward.h. Differentiable.
+  // tokens (t) int64, below vocab -> (t', h). Differentiable.
   at::Tensor forward(const at::Tensor& tokens);
 
   Parameter& weight() { return *weight_; }
@@ -50,11 +49,11 @@ class VocabParallelEmbedding : public Module {
 };
 
 struct SharedRows {
-  std::vector<int> pipeline_ranks = {};  // pipeline ranks that share it; their gradients are summed
-  Parameter* tied = nullptr;             // another module's table to use; nullptr: own
+  std::vector<int> pipeline_ranks = {};  // that share it
+  Parameter* tied = nullptr;             // the table to use; null: own
 };
 
-// A table of few learned rows, whole on every rank.
+// A small table, whole on every rank.
 class LearnedRows : public Module {
  public:
   Parameter& weight() { return *weight_; }
@@ -77,25 +76,23 @@ class LearnedRows : public Module {
   Parameter* weight_;
 };
 
-// Learned absolute positions, added to the token embeddings. Source: Gehring et al. 2017, arXiv:1705.03122; in GPT,
-// Radford et al. 2018.
+// Learned absolute positions. Source: Gehring et al. 2017, arXiv:1705.03122.
 class LearnedPositions : public LearnedRows {
  public:
-  // name           canonical, of the (num_positions, h) tensor: "transformer.wpe.weight"
+  // name           of (num_positions, h): "transformer.wpe.weight"
   // num_positions  max_position_embeddings
   LearnedPositions(const LayerContext& context, const std::string& name, int64_t num_positions, int64_t hidden,
                    double init_std, const SharedRows& shared = {})
       : LearnedRows(context, name, num_positions, hidden, init_std, shared) {}
 
-  // Rows for b * s tokens: (t', h). Differentiable. UserError for a position outside the table; ids on a GPU are not
-  // checked and give zeros instead.
+  // (t', h). Differentiable. UserError for a position outside the table; on a GPU, zeros instead.
   at::Tensor forward(const ForwardContext& forward) { return rows(position_ids(forward)); }
 
  private:
   at::Tensor position_ids(const ForwardContext& forward) const;
 };
 
-// Token types (e.g. segments), likewise added. Source: Devlin et al. 2019, arXiv:1810.04805.
+// Token types (e.g. segments). Source: Devlin et al. 2019, arXiv:1810.04805.
 class TokenTypes : public LearnedRows {
  public:
   TokenTypes(const LayerContext& context, const std::string& name, int64_t num_types, int64_t hidden, double init_std)

@@ -1,9 +1,8 @@
-// One layer of a decoder that also attends to an encoder's output:
+// A decoder's layer that also attends to an encoder's output:
 //
 //   stream += attention(norm(stream));   stream += cross_attention(norm(stream), memory);   stream += mlp(norm(stream))
 //
-// The MLP may be a mixture of experts.
-// Source: Vaswani et al. 2017, arXiv:1706.03762; pre-norm as in Raffel et al. 2019, arXiv:1910.10683.
+// Sources: arXiv:1706.03762; pre-norm: arXiv:1910.10683.
 #pragma once
 
 #include <memory>
@@ -29,19 +28,19 @@ struct CrossDecoderSite {
   ExpertNames experts = {};
   bool has_experts = false;
   double output_init_std = 0.02;
-  int64_t layer = 0;  // index in the whole model
+  int64_t layer = 0;
 };
 
 class CrossDecoderLayer : public Module {
  public:
-  // name  canonical: "decoder.block.0", with CrossDecoderSite::names below it
+  // name  canonical: "decoder.block.0"
   CrossDecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
                     const CrossDecoderSite& site);
 
   ExpertRouter* router() { return experts_ == nullptr ? nullptr : &experts_->router(); }
 
-  // stream (t, h) -> (t, h); the last block's addend is left to the next norm. Gradient flows to the stream, to
-  // memory.hidden and to forward.mask.bias, which only self-attention reads.
+  // stream (t, h) -> (t, h); the next norm adds the last addend. Differentiable in stream, memory.hidden and
+  // forward.mask.bias, which only self-attention reads.
   ResidualStream forward(ResidualStream stream, const EncoderMemory& memory, const ForwardContext& forward);
 
  private:

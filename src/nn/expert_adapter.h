@@ -1,11 +1,10 @@
-// Low-rank adapters of experts: one per expert and linear layer; all on a rank in two grouped products.
+// Low-rank adapters of experts; all on a rank in two grouped products.
 //
 //   y[i] += scale * B[j] A[j] x[i]    for the rows i of expert j        A (r, in), B (out, r)
 //
-// For gate and up, A is whole on every etp rank and B is cut like the layer; for down, A is cut and B is whole. So an
-// etp rank's result is part of the frozen product's sum, and no rows travel; gradients of whole tensors are partial
-// over etp. Canonical names are PEFT's without its prefix: "model.layers.0.mlp.experts.3.gate_proj.lora_A.weight".
-// Megatron-LM's target linear_fc1 gives gate and up one shared A.
+// For gate and up, A is whole on every etp rank and B is cut like the layer; for down the reverse. So a rank's result
+// is part of the frozen product's sum, without communication; whole tensors' gradients are partial over etp. Names are
+// PEFT's without prefix: "model.layers.0.mlp.experts.3.gate_proj.lora_A.weight".
 #pragma once
 
 #include <memory>
@@ -19,11 +18,11 @@
 namespace megalith {
 
 struct ExpertAdapterSite {
-  std::string name;                  // of the layer's parameter: "model.layers.0.mlp.experts.gate_up_proj"
-  std::vector<std::string> linears;  // of an expert, in the order of y's columns: {"gate_proj", "up_proj"}
-  bool is_down = false;              // its input is cut over etp, otherwise its output
-  AxisSet axes;                      // of the layer's own weight
-  Axis part_axis = Axis::kEtp;       // over which experts are cut
+  std::string name;                  // the layer's: "model.layers.0.mlp.experts.gate_up_proj"
+  std::vector<std::string> linears;  // of an expert, in y's order: {"gate_proj", "up_proj"}
+  bool is_down = false;              // cut by input, not output
+  AxisSet axes;                      // of the layer's weight
+  Axis part_axis = Axis::kEtp;       // cuts experts
   double rows_per_token = 1;
 };
 
@@ -35,14 +34,14 @@ class ExpertAdapter : public Module {
   static std::unique_ptr<ExpertAdapter> make(const LayerContext& context, const ExpertCut& cut,
                                              const ExpertAdapterSite& site);
 
-  // y (n, out_local) from x (n, in_local), rows sorted by expert; changed in place, differentiable.
+  // Adds in place to y (n, out_local), for x (n, in_local) sorted by expert. Differentiable.
   at::Tensor add_to(at::Tensor y, const Activation& x, const at::Tensor& offsets);
 
  private:
-  // An expert's linears that share one A.
+  // Linears that share one A.
   struct Branch {
     std::string name;
-    std::vector<std::string> linears;  // that are adapted: all of the branch's or none
+    std::vector<std::string> linears;  // the adapted: all or none
     int64_t local_rows = 0;
     std::unique_ptr<GroupedLinear> up = nullptr;
   };

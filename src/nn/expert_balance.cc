@@ -46,8 +46,7 @@ ops::RouterSums router_sums(const RouterOptions& options, const MicrobatchTokens
   sums.has_balance = has_balance_loss(options);
   sums.has_z = options.moe_z_loss_coeff.value_or(0) != 0;
   if (options.moe_router_score_function == RouterScore::kSigmoid) sums.shares = ops::RouterShares::kSigmoid;
-  // f counts each token's k largest scores, ignoring groups and bias, as in Megatron-LM and DeepSeek-V3. Forced choices
-  // count as they are.
+  // As in Megatron-LM and DeepSeek-V3, f ignores groups and bias; forced choices count as chosen.
   sums.counts_choices = options.moe_router_force_load_balancing ||
                         (!options.moe_router_enable_expert_bias && !options.moe_router_num_groups);
   if (options.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss) tokens.set_sequences(sums);
@@ -61,7 +60,7 @@ RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOp
   std::vector<at::Tensor> of_ranks;
   if (routed.counts.defined()) of_ranks = {routed.counts.flatten(), routed.score_sums.detach().flatten()};
   if (routed.z_sum.defined()) of_ranks.push_back(routed.z_sum.detach());
-  // In fp64, so that the split of tokens over ranks hardly affects the sums.
+  // fp64: independent of the split over ranks, nearly.
   const at::Tensor all = at::cat(of_ranks).to(at::kDouble);
   tokens.group().all_reduce(all, ReduceOp::kSum, label).wait();
 

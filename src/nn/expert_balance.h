@@ -1,4 +1,4 @@
-// The objectives that balance experts and keep logits small; formulas in nn/expert_router.h.
+// The router's auxiliary objectives (formulas in nn/expert_router.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@ namespace megalith {
 class MicrobatchTokens;
 
 struct RouterTerms {
-  at::Tensor objective;             // 0-d, differentiable: this rank's share; the ranks' sum is the total
-  at::Tensor balance_loss, z_loss;  // 0-d, detached: of the whole microbatch, divided by their coefficients
+  at::Tensor objective;             // 0-d, differentiable: this rank's share of the sum over ranks
+  at::Tensor balance_loss, z_loss;  // 0-d, detached, over the microbatch, without coefficients
 };
 
 bool has_balance_loss(const RouterOptions& options);
@@ -23,8 +23,7 @@ bool has_router_terms(const RouterOptions& options);
 ops::RouterSums router_sums(const RouterOptions& options, const MicrobatchTokens& tokens, bool has_terms,
                             bool has_loads);
 
-// From the sums of this rank's tokens. Disabled terms stay undefined. label: of the one collective over the
-// microbatch's ranks.
+// From sums over this rank's tokens. Disabled terms stay undefined. label: the collective's.
 RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOptions& options,
                                  const MicrobatchTokens& tokens, std::string_view label);
 

@@ -1,4 +1,4 @@
-// A row's bias is a table row picked by expert number, so the embedding operators do the work.
+// The embedding operators pick rows of the biases by expert.
 #include "nn/expert_bias.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@ struct ExpertBiasFunction : torch::autograd::Function<ExpertBiasFunction> {
 
     int64_t num_experts() const { return offsets.size(0) - 1; }
     at::Tensor table() const { return bias->data().view({num_experts(), -1}); }
-    // (n) int64: each row's expert; one past the last expert for unassigned rows.
+    // (n) int64: experts; num_experts() for unassigned rows.
     at::Tensor numbers(int64_t num_rows) const {
       const at::Tensor rows = at::arange(num_rows, offsets.options()).unsqueeze(1);
       return rows.ge(offsets.narrow(0, 1, num_experts())).sum(1);

@@ -1,4 +1,4 @@
-// The biases of experts' linear layers (add_bias_linear): each row gets its expert's.
+// Biases of experts' linears (add_bias_linear).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,14 +10,12 @@
 
 namespace megalith {
 
-// y (n, c) + the bias of each row's expert, times the row's weight.
+// y (n, c) + each row's expert bias times its weight.
 //
-// bias     local experts * w numbers, for columns from first_column. If ranks have parts of an expert's sum, each adds
-// its
-//          own columns of the bias.
+// bias     local experts * w, for columns from first_column; etp ranks add different columns
 // weights  (n) wide; undefined: 1
-// offsets  (local experts + 1) int64: where each expert's rows begin, and the end
-// Gradient flows to y and weights, and into the Parameter's buffer.
+// offsets  (local experts + 1) int64: where experts' rows begin, and the end
+// Differentiable in y and weights; the bias' gradient goes to the Parameter.
 at::Tensor with_expert_bias(const at::Tensor& y, Parameter& bias, int64_t first_column, const at::Tensor& weights,
                             const at::Tensor& offsets, Kernels kernels);
 

@@ -120,7 +120,6 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
 
 namespace {
 
-// num_groups groups of the experts, open_groups of which are open to a token.
 void check_router_groups(const RouterOptions& options, int64_t num_groups, int64_t open_groups,
                          std::vector<UserError>& errors) {
   const int64_t topk = options.moe_router_topk, num_experts = options.expert_count();

@@ -1,4 +1,4 @@
-// Mixtures of experts: the router (nn/expert_router.h) and the layer around it (nn/moe_layer.h).
+// Options of mixtures of experts (nn/expert_router.h, nn/moe_layer.h).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace megalith {
 enum class RouterScore { kSoftmax, kSigmoid };
 enum class RouterBalancing { kNone, kAuxLoss, kSeqAuxLoss, kSinkhorn };
 enum class RouterPrecision { kModel, kFp32, kFp64 };
-// What judges a group: the sum of its k / open groups largest scores; its largest; the sum of its two largest.
+// A group's score: the sum of its k / open groups best; its best; the sum of its two best.
 enum class GroupScore { kTopSum, kMax, kTwo };
 enum class DropPolicy { kProbability, kPosition };
 enum class DispatcherKind { kAllGather, kAllToAll };
@@ -25,17 +25,17 @@ struct RouterOptions {
   RouterBalancing moe_router_load_balancing_type = RouterBalancing::kAuxLoss;
   double moe_aux_loss_coeff = 0;
   std::optional<double> moe_z_loss_coeff;
-  // In training, the router sees x times uniform numbers of 1 - eps to 1 + eps.
+  // Training scales the router's x by uniform noise in 1 ± eps.
   std::optional<double> moe_input_jitter_eps;
   std::optional<double> router_logit_softcapping;  // 0: none
   bool moe_router_pre_softmax = false;
   RouterScore moe_router_score_function = RouterScore::kSoftmax;
-  RouterPrecision moe_router_dtype = RouterPrecision::kModel;  // of the product and what follows
+  RouterPrecision moe_router_dtype = RouterPrecision::kModel;  // of the product and after
   std::optional<int64_t> moe_router_num_groups;
   std::optional<int64_t> moe_router_group_topk;
   GroupScore moe_router_group_score = GroupScore::kTopSum;
   std::optional<double> moe_router_topk_scaling_factor;
-  // A float32 parameter that is not trained: update_expert_bias() moves it.
+  // Float32, moved by update_expert_bias(), not trained.
   bool moe_router_enable_expert_bias = false;
   double moe_router_bias_update_rate = 1e-3;
   bool moe_router_force_load_balancing = false;      // token i goes to experts i k, i k + 1, … (mod e)
@@ -43,28 +43,27 @@ struct RouterOptions {
   bool moe_pad_expert_input_to_capacity = false;
   DropPolicy moe_token_drop_policy = DropPolicy::kProbability;
 
-  void visit_router(OptionVisitor& v);    // moe_router_topk to moe_router_force_load_balancing
-  void visit_capacity(OptionVisitor& v);  // the rest
+  void visit_router(OptionVisitor& v);
+  void visit_capacity(OptionVisitor& v);
 
   int64_t expert_count() const { return num_experts.value_or(0); }
   bool has_experts() const { return expert_count() > 0; }
   bool has_capacity() const { return moe_expert_capacity_factor.value_or(0) > 0; }
 };
 
-// For num_experts above 0.
+// If num_experts > 0.
 void check_router(const RouterOptions& options, std::vector<UserError>& errors);
 void check_capacity(const RouterOptions& options, std::vector<UserError>& errors);
 
-// Read only with num_experts.
 struct ExpertOptions : RouterOptions {
-  // Which layers have experts: N is every N-th, from the first on; or a list, one entry a layer: "([0]*3+[1]*58)".
+  // Every N-th layer from the first; or one entry a layer: "([0]*3+[1]*58)".
   std::string moe_layer_freq = "1";
-  std::optional<int64_t> moe_ffn_hidden_size;  // of one expert; default: ffn_hidden_size
+  std::optional<int64_t> moe_ffn_hidden_size;  // default: ffn_hidden_size
   std::string moe_token_dispatcher_type = "allgather";
-  std::optional<int64_t> moe_shared_expert_intermediate_size;  // of all shared experts together
-  std::optional<int64_t> num_shared_experts;                   // or their number, each as wide as an expert
+  std::optional<int64_t> moe_shared_expert_intermediate_size;  // all together
+  std::optional<int64_t> num_shared_experts;                   // each as wide as an expert
   bool moe_shared_expert_overlap = false;
-  bool moe_apply_probs_on_input = false;  // rows count by the router's weight before the experts
+  bool moe_apply_probs_on_input = false;  // weighs rows before the experts
 
   void visit_experts(OptionVisitor& v);
 

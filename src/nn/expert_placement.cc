@@ -63,7 +63,7 @@ ExpertPlacements placements_of_stacks(const ExpertCut& cut, const ExpertNames& n
   const auto box = [&](std::vector<int64_t> offset, std::vector<int64_t> extent) {
     return box_of_experts(cut.first_expert, e, std::move(offset), std::move(extent));
   };
-  // Interleaved gates and ups: a part of an expert's width is one run of both; otherwise it is two.
+  // If interleaved, a part of an expert's width is one run; otherwise two.
   ExpertPlacements all{
       .up = place(names.stacked_gate_up, {h, 2 * cut.ffn}, box({0, 2 * cut.first_column}, {h, 2 * columns}), true),
       .down = place(names.stacked_down, {cut.ffn, h}, box({cut.first_column, 0}, {columns, h}), true),

@@ -1,5 +1,4 @@
-// Maps a rank's part of a layer's experts to the canonical tensors: one per expert and linear layer, or one for all
-// experts of a layer (gpt-oss).
+// Maps a rank's experts to canonical tensors: one per expert and linear, or one per layer (gpt-oss).
 #pragma once
 
 #include <cstdint>
@@ -9,11 +8,11 @@
 
 namespace megalith {
 
-// Canonical names below the layer's ("model.layers.0.mlp").
+// Below the layer's name.
 struct ExpertNames {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  // below experts.E.
-  // For files that stack all experts of a layer: (e, h, 2f), gates and ups interleaved or gates first, and (e, f, h),
-  // both below experts.; biases (e, 2f) and (e, h), with `_bias` appended. Empty: separate experts, as above.
+  // Set if files stack a layer's experts: (e, h, 2f), gates and ups interleaved or gates first, and (e, f, h), both
+  // below experts.; biases (e, 2f) and (e, h), with `_bias` appended.
   std::string stacked_gate_up = {}, stacked_down = {};
   bool are_interleaved = false;
   std::string router = "gate", bias = "gate.e_score_correction_bias", shared = "shared_experts";
@@ -26,13 +25,13 @@ struct ExpertCut {
   int64_t num_experts, first_expert, num_local;
   int64_t ffn, first_column, num_columns;  // of an expert's width
   int64_t hidden;
-  // Each part of an expert adds its own columns of `down`'s bias.
+  // Ranks add different columns of the down bias.
   int64_t first_bias_column, num_bias_columns;
   bool is_gated;
 };
 
 // up    (num_local * 2 num_columns, h), an expert's gate above its up, or only up; stacked: (num_local, 2 num_columns,
-//       h), rows of gate and up alternating
+//       h), as in the file
 // down  (num_local * h, num_columns); stacked: (num_local, h, num_columns)
 // Biases likewise, without the last dim. No axes are set.
 struct ExpertPlacements {

@@ -1,5 +1,4 @@
-// The router's Functions (product, jitter, decision) and their order. Arithmetic: ops/router; options:
-// router_selection.cc; objectives: expert_balance.cc; exchange between ranks: microbatch_tokens.cc.
+// Arithmetic is in ops/router, objectives in expert_balance.cc, exchanges in microbatch_tokens.cc.
 #include "nn/expert_router.h"
 
 #include <ATen/ATen.h>
@@ -37,7 +36,7 @@ at::ScalarType product_dtype(RouterPrecision precision, at::ScalarType of_model)
 
 }  // namespace
 
-// logits = x W^T + b, all operands in the product's dtype; the result in the scores' dtype.
+// The product's dtype in, the scores' out.
 struct RouterFunction : torch::autograd::Function<RouterFunction> {
   struct Call {
     ExpertRouter* router;
@@ -49,7 +48,7 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
                             const at::Tensor& /*bias*/, ExpertRouter* router, bool needs_dx) {
     expect_contribution(router->weight_);
     expect_contribution(router->linear_bias_);
-    // Without a weight gradient x is not needed. Kept as given, so others may share it.
+    // Kept uncast, so others may share it.
     node->save_for_backward({router->weight_->is_trainable() ? x : at::Tensor()});
     hold(node, Call{router, needs_dx, x.scalar_type()});
     return compute(*router, x);
@@ -96,7 +95,7 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
   }
 };
 
-// Backward draws the noise again instead of keeping it.
+// Backward draws the noise again.
 struct JitterFunction : torch::autograd::Function<JitterFunction> {
   struct Call {
     double eps;
@@ -119,7 +118,7 @@ struct JitterFunction : torch::autograd::Function<JitterFunction> {
   }
 };
 
-// The decision. Differentiable in the weights and, if computed, the sums of scores and of z.
+// Differentiable in weights and computed sums.
 struct RouteFunction : torch::autograd::Function<RouteFunction> {
   struct Call {
     at::Tensor bias, experts;
@@ -181,7 +180,7 @@ ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& opt
   Placement weight = Placement::whole(site.weight_name, {options.expert_count(), site.hidden});
   weight.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
   weight.partial_axes = {Axis::kDp, Axis::kCp};
-  // Tokens are split over tp here even if the surrounding layers have all of them on every rank.
+  // Tokens are split over tp here even without sequence parallelism.
   if (groups_->tp->size() > 1) weight.partial_axes.insert(Axis::kTp);
   weight_ = &register_parameter(site.weight_name, std::move(weight),
                                 {.dtype = context.dtype,
@@ -232,7 +231,7 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
   Routing& routing = result.routing;
   routing.experts = tokens.padded(experts);
   routing.weights = tokens.padded(weights);
-  // Decoding drops nothing: tokens come in pieces, on some layouts in several copies.
+  // Decoding sees tokens in pieces, on some layouts several times.
   routing.capacity = forward.cache != nullptr ? 0 : expert_capacity(tokens.num_tokens(), options_);
   at::Tensor keep;
   if (routing.capacity > 0)
@@ -299,12 +298,12 @@ at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const a
   const int64_t k = options_.moe_router_topk, e = options_.expert_count();
   const std::string label = site_.weight_name + " choices";
   if (options_.moe_token_drop_policy == DropPolicy::kPosition) {
-    // In Megatron-LM's (s, b) order, so a microbatch's sequences lose their ends alike.
+    // Megatron-LM's (s, b) order: sequences lose their ends alike.
     const at::Tensor all = tokens.by_position(tokens.gathered(experts, label));
     return tokens.part(tokens.by_sequence(within_capacity(all, {}, e, capacity)));
   }
-  // Compared in fp32 even in fp64 models: the rounding of one layout's products must not order equal tokens (the same
-  // word at the same position of two sequences). One exchange: fp64 also holds expert numbers.
+  // fp32 even for fp64 models: rounding must not order equal tokens (the same word and position in two sequences). One
+  // exchange: fp64 also holds expert numbers.
   const at::Tensor compared = weights.detach().to(at::kFloat).to(at::kDouble);
   const at::Tensor pairs = at::cat({experts.to(at::kDouble), compared}, 1);
   const at::Tensor all = tokens.gathered(pairs, label);

@@ -1,25 +1,21 @@
-// The router of a mixture of experts: each token's experts and their weights.
+// Router of a mixture of experts.
 //
 //   logits = x W^T (+ b), with a soft cap c: c tanh(logits / c)      t tokens, e experts, k of them per token
 //   scores  softmax: over all experts (pre-softmax), or over the k chosen logits; sigmoid: each by itself
 //   chosen  the k largest scores (+ bias), ties to lower numbers, only in the best groups if experts are grouped
 //   weights = scores of the chosen (sigmoid and k > 1: divided by their sum + 1e-20) * scaling_factor
 //
-// Auxiliary objectives over the T tokens of a microbatch's whole sequences, attached by attach_objective():
-//
-//   aux_loss      coeff e / (k T^2) sum_i f_i P_i       f_i tokens with i among their k largest scores (without bias
-//                                                       and groups), P_i sum of normalised scores of i
-//   seq_aux_loss  the same per sequence, averaged over sequences
+//   aux_loss      coeff e / (k T^2) sum_i f_i P_i       over a microbatch's T tokens: f_i have i among their k largest
+//                                                       scores, P_i is the sum of i's normalised scores
+//   seq_aux_loss  the same per sequence, averaged
 //   z_loss        coeff mean(logsumexp(logits)^2)
 //
-// Sinkhorn has no objective: training picks the k largest logits scaled for even use over all tokens, evaluation the k
-// largest scores. Weights are sigmoid(logits) for k = 1, else the softmax over all experts.
+// Sinkhorn: training picks the k largest logits scaled for even use, evaluation the k largest scores. Weights are
+// sigmoid(logits) for k = 1, else the softmax over all experts.
 //
-// f, T, means and dropped pairs (capacity = ceil(T k / e factor)) cover the tp and cp ranks that share the microbatch,
-// so they do not depend on the layout. Decoding (ForwardContext::cache) drops nothing.
-// Sources: Fedus et al. 2021, arXiv:2101.03961 (balance); Zoph et al. 2022, arXiv:2202.08906 (z); DeepSeek-AI 2024,
-// arXiv:2405.04434 (groups, sequences) and arXiv:2412.19437 (sigmoid scores, bias); Clark et al. 2022,
-// arXiv:2202.01169 (Sinkhorn).
+// Sums and dropped pairs (capacity = ceil(T k / e factor)) cover the tp and cp ranks that share the microbatch.
+// Sources: arXiv:2101.03961 (balance), arXiv:2202.08906 (z), arXiv:2405.04434 (groups, sequences), arXiv:2412.19437
+// (sigmoid, bias), arXiv:2202.01169 (Sinkhorn).
 #pragma once
 
 #include <cstdint>
@@ -34,12 +30,12 @@ namespace megalith {
 class MicrobatchTokens;
 
 struct RouterSite {
-  std::string weight_name;            // canonical, "model.layers.0.mlp.gate.weight"
-  std::string bias_name;              // of the expert bias: "model.layers.0.mlp.gate.e_score_correction_bias"
-  std::string linear_bias_name = {};  // of the product's own, trained bias; empty: none
+  std::string weight_name;            // "model.layers.0.mlp.gate.weight"
+  std::string bias_name;              // the expert bias'
+  std::string linear_bias_name = {};  // the product's, trained; empty: none
   int64_t hidden = 0;
   double init_std = 0.02;
-  int64_t layer = 0;  // index in the whole model
+  int64_t layer = 0;
 };
 
 class ExpertRouter : public Module {
@@ -47,18 +43,17 @@ class ExpertRouter : public Module {
   ExpertRouter(const LayerContext& context, const RouterOptions& options, const RouterSite& site);
 
   struct Routing {
-    at::Tensor experts;  // (t, k) int64, in the order of choice
-    at::Tensor weights;  // (t, k) fp32 (fp64 for fp64 models), differentiable
-    // (t, k) bool: false for dropped pairs and padding. Undefined: all kept; the same on all tp and cp ranks.
+    at::Tensor experts;  // (t, k) int64, as chosen
+    at::Tensor weights;  // (t, k) fp32 or fp64, differentiable
+    // (t, k) bool: false for dropped pairs and padding. Undefined: all kept, on all tp and cp ranks.
     at::Tensor keep;
-    // Most rows per expert of the microbatch; 0: no limit, and while decoding.
+    // Most rows per expert of the microbatch; 0: no limit, as in decoding.
     int64_t capacity = 0;
   };
-  // x (t, h): this rank's tokens of the microbatch, each on only one rank of tp and cp. Without sequence parallelism
-  // the caller splits them over tp likewise: tokens [rank * t, (rank + 1) * t) of the b * s, of which those from
-  // num_tokens on (over all tp ranks) are padding, with experts 0, weights 0 and keep false. Returns x too, with the
-  // objectives attached: later layers must use it. Ranks of tp and cp (with ForwardContext::row_length 0, of tp) call
-  // together.
+  // x (t, h): this rank's tokens, none of them on another tp or cp rank. Without sequence parallelism the caller splits
+  // them: tokens [rank * t, (rank + 1) * t) of the b * s. Tokens from num_tokens on (over all tp ranks) are padding:
+  // experts 0, weights 0, keep false. Later layers must use the returned x, which carries the objectives. Collective
+  // over tp and cp (with ForwardContext::row_length 0, over tp).
   struct Result {
     at::Tensor x;
     Routing routing;
@@ -77,9 +72,9 @@ class ExpertRouter : public Module {
  private:
   friend struct RouterFunction;
 
-  // For the n rows that are tokens: (n, e) in score_dtype_; (n, k) int64; (n, k) bool.
+  // (n, e) in score_dtype_, without padding.
   at::Tensor compute_logits(const at::Tensor& x, const ForwardContext& forward, const MicrobatchTokens& tokens);
-  // Undefined if tokens choose independently.
+  // (n, k) int64; undefined if tokens choose independently.
   at::Tensor choose_for_all(const at::Tensor& logits, const ForwardContext& forward,
                             const MicrobatchTokens& tokens) const;
   at::Tensor keep_within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t capacity,
@@ -96,7 +91,7 @@ class ExpertRouter : public Module {
   Parameter* bias_ = nullptr;
 };
 
-// Returns x; its backward also starts one of `objective` (0-d) with gradient one.
+// Returns x; its backward also runs `objective`'s (0-d).
 at::Tensor attach_objective(const at::Tensor& x, const at::Tensor& objective);
 
 // bias += rate * sign(mean of counts - counts), after an optimizer step; counts (e) of the global batch. Source: Wang

@@ -29,7 +29,7 @@ LinearOptions row(int64_t in, int64_t out, LinearKind kind) {
   return {.role = LinearRole::kRow, .has_bias = true, .kind = kind, .weight_init = xavier_uniform(in, out)};
 }
 
-// (b, S, w) -> its tokens from `first` on, as (b count, w), sorted by rank.
+// (b, S, w) -> (b count, w), sorted by rank.
 Activation tokens_of(const Activation& whole, int64_t first, int64_t count, int64_t ranks) {
   const auto cut = [=](const at::Tensor& all) {
     const int64_t b = all.size(0), w = all.size(2);
@@ -95,7 +95,7 @@ FluxJointBlock::FluxJointBlock(const LayerContext& context, const std::string& n
 }
 
 FluxJointBlock::Streams FluxJointBlock::forward(const Streams& in, const at::Tensor& vec, const FluxPass& pass) {
-  // Each has shift, scale and gate of attention, then of the MLP.
+  // shift, scale, gate of attention, then of the MLP
   const std::vector<at::Tensor> of_image = image_.modulation.forward(vec), of_text = text_.modulation.forward(vec);
   const auto project = [&](Stream& stream, const at::Tensor& x, const std::vector<at::Tensor>& modulation,
                            const at::Tensor& rows) {

@@ -1,13 +1,10 @@
-// FLUX's two kinds of blocks. A joint block has separate norms, projections and MLPs for picture and text, and attends
-// to both; a single block reads both as one sequence and computes attention and MLP side by side.
+// FLUX's blocks. Joint blocks have separate weights for picture and text, and attend to both; single blocks read both
+// as one sequence, and compute attention and MLP side by side.
 //
-// b samples of n picture and l text tokens; h channels; a sample's vec (b, h) modulates everything.
-//
-// Under sequence parallelism each of r tp ranks (else r is 1) has n / r picture and l / r text tokens of every sample.
-// Gathered tokens are sorted by rank, then sample; a single block sees rank 0's text and picture, then rank 1's:
-// attention is order-free, only the angles must match.
-// Sources: Esser et al. 2024, arXiv:2403.03206; Dehghani et al. 2023, arXiv:2302.05442 (side by side); Black Forest
-// Labs, FLUX.1. Names are diffusers'.
+// b samples of n picture and l text tokens; vec (b, h) modulates a sample. r is tp under sequence parallelism, else 1;
+// a rank has n / r picture and l / r text tokens of every sample, so a single block sees rank 0's text and picture,
+// then rank 1's; attention needs only matching angles.
+// Sources: arXiv:2403.03206, arXiv:2302.05442 (side by side); Black Forest Labs, FLUX.1. Names are diffusers'.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +16,26 @@
 
 namespace megalith {
 
-inline constexpr double kFluxEpsilon = 1e-6;  // of all its norms
+inline constexpr double kFluxEpsilon = 1e-6;
 
 struct FluxBlockOptions {
   int64_t hidden = 0, ffn = 0, num_heads = 0;
-  int64_t layer = 0;                           // index in the whole model
+  int64_t layer = 0;
 
   int64_t head_dim() const { return hidden / num_heads; }
 };
 
 struct FluxPass {
   int64_t b = 0, ranks = 1;
-  RotaryAngles angles;         // of text and picture, (1, l + n, d / 2)
-  RotaryAngles single_angles;  // in a single block's order
-  at::Tensor image_rows;       // (b n) int64: token numbers for adapter dropout; undefined: none
+  RotaryAngles angles;         // (1, l + n, d / 2)
+  RotaryAngles single_angles;  // single blocks' order
+  at::Tensor image_rows;       // (b n) int64: keys adapter dropout; undefined: none
   at::Tensor text_rows;        // (b l)
-  at::Tensor all_rows;         // (b (l + n)), a single block's
+  at::Tensor all_rows;         // (b (l + n)), in single blocks' order
 };
 
 class FluxJointBlock : public Module {
  public:
-  // name  canonical: "transformer_blocks.0"
   FluxJointBlock(const LayerContext& context, const std::string& name, const FluxBlockOptions& options);
 
   struct Streams {
@@ -75,10 +71,9 @@ class FluxJointBlock : public Module {
 
 class FluxSingleBlock : public Module {
  public:
-  // name  canonical: "single_transformer_blocks.0"
   FluxSingleBlock(const LayerContext& context, const std::string& name, const FluxBlockOptions& options);
 
-  // x (b (l + n) / r, h), each sample's text before its picture -> the same shape
+  // x (b (l + n) / r, h), text first -> same shape
   at::Tensor forward(const at::Tensor& x, const at::Tensor& vec, const FluxPass& pass);
 
  protected:
@@ -93,7 +88,7 @@ class FluxSingleBlock : public Module {
   Linear in_;  // [q | k | v | up]
   HeadNorms norms_;
   JointAttention attention_;
-  Linear out_;  // of [attention | MLP]
+  Linear out_;
 };
 
 }  // namespace megalith

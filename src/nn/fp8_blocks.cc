@@ -16,7 +16,7 @@ at::ScalarType dtype_of_scales(at::ScalarType dtype) { return dtype == at::kDoub
 
 int64_t num_fp8_blocks(int64_t size) { return div_up(size, kFp8Block); }
 
-// Zero-pads to whole blocks; returns x itself if none is missing.
+// Zero-pads to whole blocks; x itself if it fits.
 at::Tensor padded_to_blocks(const at::Tensor& x, bool rows, bool columns) {
   const int64_t more_rows = rows ? num_fp8_blocks(x.size(-2)) * kFp8Block - x.size(-2) : 0;
   const int64_t more_columns = columns ? num_fp8_blocks(x.size(-1)) * kFp8Block - x.size(-1) : 0;
@@ -28,14 +28,14 @@ at::Tensor amax_without_data(const at::Tensor& x, at::IntArrayRef shape) {
   return at::empty(shape, x.options().dtype(dtype_of_scales(x.scalar_type())));
 }
 
-// Clears the significand of a positive number.
+// Clears a positive number's significand.
 at::Tensor power_of_two_below(const at::Tensor& x) {
   if (x.scalar_type() == at::kDouble) return x.view(at::kLong).bitwise_and(0x7FF0000000000000).view(at::kDouble);
   return x.view(at::kInt).bitwise_and(0x7F800000).view(at::kFloat);
 }
 
-// The block of each row, for blocks down columns. No block has rows of two experts, and the host never reads their
-// counts: an expert's first block is offset / 128 + its number, which leaves room for all before it.
+// For blocks down columns. An expert's first block is offset / 128 + its number, a bound on all before it: the host
+// need not read counts.
 at::Tensor blocks_of_rows(const at::Tensor& offsets, int64_t num_rows, at::Device device) {
   const auto numbers = at::TensorOptions(offsets.device()).dtype(at::kLong);
   const at::Tensor experts = at::arange(offsets.size(0) - 1, numbers);
@@ -57,7 +57,7 @@ at::Tensor spread_blocks(const at::Tensor& scale, int64_t dim, int64_t size) {
 }  // namespace
 
 at::Tensor largest_size(const at::Tensor& x, at::IntArrayRef dims) {
-  // On the CPU LibTorch's norm goes element by element.
+  // On the CPU LibTorch's norm is scalar.
   if (x.is_cpu()) return dims.empty() ? x.abs().amax() : x.abs().amax(dims);
   const auto over = dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims);
   return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity(), over);

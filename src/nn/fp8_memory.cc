@@ -18,8 +18,6 @@ constexpr double kNoNumber = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-// ---- AmaxLedger ----
-
 int64_t AmaxLedger::add(int64_t count) {
   MEGALITH_CHECK(!is_allocated(), "a layer that comes after its ledger was used");
   return std::exchange(size, size + count);
@@ -31,7 +29,7 @@ void AmaxLedger::allocate(const at::TensorOptions& options, int64_t history_leng
   amax = at::zeros({size}, options);
 }
 
-// A layer that runs twice in a pass keeps the larger one.
+// For layers that run twice in a pass.
 void AmaxLedger::record(int64_t first, const at::Tensor& seen) {
   at::Tensor entries = amax.narrow(0, first, seen.numel());
   at::maximum_out(entries, entries, seen.reshape({-1}));
@@ -52,8 +50,6 @@ void AmaxLedger::move_on(double largest, const DelayedScaling& how, const Groups
   const at::Tensor next = (largest / chosen).div_(std::exp2(static_cast<double>(how.margin))).clamp_max_(kMost);
   scales.copy_(at::where(chosen.gt(0).logical_and(chosen.isfinite()), next, scales));
 }
-
-// ---- Fp8Memory ----
 
 Fp8Memory::Fp8Memory(std::optional<DelayedScaling> delayed, double largest_gradient, bool keeps_weights)
     : delayed_(delayed), largest_gradient_(largest_gradient), keeps_weights_(keeps_weights) {}

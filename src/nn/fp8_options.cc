@@ -1,4 +1,3 @@
-// The options around eight-bit products, in Megatron-LM's names; see fp8_recipe.h.
 #include <fmt/format.h>
 
 #include "nn/fp8_recipe.h"

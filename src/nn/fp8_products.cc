@@ -15,7 +15,6 @@ using ops::gpu::ProductScaling;
 
 bool is_in_eight_bits(const at::Tensor& values) { return values.defined() && at::isFloat8Type(values.scalar_type()); }
 
-// A factor of a product: the matrix, and its scales along or across the sum.
 struct Factor {
   at::Tensor matrix;  // (rows, sum)
   at::Tensor scale;
@@ -28,7 +27,7 @@ Factor whole(const at::Tensor& matrix, const Operand& operand) {
 
 bool is_one_number(const at::Tensor& scale) { return scale.defined() && scale.dim() == 0; }
 
-// scale  (rows, ceil(columns / 128)) of a matrix (rows, columns) whose columns are summed over
+// scale  (rows, ceil(columns / 128))
 Factor along_sum(const at::Tensor& matrix, const at::Tensor& scale) {
   return {matrix, scale.t().contiguous().reciprocal(), ProductScaling::kAlongSum};
 }
@@ -68,7 +67,7 @@ bool is_dtype_of_results(at::ScalarType dtype) {
 
 at::Tensor fp8_factor(const at::Tensor& scale) { return scale.reciprocal(); }
 
-// As bytes, which LibTorch copies in any order.
+// LibTorch copies bytes in any order.
 at::Tensor fp8_transpose(const at::Tensor& values) {
   return values.view(at::kByte).t().contiguous().view(values.scalar_type());
 }
@@ -79,7 +78,7 @@ std::optional<at::Tensor> try_fp8_forward(const Operand& x, const Operand& w, co
   const at::Tensor y = at::empty({x.values.size(0), w.values.size(0)}, x.values.options().dtype(x.dtype));
   // The library adds no bias to fp32 results.
   const at::Tensor within = x.dtype == at::kFloat ? at::Tensor() : bias;
-  // Forward tolerates reduced-precision sums, as in Transformer Engine.
+  // As in Transformer Engine.
   constexpr bool kFastSums = true;
   bool is_made = false;
   if (is_one_number(x.scale)) {

@@ -16,7 +16,7 @@ namespace megalith {
 
 namespace {
 
-// The dtype of scales and accumulation.
+// Of scales and accumulation.
 at::ScalarType wide_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
 at::Tensor experts_of_rows(const at::Tensor& offsets, int64_t num_rows, at::Device device) {
@@ -54,7 +54,7 @@ at::Tensor compute_scale(const at::Tensor& amax, double largest) {
 at::Tensor scaled(const at::Tensor& tensor, const at::Tensor& factor, const OperandScope& scope) {
   const at::Tensor wide = tensor.to(factor.scalar_type());
   if (scope.offsets.defined()) {
-    if (tensor.is_meta()) return at::empty_like(wide);  // LibTorch has no index_select for meta
+    if (tensor.is_meta()) return at::empty_like(wide);  // no index_select for meta tensors
     const at::Tensor experts = experts_of_rows(scope.offsets, tensor.size(0), tensor.device());
     return wide * factor.index_select(0, experts).unsqueeze(1);
   }
@@ -78,7 +78,7 @@ ops::Fp8Cast cast_matrix(const at::Tensor& tensor, at::ScalarType fp8, const at:
   return cast;
 }
 
-// scale  of the whole, of each expert, or of blocks along rows or in squares
+// scale  0-d, of experts, or of blocks along rows or in squares
 ops::Fp8Cast cast(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale, const OperandScope& scope,
                   const CastOptions& options) {
   if (tensor.is_meta()) return {at::empty(tensor.sizes(), tensor.options().dtype(fp8)), {}};
@@ -95,7 +95,7 @@ ops::Fp8Cast cast(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor
   return cast;
 }
 
-// In blocks of rows, for the weight's product.
+// For the weight's gradient.
 ops::Fp8Cast cast_down_columns(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale,
                                const at::Tensor& offsets, const CastOptions& options) {
   if (tensor.is_meta()) return {at::empty(tensor.sizes(), tensor.options().dtype(fp8)), {}};
@@ -111,7 +111,7 @@ at::Tensor values_of(const Operand& operand, const at::Tensor& offsets = {}) {
   return scaled(operand.values, factor, {.offsets = offsets});
 }
 
-// For the weight's product; unrounded operands are returned as they are.
+// Unrounded operands unchanged.
 at::Tensor wgrad_values_of(const Operand& operand, const at::Tensor& offsets = {}) {
   const bool is_apart = operand.wgrad_values.defined() || operand.wgrad_scale.defined();
   at::Tensor values = operand.wgrad_values.defined() ? operand.wgrad_values : operand.values;
@@ -162,13 +162,13 @@ ops::gpu::Fp8Products Fp8Recipe::library_on(at::Device device) const {
 }
 
 bool Fp8Recipe::is_turned(const at::Tensor& tensor, const OperandScope& scope) const {
-  constexpr int64_t kMultiple = 16;  // of sizes, as the library requires
+  constexpr int64_t kMultiple = 16;  // of sizes, for the library
   if (tensor.dim() != 2 || scope.offsets.defined() || scope.num_experts > 0) return false;
   if (tensor.numel() == 0 || tensor.size(0) % kMultiple != 0 || tensor.size(1) % kMultiple != 0) return false;
   return tensor.scalar_type() != at::kDouble && library_on(tensor.device()).want_rows_along_sum;
 }
 
-// amax: for delayed scaling to record; undefined: not wanted.
+// amax: for delayed scaling to record.
 at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope,
                                  at::Tensor* amax) const {
   if (scope.scale.defined()) return scope.scale;
@@ -181,7 +181,7 @@ at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, con
     MEGALITH_CHECK(scope.layer >= 0, "{}: delayed scaling of a layer that it does not know", scope.label);
     if (memory_->is_recording(role)) {
       const bool is_of_experts = scope.offsets.defined() || scope.num_experts > 0;
-      // Experts' amaxes are computed separately; the cast itself finds that of a whole tensor.
+      // The cast finds a whole tensor's amax itself.
       *amax = is_of_experts ? compute_amax(tensor, scope)
                             : at::zeros({}, tensor.options().dtype(wide_of(tensor.scalar_type())));
     }
@@ -228,7 +228,7 @@ Operand Fp8Recipe::cast_and_record(const at::Tensor& tensor, OperandRole role, c
   return operand;
 }
 
-// A weight is rounded once a step; the first microbatch's scale serves all.
+// Rounded once a step; the first microbatch's scale serves all.
 Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& scope) const {
   Fp8Memory::Weight* const known = memory_->weight(scope.layer);
   at::Tensor scale = scope.scale;
@@ -241,7 +241,7 @@ Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& sco
   }
   OperandScope scaled_as = scope;
   scaled_as.scale = scale;
-  // For dgrad: kept with the copy or, if none is kept, made with that of the backward pass.
+  // For dgrad: kept with the copy or, if none is kept, made in backward.
   const bool is_of_backward = !settings_.keeps_weights && scope.scale.defined();
   const bool with_transposed = known != nullptr && settings_.keeps_transposed_weights &&
                                (settings_.keeps_weights || is_of_backward) && is_turned(weight, scope);
@@ -272,7 +272,7 @@ KeptOperand Fp8Recipe::keep(const Activation& x, const Operand& taken, const Ope
     kept.values = Kept(is_transposed ? taken.transposed : taken.values);
     return kept;
   }
-  // With the scale of the first pass.
+  // With the first pass's scale.
   kept.values = x.kept.then([scope, fp8, how, scale = taken.scale](const at::Tensor& value) {
     const ops::Fp8Cast again = cast(value, fp8, scale, scope, how);
     return how.with_transposed ? again.transposed : again.values;

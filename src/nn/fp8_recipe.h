@@ -1,21 +1,19 @@
-// Products whose operands are rounded to eight bits.
+// Products of operands rounded to eight bits.
 //
 //   values = fp8(clamp(x * scale))   max_fp8: 448 for E4M3, 57344 for E5M2
 //
-// Inputs and weights are E4M3; gradients are E5M2 (hybrid) or E4M3. A GPU's library multiplies them directly
-// (nn/fp8_products.h). Otherwise, as for experts, whose row counts only the device knows, values / scale are multiplied
-// and summed in fp32 (fp64 for fp64 models). Inputs are kept as eight-bit copies for the weight's product. Weights are
-// rounded once a step, at first use. Recipes differ in their scales:
+// Inputs and weights are E4M3; gradients E5M2 (hybrid) or E4M3. Without a library's products (nn/fp8_products.h), as
+// for experts, whose row counts only the device knows, values / scale are multiplied wide. Inputs are kept in eight
+// bits; weights are rounded once a step.
 //
 //   tensorwise  max_fp8 / amax of the current tensor; 1 if amax is 0 or infinite
-//   delayed     from the amaxes of past microbatches (nn/fp8_memory.h)
+//   delayed     from past microbatches' amaxes (nn/fp8_memory.h)
 //   blockwise   per 128 elements, or 128 x 128 of a weight (nn/fp8_blocks.h)
 //
-// amax covers the ranks with parts of a tensor: tensorwise over tp if cut, and over cp; delayed over tp, cp and dp. So
-// a layout rounds as one rank does; blocks do if every cut is at a multiple of 128. Each expert has its own scales,
-// over the rows that reach this rank (delayed: any rank).
-//
-// Source: Micikevicius et al. 2022, arXiv:2209.05433 (formats); recipes as in Transformer Engine.
+// amax covers ranks with parts of a tensor (tensorwise: tp if cut, and cp; delayed: tp, cp and dp), so a layout rounds
+// as one rank does; blocks do if cuts are multiples of 128. Experts have own scales, over rows on this rank (delayed:
+// any rank).
+// Sources: arXiv:2209.05433 (formats); Transformer Engine (recipes).
 #pragma once
 
 #include <memory>
@@ -40,7 +38,7 @@ enum class Fp8Scaling { kTensorwise, kDelayed, kBlockwise };
 
 // Megatron-LM's names.
 struct Fp8Options {
-  std::optional<std::string> fp8_format;  // "hybrid", "e4m3"; unset: no eight-bit products
+  std::optional<std::string> fp8_format;  // "hybrid", "e4m3"; unset: none
   std::string fp8_recipe = "delayed";
   int64_t fp8_margin = 0;
   int64_t fp8_amax_history_len = 1;
@@ -53,28 +51,28 @@ struct Fp8Options {
   void visit(OptionVisitor& v);
   bool is_on() const { return fp8_format.has_value(); }
 };
-// num_layers  of the model, without prediction modules
+// num_layers  without prediction modules
 std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers);
 // Options without effect.
 std::vector<std::string> fp8_notes(const Fp8Options& options);
 struct Fp8Sizes {
-  int64_t hidden = 0, ffn_of_rank = 0, tokens = 0;  // of a microbatch
+  int64_t hidden = 0, ffn_of_rank = 0, tokens = 0;  // a microbatch's
   int64_t experts = 0;
 };
-// Products left to the reference, in fp32, and why.
+// Products left to the reference.
 std::vector<std::string> fp8_product_notes(const Fp8Options& options, const ops::gpu::Fp8Products& library,
                                            const Fp8Sizes& sizes);
-// "hybrid FP8, delayed (history 16, max, margin 0)"; "" without FP8
+// "hybrid FP8, delayed (history 16, max, margin 0)" or ""
 std::string fp8_text(const Fp8Options& options, int64_t num_layers);
 
 struct Fp8Settings {
   Fp8Format format = Fp8Format::kHybrid;
   Fp8Scaling scaling = Fp8Scaling::kTensorwise;
   DelayedScaling delayed = {};
-  bool rounds_wgrad = true;                         // also for the weight's product
-  bool keeps_weights = true;                        // their eight-bit copies, from first use to the end of the step
-  bool keeps_transposed_weights = true;             // too, if the device's library reads both
-  int64_t num_plain_first = 0, num_plain_last = 0;  // layers of the model
+  bool rounds_wgrad = true;              // the weight's product too
+  bool keeps_weights = true;             // in eight bits, until the step's end
+  bool keeps_transposed_weights = true;  // too, if the library reads both
+  int64_t num_plain_first = 0, num_plain_last = 0;
 };
 
 class Fp8Recipe : public MatmulRecipe {
@@ -103,7 +101,7 @@ class Fp8Recipe : public MatmulRecipe {
   bool is_blockwise() const { return settings_.scaling == Fp8Scaling::kBlockwise; }
   at::Tensor find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, at::Tensor* amax) const;
   Operand take_weight(const at::Tensor& weight, const OperandScope& scope) const;
-  // recorded: receives what delayed scaling recorded, to be recorded at each use of the operand
+  // recorded: the amax to record at each use
   Operand cast_and_record(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, bool with_transposed,
                           at::Tensor* recorded = nullptr) const;
   ops::gpu::Fp8Products library_on(at::Device device) const;
@@ -114,7 +112,6 @@ class Fp8Recipe : public MatmulRecipe {
 };
 
 // Null: the plain recipe.
-//   keeps_weights  see Fp8Settings
 std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kernels kernels, bool keeps_weights = true);
 
 }  // namespace megalith

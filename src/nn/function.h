@@ -1,8 +1,8 @@
-// For .cc files that declare autograd Functions (the include below costs seconds per file): keeping non-tensors with a
-// node. Rules of every Function here:
-//   * weights enter through Parameter::value(), so the graph knows the dependency; gradients go to the Parameter
-//     (open_grad … close_grad), not through the node, which keeps the Parameter, never its tensor
-//   * when a graph is recorded, forward announces a contribution to each trainable Parameter
+// Keeps non-tensors with autograd nodes; for .cc files (the include below costs seconds per file). Rules of every
+// Function:
+//   * weights enter through Parameter::value(); the node keeps the Parameter, never its tensor
+//   * gradients go straight to the Parameter (open_grad … close_grad)
+//   * when recording, forward announces a contribution to each trainable Parameter
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,7 +20,7 @@ struct Held : torch::CustomClassHolder {
   T value;
 };
 
-// Keeps a value with the node; backward reads it with held<T>().
+// Read in backward by held<T>().
 template <typename T>
 void hold(torch::autograd::AutogradContext* node, T value) {
   node->saved_data["held"] = at::IValue::make_capsule(c10::make_intrusive<Held<T>>(std::move(value)));

@@ -1,4 +1,3 @@
-// A rank's experts: two grouped products around the activation, plus adapters and biases.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -26,10 +25,10 @@ int64_t expert_width_of_rank(int64_t ffn, int etp) {
                   fmt::format("set expert_tensor_parallel_size to a divisor of {}", ffn));
 }
 
-// Rows of this rank for each of its b * s tokens, if experts are balanced.
+// Per token of the b * s, if experts are balanced.
 double expert_rows_per_token(const Groups& groups, const RouterOptions& options) {
-  // The etp x ep ranks have b s / tp tokens each, and every ep rank gets 1 / ep of all their pairs. The capacity is
-  // moe_expert_capacity_factor times as many rows: filled by padding if that is on, otherwise a limit.
+  // The etp x ep ranks have b s / tp tokens each; every ep rank gets 1 / ep of their pairs. Capacity: filled by padding
+  // if on, otherwise a limit.
   const double balanced = static_cast<double>(options.moe_router_topk) * groups.etp->size() / groups.tp->size();
   if (!options.has_capacity()) return balanced;
   const double factor = *options.moe_expert_capacity_factor;
@@ -64,7 +63,7 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
                       .is_gated = activation_.is_gated};
   ExpertPlacements placements = expert_placements(cut, site.names);
   activation_.is_interleaved = site.names.are_interleaved;
-  // Experts cut like the dense layers reduce their gradients with the dense ones.
+  // Experts cut like dense layers reduce gradients with them.
   const bool is_dense_view = groups.ep->size() == 1 && groups.etp->size() == groups.tp->size();
   const AxisSet axes = is_dense_view ? AxisSet{Axis::kDp, Axis::kCp} : AxisSet{Axis::kEdp};
   for (Placement* placement : {&placements.up, &placements.down, &placements.up_bias, &placements.down_bias}) {
@@ -91,7 +90,7 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
   register_module(*down_);
   if (options.has_linear_bias()) register_biases(context, name, std::move(placements));
 
-  if (site.names.are_stacked()) return;  // stacked experts have no adapters
+  if (site.names.are_stacked()) return;  // have no adapters
   ExpertAdapterSite beside{.name = up_name,
                            .linears = {site.names.up},
                            .axes = axes,

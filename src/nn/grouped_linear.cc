@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// (experts * rows, columns), also of a tensor (experts, rows, columns).
+// (experts * rows, columns), from either shape.
 at::Tensor as_rows(const at::Tensor& weight) { return weight.dim() == 3 ? weight.flatten(0, 1) : weight; }
 
 }  // namespace
@@ -24,7 +24,7 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
     at::Tensor offsets;
     bool needs_dx;
     Kept input = {};
-    KeptOperand x = {};            // empty if the weights get no gradient
+    KeptOperand x = {};  // empty without a weight gradient
     at::Tensor weight_scale = {};
 
     Parameter* parameter() const { return linear->weight_; }
@@ -102,7 +102,7 @@ GroupedLinear::GroupedLinear(const LayerContext& context, const GroupedLinearSit
                              .init = site.init,
                              .role = ParameterRole::kMatrix,
                              .is_adapter = site.is_adapter};
-  // Stacked experts are not matrices and stay unpacked.
+  // Stacked experts stay unpacked.
   const bool are_matrices = site.placement.local_shape.size() == 2;
   if (context.lora != nullptr && context.lora->packs_weights() && are_matrices && !site.is_adapter) {
     parameter.packing = WeightPacking{.ranks = weight_ranks_, .cut_dim = site.cut_dim, .kernels = context.kernels};

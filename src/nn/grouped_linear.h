@@ -1,9 +1,9 @@
-// The linear layers of this rank's experts as one grouped product: rows sorted by expert, all weights in one tensor.
+// This rank's experts' linears as one grouped product.
 //
 //   y[i] = W[j] x[i]    for the rows i of expert j, offsets[j] <= i < offsets[j + 1]
 //
-// If experts are cut over etp, each part gets all their rows: cut rows of W yield columns of y, cut columns a part of y
-// to be summed later. Only recipes communicate here. Weight gradients go straight into the Parameter's buffer.
+// Experts cut over etp get all their rows: cut rows of W yield columns of y, cut columns a part of y to be summed
+// later. Only recipes communicate.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ namespace megalith {
 class Group;
 
 struct GroupedLinearSite {
-  std::string name;        // without ".weight": "model.layers.0.mlp.experts.down_proj"
-  Placement placement;     // (num_local * rows, in), or (num_local, rows, in); with its axes
+  std::string name;     // without ".weight"
+  Placement placement;  // (num_local * rows, in) or (num_local, rows, in), with axes
   int64_t num_experts = 1, first_expert = 0, num_local = 1;
-  double rows_per_token = 1;  // of this rank, if experts are balanced; for costs
-  int cut_dim = 0;            // of an expert's matrix, cut over etp
-  // Ranks with the other columns of the input, and of the output's gradient; null: all are here.
+  double rows_per_token = 1;  // on this rank, if balanced; for costs
+  int cut_dim = 0;            // of an expert's matrix, over etp
+  // Ranks with other columns of the input, and of the output's gradient; null: none.
   Group *input_ranks = nullptr, *gradient_ranks = nullptr;
   Init init = {};
   bool is_adapter = false;
@@ -32,8 +32,7 @@ class GroupedLinear : public Module {
  public:
   GroupedLinear(const LayerContext& context, const GroupedLinearSite& site);
 
-  // x (n, in_local) -> (n, rows_local), differentiable. offsets (num_local + 1) int64. Experts without rows get zero
-  // gradients.
+  // x (n, in_local), sorted by expert -> (n, rows_local), differentiable. offsets (num_local + 1) int64.
   at::Tensor forward(const Activation& x, const at::Tensor& offsets);
 
   Parameter& weight() { return *weight_; }

@@ -21,7 +21,7 @@ NormOptions head_norm_options(double epsilon) {
   return options;
 }
 
-// Rotated in float32 and rounded once: the operator would round the angles to x's dtype.
+// In float32: the operator would round the angles to x's dtype.
 at::Tensor turned(const at::Tensor& x, const RotaryAngles& angles, bool turns_back, Kernels kernels) {
   const at::Tensor wide = x.to(ops::wide_dtype(x.scalar_type()));
   const at::Tensor y = turns_back ? ops::rotary_backward(wide, angles.cos, angles.sin, /*is_interleaved=*/true, kernels)
@@ -100,7 +100,7 @@ Activation JointAttention::forward(const std::vector<Part>& parts, int64_t b, in
     };
     q.push_back(normed(part.norms->q(), 0));
     k.push_back(normed(part.norms->k(), 1));
-    // A copy: a view would keep the whole projection alive.
+    // A view would keep the whole projection alive.
     v.push_back(of_samples(2).contiguous().view({b, -1, n, d}));
   }
   const auto joined = [](const std::vector<at::Tensor>& all) { return all.size() == 1 ? all[0] : at::cat(all, 1); };

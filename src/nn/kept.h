@@ -1,12 +1,11 @@
-// A tensor kept between forward and backward, or a way to get it back (recomputed, from a low-precision copy, from host
-// memory). Its producer decides how an activation is kept (SelectiveRecompute, a recipe); consumers call get():
+// A tensor kept from forward to backward, or how to get it back (recomputed, from a low-precision copy, from host
+// memory). Its producer decides; consumers call get():
 //
 //   Activation{y}                                                    consumers keep y
 //   Activation{y, Kept::computed([x] { return act(x.get()); })}      consumers keep x, and y is computed again
 //
-// Copies share a source, which holds its result until the last holder drops it, so a recomputed tensor is computed
-// once. Nodes take their Kept out in backward (std::exchange, take()), because a node lives until the whole pass is
-// done.
+// Copies share a source: a tensor is recomputed once, and held until the last is dropped. Backward must take a node's
+// Kept (std::exchange, take()), as nodes outlive it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,18 +20,17 @@ namespace megalith {
 
 class Kept {
  public:
-  Kept() = default;  // nothing
-  // The tensor itself, detached; empty if undefined. get() throws InternalError if the tensor was changed in place
-  // since.
+  Kept() = default;
+  // Detached. get() throws InternalError if the tensor changed in place since.
   explicit Kept(const at::Tensor& tensor);
-  // Computed on demand, without a graph and at most once; then drops what `compute` holds.
+  // On demand, once, without a graph; then drops what `compute` holds.
   static Kept computed(std::function<at::Tensor()> compute);
   static std::vector<Kept> computed(size_t num_results, std::function<std::vector<at::Tensor>()> compute);
 
   bool is_defined() const { return source_ != nullptr; }
-  // True if get() must compute.
+  // get() must compute.
   bool is_computed() const;
-  // Undefined if nothing is kept.
+  // Undefined if empty.
   at::Tensor get() const;
   at::Tensor take() { return std::exchange(*this, Kept()).get(); }
   Kept then(std::function<at::Tensor(const at::Tensor&)> change) const;
@@ -46,7 +44,7 @@ class Kept {
 };
 
 struct Activation {
-  // Implicit: a tensor is an activation kept as it is.
+  // Implicit.
   Activation(at::Tensor tensor) : value(std::move(tensor)) {}  // NOLINT(google-explicit-constructor)
   Activation(at::Tensor tensor, Kept what) : value(std::move(tensor)), kept(std::move(what)) {}
 

@@ -1,5 +1,4 @@
-// One Function spans rotation, assembly of queries and keys, and attention, as in attention.cc: projections are not
-// kept beside the heads, and gradients are written in place.
+// One Function spans rotation, assembly and attention, as in attention.cc.
 #include "nn/latent_attention.h"
 
 #include <ATen/ATen.h>
@@ -21,11 +20,11 @@ namespace {
 // Hugging Face's classes ignore rms_norm_eps here.
 constexpr NormOptions kLatentNorm{.normalization = Normalization::kRmsNorm, .norm_epsilon = 1e-6};
 
-// The key part shared by all heads: its gradient sums over tp.
+// Its gradient sums over tp.
 struct SharedKeyFunction : torch::autograd::Function<SharedKeyFunction> {
   struct Call {
     Group* tp;
-    bool gathers;  // each rank has its own tokens, not all
+    bool gathers;  // if ranks have different tokens
     std::string label;
   };
 
@@ -114,7 +113,7 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
     return {d.dq.reshape({tokens, -1}), dkv.view({tokens, -1}), dkey.reshape({tokens, rope}), {}, {}, {}, {}};
   }
 
-  // [nope | rope] queries and keys; contiguous copies, as views would keep the whole projections alive.
+  // Copies: views would keep whole projections alive.
   static Core assemble(const LatentAttention& layer, const LatentAttention::Projections& x, const Call& call) {
     const int64_t b = call.b, s = call.s, n = layer.num_heads_, nope = layer.nope_dim_, rope = layer.rope_dim_;
     const auto rotated = [&](const at::Tensor& part) {
@@ -194,7 +193,7 @@ at::Tensor LatentAttention::forward(const Activation& x, const ForwardContext& f
   return output_.forward(attend(projections, call), rows);
 }
 
-// From the first projections' results, all that is kept with SelectiveRecompute::latent_up.
+// From all that is kept with SelectiveRecompute::latent_up.
 LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, const at::Tensor& latent,
                                                          const at::Tensor& rows) {
   const std::vector<at::Tensor> parts = latent.split_with_sizes({kv_rank_, rope_dim_}, 1);
@@ -213,7 +212,7 @@ LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, co
   }
   up.key = share_key(parts[1]);
   if (!policy_.latent_up) return up;
-  // In the same order, because ranks communicate in it.
+  // In forward's order: ranks communicate.
   const Kept kv_again = kv_up_.again(values.kept, rows);
   const Kept q_again = q_up_ ? q_up_->again(queries.kept, rows) : queries.kept;
   up.again = [this, kv_again, q_again, kept_latent] {

@@ -1,18 +1,18 @@
-// Multi-head latent attention: keys and values come from a narrow latent vector per token; positions enter through a
-// few extra channels, whose key all heads share.
+// Multi-head latent attention: keys and values come from a narrow latent per token; a few extra channels carry
+// positions, their key shared by all heads.
 //
 //   q      = W_q x,  or  W_qb norm(W_qa x)                         n heads of [nope | rope]
 //   c, k_r = W_kva x                                               c (kv_lora_rank), k_r (rope)
 //   k, v   = W_kvb norm(c)                                         each head's [nope | v]
 //   out    = W_o attention([q_nope | R q_rope], [k_nope | R k_r], v; softmax scale)
 //
-// Every tp rank computes the projections down to the latents (of its own tokens under sequence parallelism); those up
-// are split by heads. The key's rotary part is gathered under sequence parallelism, its gradient summed over tp.
+// Every tp rank projects down to the latents (of its own tokens under sequence parallelism); projections up are split
+// by heads. k_r is gathered under sequence parallelism, its gradient summed over tp.
 //
-// Kept for backward: the latents, q, k, v and what attention keeps. SelectiveRecompute::core_attention drops the last,
-// latent_up all but the latents and attention's result; both together keep only the latents.
+// Backward keeps the latents, q, k, v and what attention keeps. SelectiveRecompute::core_attention drops the last,
+// latent_up all but the latents and attention's result; both keep only the latents.
 //
-// n query heads, of which a rank holds n / tp; d_n, d_r, d_v: channels of a head's nope, rope and value parts
+// n heads per rank; d_n, d_r, d_v: channels of nope, rope and value
 // Source: DeepSeek-AI 2024, arXiv:2405.04434.
 #pragma once
 
@@ -30,13 +30,11 @@ namespace megalith {
 struct LatentAttentionSite {
   bool is_rotary_interleaved = true;  // pairs (2i, 2i + 1), as in published weights
   double output_init_std = 0.02;
-  int64_t layer = 0;  // index in the whole model, and KV cache slot
+  int64_t layer = 0;  // also the KV cache's slot
 };
 
 class LatentAttention : public AttentionLayer {
  public:
-  // name  canonical: "model.layers.0.self_attn", with q_proj or q_a_proj, q_a_layernorm, q_b_proj, and
-  //       kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj below it
   // UserError if tp does not divide the heads, or if options conflict.
   LatentAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                   const LatentAttentionSite& site);
@@ -48,12 +46,12 @@ class LatentAttention : public AttentionLayer {
 
  private:
   friend struct LatentCoreFunction;
-  struct Call;  // inputs of attention beside the projections
+  struct Call;  // attention's inputs beside projections
   struct Projections {
     at::Tensor q;    // (t, n (d_n + d_r)), not rotated
     at::Tensor kv;   // (t, n (d_n + d_v))
-    at::Tensor key;  // (t, d_r): shared rotary part of the keys, not rotated
-    // Recomputes all of them from the latents; null: they are kept.
+    at::Tensor key;  // (t, d_r): shared by heads, not rotated
+    // Null: kept.
     std::function<Projections()> again = {};
   };
 

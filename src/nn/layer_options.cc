@@ -63,13 +63,13 @@ void LayerOptions::visit_random(OptionVisitor& v) {
 
 int64_t LayerOptions::head_dim() const {
   if (kv_channels) return *kv_channels;
-  // The heads of latent attention need not divide the stream.
+  // Latent attention's heads need not divide the stream.
   return multi_latent_attention ? query_head_dim() : div_exact(hidden_size, num_attention_heads);
 }
 
 int64_t LayerOptions::ffn_size() const {
   if (ffn_hidden_size) return *ffn_hidden_size;
-  // Megatron's: three matrices of 8h/3 hold what two of 4h do.
+  // Megatron's: as many weights in three matrices as two of 4h hold.
   return is_gated() ? 8 * hidden_size / 3 / 64 * 64 : 4 * hidden_size;
 }
 

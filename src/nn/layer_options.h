@@ -1,7 +1,5 @@
-// All options that the layers of a transformer read: those of the topics, and those that several of them share.
-//
-// A layer takes them as the person gave them, or the struct of its topic where it reads no other; and, in a struct of
-// its own, what only the builder of a model knows (AttentionSite, MlpSite, …): names, its number, initial deviations.
+// All options of a transformer's layers. What only the model's builder knows (names, index, initial deviations) is in
+// structs such as AttentionSite and MlpSite.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +15,18 @@
 
 namespace megalith {
 
-// What qk_layernorm norms: each head by itself, or all channels of the queries and of the keys together.
+// Norms each head, or all channels.
 enum class HeadNormScope { kHead, kProjection };
 
 struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, MlpOptions, NormOptions, ExpertOptions {
   int64_t hidden_size = 0;
   std::optional<int64_t> ffn_hidden_size;  // default: 4 h; gated int(8h/3 / 64) * 64
-  bool add_bias_linear = true;             // biases of linear layers need both switches; read has_linear_bias()
+  bool add_bias_linear = true;             // see has_linear_bias()
   bool disable_bias_linear = false;
   bool add_qkv_bias = false;
-  bool qk_layernorm = false;  // of heads; of latent vectors with multi_latent_attention
+  bool qk_layernorm = false;  // with multi_latent_attention of latents
   HeadNormScope qk_layernorm_scope = HeadNormScope::kHead;
-  bool qk_l2_norm = false;  // of heads that are rotated, without weights
+  bool qk_l2_norm = false;  // without weights, of rotated heads
   double attention_dropout = 0.1;
   double hidden_dropout = 0.1;
   double init_method_std = 0.02;
@@ -36,18 +34,17 @@ struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, M
   void visit_widths(OptionVisitor& v);
   void visit_biases(OptionVisitor& v);
   void visit_head_norm(OptionVisitor& v);
-  void visit_random(OptionVisitor& v);  // dropout and initial weights
+  void visit_random(OptionVisitor& v);
 
   bool has_linear_bias() const { return add_bias_linear && !disable_bias_linear; }
   bool has_qkv_bias() const { return add_qkv_bias || has_linear_bias(); }
   int64_t head_dim() const;
   int64_t ffn_size() const;
-  // With is_gated() that of the gates: SiLU or a form of GELU; otherwise one of GELU's forms, ReLU or its square.
+  // If is_gated() the gates': SiLU or a GELU; otherwise a GELU, ReLU or its square.
   ops::ActivationKind activation() const;
-  ops::ExpertActivation expert_activation() const;  // the same with the rest of its form; of MLPs too
+  ops::ExpertActivation expert_activation() const;  // of MLPs too
   int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }
   int64_t shared_expert_size() const;  // 0: none
-  // Channels of a head's query and key, and of its value.
   int64_t query_head_dim() const { return multi_latent_attention ? qk_head_dim + qk_pos_emb_head_dim : head_dim(); }
   int64_t value_head_dim() const { return multi_latent_attention ? v_head_dim : head_dim(); }
 };

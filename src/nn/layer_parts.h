@@ -1,5 +1,4 @@
-// The two parts of a transformer layer: one attends (attention.h, latent_attention.h), one transforms each token by
-// itself (mlp.h, moe_layer.h).
+// Interfaces of a layer's two parts.
 #pragma once
 
 #include "nn/forward.h"
@@ -11,9 +10,8 @@ namespace megalith {
 
 class AttentionLayer : public Module {
  public:
-  // x (t', h) -> (t', h) as in nn/forward.h, differentiable. Undefined angles: no rotation. With a KV cache
-  // (generation, no gradients) x's keys and values are appended, and all positions so far attended to. If
-  // context-parallel ranks share a sequence, x is this rank's part and attends to all parts.
+  // x (t', h) -> (t', h), differentiable. Undefined angles: no rotation. A KV cache (no gradients) gets x's keys and
+  // values, and all its positions are attended to. If cp ranks share a sequence, this rank's part attends to all.
   virtual at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) = 0;
 };
 

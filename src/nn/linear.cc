@@ -1,6 +1,4 @@
-// The linear layer's Function: products from ops/, weight gradients straight into the Parameter's buffer, and its
-// role's collectives. The input gradient's sum over tp overlaps the weight gradient; the gathering of the input for the
-// weight gradient overlaps the input gradient.
+// The input gradient's sum overlaps the weight gradient; gathering the input for this overlaps the input gradient.
 #include "nn/linear.h"
 
 #include <optional>
@@ -16,7 +14,7 @@ namespace megalith {
 
 namespace {
 
-// dim < 0: all of it.
+// dim < 0: all.
 Box slice_of(const std::vector<int64_t>& shape, int dim, const Group& tp) {
   Box box = Box::whole(shape);
   if (dim < 0) return box;
@@ -41,7 +39,7 @@ Piece weight_piece(const LinearPart& part, int64_t in_features, const Box& box, 
   return piece;
 }
 
-// This rank's boxes of (rows, in_features), with columns cut part by part.
+// Boxes of (rows, in_features), columns cut part by part.
 std::vector<Box> boxes_of(int64_t rows, int64_t in_features, const std::vector<int64_t>& input_parts, int split_dim,
                           const Group& tp) {
   if (split_dim != 1 || input_parts.size() < 2) return {slice_of({rows, in_features}, split_dim, tp)};
@@ -62,7 +60,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   struct Call {
     Linear* layer;
     bool needs_dx;
-    KeptOperand x;            // empty if the weight gets no gradient
+    KeptOperand x;  // empty without a weight gradient
     at::Tensor weight_scale;
   };
 
@@ -96,7 +94,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       y = layer.tp_->reduce_scattered(y, ReduceOp::kSum, label);
     else
       layer.tp_->all_reduce(y, ReduceOp::kSum, label).wait();
-    return bias.defined() ? y.add_(bias) : y;  // after the reduction, or it would count tp times
+    return bias.defined() ? y.add_(bias) : y;  // after the sum over ranks, to count once
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
@@ -142,8 +140,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       }
     }
     if (is_deferred) {
-      if (dy.transposed.defined()) dy.values.reset();  // dx was the last to read them
-      // Recomputed now: its sources need not outlive this backward pass.
+      if (dy.transposed.defined()) dy.values.reset();  // dx was their last reader
+      // Recomputed now: its sources can go with this pass.
       layer.deferred_->defer([&layer, dy, x = x.take()] {
         const at::NoGradGuard no_grad;
         finish_weight_product(layer, dy, begin_weight_product(layer, x));
@@ -187,7 +185,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
   static bool gathers(const Linear& layer) { return layer.role_ == LinearRole::kColumn && layer.is_sequence_parallel_; }
 
-  // All ranks' rows of an operand, and of per-row scales. Eight-bit values travel as bytes.
+  // All ranks' rows, and per-row scales. Eight bits travel as bytes.
   static WeightProduct begin_gathering(const Linear& layer, const Operand& local) {
     WeightProduct all{local, {}};
     const auto gather = [&](at::Tensor& rows) {
@@ -220,7 +218,7 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       recipe_(recipe_of(context)),
       deferred_(context.deferred_gradients) {
-  // Tokens are split over cp in any case.
+  // Tokens are always split over cp.
   Group* const cp = context.groups->cp.get();
   Group* const tp_cp = context.groups->tp_cp.get();
   input_ranks_ = is_sequence_parallel_ || role_ == LinearRole::kRow ? tp_cp : cp;
@@ -248,7 +246,7 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   weight.replica_axes = weight.partial_axes = bias.partial_axes = bias.replica_axes = {Axis::kDp, Axis::kCp};
   if (role_ == LinearRole::kReplicated) weight.replica_axes.insert(Axis::kTp);
   if (role_ != LinearRole::kColumn) bias.replica_axes.insert(Axis::kTp);
-  // A row layer's bias, and a replicated layer, see the scattered tokens.
+  // See only this rank's tokens.
   if (is_sequence_parallel_ && role_ != LinearRole::kColumn) bias.partial_axes.insert(Axis::kTp);
   if (is_sequence_parallel_ && role_ == LinearRole::kReplicated) weight.partial_axes.insert(Axis::kTp);
   bias.local_shape = {local_rows};
@@ -301,7 +299,7 @@ at::Tensor Linear::adapted(const at::Tensor& y, const Activation& x, const at::T
   const at::Tensor sum = adapter_->add_to(y, x, row_ids);
   if (!is_rescaled()) return sum;
   const at::Tensor rescaled = adapter_->rescale(sum, weight_->unpacked());
-  return bias_ == nullptr ? rescaled : rescaled + bias_->data();  // which is frozen
+  return bias_ == nullptr ? rescaled : rescaled + bias_->data();  // the bias is frozen
 }
 
 bool Linear::is_rescaled() const { return adapter_ != nullptr && adapter_->rescales(); }
@@ -315,7 +313,7 @@ Kept Linear::again(Kept x, const at::Tensor& row_ids) const {
 AdaptableLayer Linear::adaptable() const {
   AdaptableLayer layer{.kind = kind_, .parts = {}};
   for (const Piece& piece : weight_->placement().pieces) {
-    if (piece.local.offset[1] != 0) continue;  // another part of the input of the same rows
+    if (piece.local.offset[1] != 0) continue;  // the same rows, another input part
     layer.parts.push_back(piece.name.substr(0, piece.name.rfind('.')));
     layer.rows.push_back(piece.canonical.extent[piece.other_dim(0)]);
     layer.in_features = piece.shape[piece.other_dim(1)];
@@ -326,7 +324,7 @@ AdaptableLayer Linear::adaptable() const {
 double Linear::own_forward_flops(const CostShape& shape) const {
   const auto& local = weight_->placement().local_shape;
   const int64_t split_tokens = shape.b * shape.s / (is_sequence_parallel_ ? tp_->size() : 1);
-  // A replicated layer sees only its rank's tokens; a column layer gathers all ranks'.
+  // Column layers gather all ranks' tokens.
   const auto tokens = static_cast<double>(role_ == LinearRole::kReplicated ? split_tokens : shape.b * shape.s);
   return 2 * tokens * static_cast<double>(local[0] * local[1]);
 }

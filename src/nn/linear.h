@@ -4,11 +4,9 @@
 //   column      rank i holds rows i of W and b, and gives those columns of y; dx is summed over tp
 //   row         rank i holds columns i of W and takes those columns of x; y is summed over tp, then b is added
 //
-// Under sequence parallelism, activations outside a column…row pair are this rank's t / tp tokens: column gathers them
-// before the product (and again in backward, instead of keeping them), row scatters the sum. A recipe
-// (nn/matmul_recipe.h) multiplies; weight products may be deferred. A fused layer's local weight (q|k|v, gate|up) has
-// rows [part 0's slice | part 1's slice | …].
-// Source: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198.
+// Under sequence parallelism, column gathers its input (again in backward, instead of keeping it), and row scatters its
+// sum. A fused local weight (q|k|v, gate|up) has rows [part 0's slice | part 1's slice | …].
+// Sources: arXiv:1909.08053; sequence parallelism: arXiv:2205.05198.
 #pragma once
 
 #include <memory>
@@ -27,13 +25,12 @@ class LowRankAdapter;
 
 enum class LinearRole { kReplicated, kColumn, kRow };
 
-// One canonical linear: "model.layers.0.self_attn.q_proj" with `.weight` (rows, in) and `.bias` (rows). Parts may share
-// one: GPT-2's c_attn (q | k | v) has rows 0, h and 2h on of its 3h.
+// A canonical linear (rows, in), or rows of one: GPT-2's c_attn (q | k | v) begins parts at rows 0, h and 2h of its 3h.
 struct LinearPart {
   std::string name;
-  int64_t rows = 0;            // of the whole, not of this rank
+  int64_t rows = 0;  // over all ranks
   int64_t first_row = 0;
-  int64_t canonical_rows = 0;  // of the canonical linear; 0: rows
+  int64_t canonical_rows = 0;  // 0: `rows`
 };
 
 struct LinearOptions {
@@ -45,16 +42,16 @@ struct LinearOptions {
   LinearKind kind = LinearKind::kOther;
   std::optional<Init> weight_init = std::nullopt;  // overrides init_std
   bool is_adapter = false;
-  // For a row layer with concatenated inputs (attention's output and an MLP's up): their total widths, sliced over tp
-  // one by one. Empty: one input.
+  // Widths of a row layer's concatenated inputs (attention's output and an MLP's up), each sliced over tp. Empty: one
+  // input.
   std::vector<int64_t> input_parts = {};
 };
 
 class Linear : public Module {
  public:
-  // name         of the parameters, which get `.weight` and `.bias`
-  // in_features  of the whole
-  // tp divides the rows of every part (column) or in_features (row); InternalError otherwise.
+  // name         parameters add `.weight` and `.bias`
+  // in_features  over all ranks
+  // InternalError unless tp divides the rows of every part (column) or in_features (row).
   Linear(const LayerContext& context, std::string name, int64_t in_features, const std::vector<LinearPart>& parts,
          const LinearOptions& options);
   Linear(const LayerContext& context, const std::string& name, int64_t in_features, int64_t out_features,
@@ -62,10 +59,10 @@ class Linear : public Module {
       : Linear(context, name, in_features, {LinearPart{name, out_features}}, options) {}
   ~Linear() override;
 
-  // x (t, in_local) -> (t', out_local), differentiable; t' differs from t only under sequence parallelism.
-  // row_ids  for adapter dropout (dropout_rows()); undefined: no dropout
+  // x (t, in_local) -> (t', out_local), differentiable; t' is t without sequence parallelism.
+  // row_ids  for adapter dropout; undefined: none
   at::Tensor forward(const Activation& x, const at::Tensor& row_ids = {});
-  // Recomputes forward's result for this input.
+  // Recomputes forward's result.
   Kept again(Kept x, const at::Tensor& row_ids = {}) const;
 
   Parameter& weight() { return *weight_; }
@@ -88,7 +85,7 @@ class Linear : public Module {
   LinearKind kind_;
   Group* tp_;
   bool is_sequence_parallel_;
-  // Ranks with the other parts of the input, of the weight and of the output's gradient; null: all is here.
+  // Ranks with other parts of the input, the weight and the output's gradient; null: none.
   Group *input_ranks_, *weight_ranks_, *gradient_ranks_;
   std::shared_ptr<const MatmulRecipe> recipe_;
   int64_t layer_ = -1;

@@ -16,7 +16,7 @@
 namespace megalith {
 
 struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
-  // with_grad: gradients of x (this rank's tokens) and of the weight. row_scale (t) wide: zero for ignored tokens.
+  // with_grad: of x (this rank's tokens) and the weight. row_scale (t) wide: 0 for ignored tokens.
   struct Result {
     at::Tensor losses, dx;
   };
@@ -50,8 +50,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     return target.buffer;
   }
 
-  // Also on one rank if logits are capped or biased. Each rank has the logits of its part of the vocabulary; maximum,
-  // sum and label logit are reduced over tp.
+  // Also for capped or biased logits on one rank.
   static Result vocabulary_parallel(LmHead& head, const at::Tensor& x, const at::Tensor& weight,
                                     const at::Tensor& labels, const at::Tensor& row_scale, bool with_grad,
                                     const at::Tensor& dw, const at::Tensor& dbias) {
@@ -68,13 +67,13 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
           ops::softmax_statistics(logits, chunk(labels), head.local_start_, head.local_valid_, head.recipe_->kernels());
       const at::Tensor row_max = local.row_max.clone();
       tp.all_reduce(row_max, ReduceOp::kMax, label).wait();
-      // A rank with only padding has sum 0 and maximum -inf: exp(-inf - maximum) is 0.
+      // A rank of only padding: exp(-inf - maximum) is 0.
       const at::Tensor sums = at::stack({local.sum_exp * (local.row_max - row_max).exp(), local.target_logit});
       tp.all_reduce(sums, ReduceOp::kSum, label).wait();
       const at::Tensor lse = row_max + sums[0].log();
       chunk(result.losses).copy_((lse - sums[1]).masked_fill(chunk(row_scale) == 0, 0));
       if (!with_grad) continue;
-      // d tanh(x) = 1 - tanh(x)^2, read before the gradient overwrites the logits.
+      // d tanh(x) = 1 - tanh(x)^2, before the gradient overwrites the logits.
       at::Tensor slope;
       if (head.softcap_ > 0) slope = 1 - (logits / head.softcap_).square_();
       ops::cross_entropy_gradient_(logits, lse, chunk(labels), chunk(row_scale), head.local_start_, head.local_valid_,
@@ -107,7 +106,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    // Only on the CPU: on a GPU it would synchronise.
+    // On a GPU it would synchronise.
     if (gradients[0].is_cpu()) {
       MEGALITH_CHECK(gradients[0].item<double>() == 1,
                      "the objective's gradient is {}; scale it through ObjectiveScales", gradients[0].item<double>());
@@ -142,7 +141,7 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
   if (!bias.empty()) add_bias(context, weight, bias);
 }
 
-// Cut like the weight's rows.
+// Split like the weight's rows.
 void LmHead::add_bias(const LayerContext& context, const VocabularyWeight& weight,
                       const std::vector<std::string>& names) {
   Placement placement{.local_shape = {weight.local_rows(*tp_)}};
@@ -160,7 +159,7 @@ void LmHead::add_bias(const LayerContext& context, const VocabularyWeight& weigh
                                .role = ParameterRole::kVector});
 }
 
-// CPUs and references use the fewest, so numbers do not depend on the machine.
+// CPUs and references use the fewest, on every machine.
 int64_t LmHead::rows_at_a_time(const at::Tensor& x) {
   if (rows_at_a_time_ > 0) return rows_at_a_time_;
   rows_at_a_time_ = kFewestLossRows;
@@ -169,7 +168,7 @@ int64_t LmHead::rows_at_a_time(const at::Tensor& x) {
   const int64_t row_bytes = weight_->data().size(0) * x.element_size();
   rows_at_a_time_ = loss_rows(row_bytes, memory.total_bytes - memory.allocated_bytes);
   if (tp_->size() > 1) {
-    // Ranks that cut differently would deadlock. Agreed once in a run.
+    // Agreed once: ranks that cut differently would deadlock.
     const at::Tensor fewest = at::full({}, rows_at_a_time_, x.options().dtype(at::kLong));
     tp_->all_reduce(fewest, ReduceOp::kMin, "rows of logits").wait();
     rows_at_a_time_ = fewest.item<int64_t>();
@@ -210,7 +209,7 @@ at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   at::Tensor chosen = is_sequence_parallel_ ? tp_->gathered(x, weight_->name()) : x;
   if (rows.defined() && chosen.is_meta()) {
-    chosen = chosen.narrow(0, 0, rows.size(0));  // LibTorch has no index_select for meta
+    chosen = chosen.narrow(0, 0, rows.size(0));  // no index_select for meta tensors
   } else if (rows.defined()) {
     chosen = chosen.index_select(0, rows);
   }

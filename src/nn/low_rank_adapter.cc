@@ -162,7 +162,7 @@ void LowRankAdapter::register_magnitude(const LayerContext& context, const Site&
   }
   placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
   if (!is_cut) placement.replica_axes.insert(Axis::kTp);
-  // Replicated parts then see only this rank's tokens.
+  // Replicated parts see only this rank's tokens.
   if (!is_cut && context.is_sequence_parallel) placement.partial_axes.insert(Axis::kTp);
   magnitude_ = &register_parameter(site.name + std::string(kMagnitudeEnding), std::move(placement),
                                    {.dtype = context.dtype,
@@ -206,7 +206,7 @@ at::Tensor LowRankAdapter::lengths(const at::Tensor& weight) const {
     if (branch.up != nullptr) {
       const at::Tensor a = down.narrow(0, first_rank, rank_).to(wide), b = branch.up->weight().data();
       first_rank += rank_;
-      // By rows: the sum of a large layer and its adapter would take as much memory as the layer.
+      // By rows: a large layer's sum would double its memory.
       for (int64_t row = 0; row < branch.local_rows; row += kRowsOfLengths) {
         const int64_t count = std::min(kRowsOfLengths, branch.local_rows - row);
         const at::Tensor own = weight.narrow(0, first_row + row, count).to(wide);

@@ -2,17 +2,16 @@
 //
 //   y += scale * B A dropout(x)        A (r, in), B (out, r)
 //
-// A and B are linear layers: for a column layer A is replicated and B cut by rows, for a row layer A is cut by columns
-// and B replicated. So only (t, r) travels, and checkpoints, ZeRO, FSDP, pipelines and recomputation treat them like
-// any layer. They multiply in the model's precision. Canonical names are PEFT's without its prefix:
+// Both are linear layers in the model's precision: for a column layer A is replicated and B cut by rows, for a row
+// layer A is cut by columns and B replicated, so only (t, r) travels. Names are PEFT's without prefix:
 // "model.layers.0.self_attn.q_proj.lora_A.weight".
 //
-// With lora.use_dora each row of the adapted weight has a trained length (m, one number per row):
+// With lora.use_dora each row of the adapted weight has a trained length m:
 //
 //   y = m / |W + scale * B A| * (W x + scale * B A dropout(x)) + b
 //
-// The lengths |..| are of this step's weights; no gradient flows through them (section 4.3 of the paper).
-// Sources: Hu et al. 2021, arXiv:2106.09685; Liu et al. 2024, arXiv:2402.09353 (DoRA).
+// |..| is of this step's weights, without gradient (DoRA, section 4.3). Sources: arXiv:2106.09685 (LoRA),
+// arXiv:2402.09353 (DoRA).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ Init adapter_init(AdapterInit kind, int64_t in, int64_t out);
 class LowRankAdapter : public Module {
  public:
   struct Site {
-    std::string name;  // of the layer: "model.layers.0.self_attn.qkv_proj"
+    std::string name;
     int64_t in_features = 0;
     const std::vector<LinearPart>& parts;
     LinearRole role = LinearRole::kReplicated;
@@ -38,22 +37,22 @@ class LowRankAdapter : public Module {
     std::vector<int64_t> input_parts = {};
   };
 
-  // Null if LayerContext::lora has no target here. UserError for a rank above the layer's widths.
+  // Null without a target here. UserError if the rank exceeds the layer's widths.
   static std::unique_ptr<LowRankAdapter> make(const LayerContext& context, const Site& site);
 
-  // y (t', out_local) from x (t, in_local); changed in place, differentiable.
-  // row_ids  (b s) int64: global numbers of this rank's tokens, in training; undefined: no dropout
+  // Adds in place to y (t', out_local), for x (t, in_local). Differentiable.
+  // row_ids  (b s) int64: global token numbers; undefined: no dropout
   at::Tensor add_to(at::Tensor y, const Activation& x, const at::Tensor& row_ids);
 
-  // If true, add_to() takes y without the layer's bias, and rescale() must follow.
+  // add_to() takes y without bias, and rescale() must follow.
   bool rescales() const { return magnitude_ != nullptr; }
-  // y times m / |W + scale * B A|; differentiable in y; m's gradient goes to the Parameter.
-  // weight  (out_local, in_local): the frozen layer's
+  // y m / |W + scale * B A|; differentiable in y; m's gradient goes to the Parameter.
+  // weight  (out_local, in_local), frozen
   at::Tensor rescale(const at::Tensor& y, const at::Tensor& weight);
 
  private:
   friend struct RescaleFunction;
-  // The parts of the layer that share one A.
+  // Parts that share one A.
   struct Branch {
     std::string name;  // canonical, without ".lora_A"
     std::vector<LinearPart> parts;
@@ -63,15 +62,14 @@ class LowRankAdapter : public Module {
   LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches);
   Activation read(const Activation& x, const at::Tensor& row_ids) const;
   at::Tensor added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const;
-  // Runs of this rank's columns of the layer's input: global start and width.
   struct ColumnRun {
     int64_t first, width;
   };
   at::Tensor rows_of(const at::Tensor& x, const at::Tensor& row_ids) const;
   void register_magnitude(const LayerContext& context, const Site& site);
-  // (out_local) wide: |W + scale * B A| of adapted rows, 1 of others.
+  // (out_local) wide: |W + scale * B A|; 1 if not adapted.
   at::Tensor lengths(const at::Tensor& weight) const;
-  // One number per adapted row of y, to all rows and back; `fill` elsewhere.
+  // From adapted to all rows (`fill` elsewhere), and back.
   at::Tensor spread(const at::Tensor& of_adapted, double fill) const;
   at::Tensor gathered(const at::Tensor& of_all) const;
 
@@ -87,10 +85,9 @@ class LowRankAdapter : public Module {
   std::unique_ptr<Linear> down_;
   std::vector<Branch> branches_;
   Group* tp_;
-  Parameter* magnitude_ = nullptr;  // m; null without lora.use_dora
+  Parameter* magnitude_ = nullptr;  // null without lora.use_dora
 };
 
-// If only adapters are trained, freezes everything else.
 void freeze_all_but_adapters(const std::vector<Parameter*>& parameters);
 
 }  // namespace megalith

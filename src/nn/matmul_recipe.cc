@@ -1,4 +1,3 @@
-// The plain recipe; see matmul_recipe.h.
 #include "nn/matmul_recipe.h"
 
 #include "comm/group.h"

@@ -40,7 +40,7 @@ at::Tensor MicrobatchTokens::padded(const at::Tensor& x) const { return with_row
 at::Tensor MicrobatchTokens::gathered(const at::Tensor& x, std::string_view label) const {
   const at::NoGradGuard no_grad;
   const int64_t columns = x.size(1);
-  // The group's ranks are in mesh order, tp fastest.
+  // Ranks are in mesh order, tp fastest.
   const at::Tensor rows = group_->gathered(padded(x.detach()).contiguous(), label)
                               .view({cp_size_, num_rows_ * tp_size_, columns})
                               .narrow(1, 0, b_ * s_);

@@ -30,7 +30,7 @@ ops::ExpertActivation activation_of(const std::string& name, const LayerOptions&
 
 }  // namespace
 
-// The linears add the biases for free, so the activations get none.
+// Linears add biases for free: activations get none.
 Mlp::Mlp(const LayerContext& context, const std::string& name, const LayerOptions& options, const MlpSite& site)
     : activation_(site.activation ? *site.activation : activation_of(name, options)),
       kernels_(context.kernels),

@@ -1,9 +1,9 @@
-// The MLP of a transformer:
+// A transformer's MLP:
 //
 //   down( act(gate x) * up x )   gated: Llama's with SiLU; gate and up in one product
 //   down( act(up x) )            plain: GPT's with GELU
 //
-// Sources: Shazeer 2020, arXiv:2002.05202 (gated); Radford et al. 2019 (plain, GELU).
+// Sources: arXiv:2002.05202 (gated); Radford et al. 2019 (plain).
 #pragma once
 
 #include <optional>
@@ -21,16 +21,15 @@ struct MlpNames {
 
 struct MlpSite {
   MlpNames names = {};
-  bool is_transposed = false;       // canonical weights are (in, out), as in GPT-2
+  bool is_transposed = false;
   double output_init_std = 0.02;    // of `down`
-  std::optional<int64_t> ffn = {};  // overrides ffn_hidden_size (f of the whole), for shared experts
-  // A form that no option names, such as GEGLU.
+  std::optional<int64_t> ffn = {};  // overrides ffn_hidden_size, for shared experts
+  // Overrides the options'.
   std::optional<ops::ExpertActivation> activation = {};
 };
 
 class Mlp : public FeedForward {
  public:
-  // name  canonical: "model.layers.0.mlp", with MlpSite::names below it
   // UserError if tp does not divide f, or if options conflict.
   Mlp(const LayerContext& context, const std::string& name, const LayerOptions& options, const MlpSite& site);
 

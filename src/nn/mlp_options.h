@@ -1,4 +1,3 @@
-// The activation of MLPs and of experts (nn/mlp.h, nn/moe_layer.h).
 #pragma once
 
 #include <optional>
@@ -11,10 +10,10 @@ namespace megalith {
 
 struct MlpOptions {
   bool swiglu = false, geglu = false, quick_geglu = false;  // gated
-  double glu_linear_offset = 0;                             // of quick_geglu, as is the next
+  double glu_linear_offset = 0;                             // both of quick_geglu
   std::optional<double> activation_func_clamp_value;
   bool squared_relu = false, relu = false, openai_gelu = false;
-  bool bias_gelu_fusion = true;  // Megatron's: it changes the form of GELU; read LayerOptions::activation()
+  bool bias_gelu_fusion = true;  // Megatron's: see LayerOptions::activation()
 
   void visit_mlp(OptionVisitor& v);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kModulationLabel = "modulation";
 
-// Per-sample vectors are whole on every rank, even if tokens are split.
+// Per-sample vectors are whole on every rank.
 LayerContext without_split_tokens(LayerContext context) {
   context.is_sequence_parallel = false;
   return context;
@@ -23,8 +23,7 @@ LayerContext without_split_tokens(LayerContext context) {
 
 }  // namespace
 
-// (b, w) of each rank -> (b, w tp), columns concatenated. The incoming gradient is whole on every rank, or (is_partial)
-// to be summed.
+// (b, w) of each rank -> (b, w tp). is_partial: incoming gradients are summed over ranks.
 struct GatherColumnsFunction : torch::autograd::Function<GatherColumnsFunction> {
   static at::Tensor compute(const at::Tensor& columns, Group* tp) {
     const at::Tensor all = tp->gathered(columns.contiguous(), kModulationLabel);
@@ -76,7 +75,7 @@ struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> 
     at::Tensor y, mean, inv_std;
   };
 
-  // Each sample is a norm with its own weight and bias: one pass over its tokens.
+  // A norm with own weights per sample: one pass over the tokens.
   static Normalised compute(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale,
                             const ModulatedNorm& form) {
     const int64_t b = shift.size(0);

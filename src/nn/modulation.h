@@ -1,11 +1,9 @@
-// Adaptive normalisation: a vector per sample gives the shift and scale of its norms, and the gate of what a block
-// adds.
+// Adaptive normalisation: a vector per sample gives its norms' shift and scale, and its blocks' gates.
 //
 //   [shift | scale | gate | …] = Linear(SiLU(vec))            a Modulation, initially zero
 //   y = LayerNorm(x) (1 + scale) + shift                      without weights of its own
 //   x = x + gate y
 //
-// b samples of s tokens (this rank's share under sequence parallelism), t = b s, h channels
 // Source: Peebles & Xie 2023, arXiv:2212.09748, section 3.2 (adaLN-Zero).
 #pragma once
 
@@ -23,13 +21,10 @@ namespace megalith {
 
 class Modulation : public Module {
  public:
-  // name   of the linear layer: "transformer_blocks.0.norm1.linear"
-  // count  of resulting vectors of h
   // UserError if tp does not divide count * h.
   Modulation(const LayerContext& context, const std::string& name, int64_t hidden, int64_t count);
 
-  // vec (b, h) -> count vectors (b, h), the same on all tp ranks, whose gradients are summed under sequence
-  // parallelism.
+  // vec (b, h) -> count of (b, h), on all tp ranks, which sum gradients under sequence parallelism.
   std::vector<at::Tensor> forward(const at::Tensor& vec);
 
  protected:
@@ -45,10 +40,10 @@ class Modulation : public Module {
 struct ModulatedNorm {
   double epsilon = 1e-6;
   Kernels kernels = Kernels::kFused;
-  bool is_recomputed = false;  // the result keeps only x
+  bool is_recomputed = false;  // keeps only x
 };
 
-// x (t, h), shift and scale (b, h) -> (t, h); differentiable in all three. Computed in float32 and rounded once.
+// x (t, h), shift and scale (b, h) -> (t, h), differentiable. In float32, rounded once.
 Activation modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale,
                           const ModulatedNorm& form);
 

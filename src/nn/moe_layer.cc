@@ -24,9 +24,8 @@ RouterSite router_site(const std::string& name, const LayerOptions& options, con
           .layer = site.layer};
 }
 
-// Rows that an expert is padded to, in capacities of one microbatch: the number of microbatches whose tokens the ranks
-// of etp x ep have. These are consecutive in the order tp, cp, dp, so they cover part of one microbatch's ranks, or
-// several.
+// In capacities of one microbatch: as many as there are microbatches on the etp x ep ranks. These are consecutive in
+// the order tp, cp, dp, so they cover part of one microbatch's ranks, or several.
 int64_t num_padded_capacities(const LayerContext& context, const std::string& name, const RouterOptions& options) {
   require_options(name, options, check_capacity);
   if (!options.moe_pad_expert_input_to_capacity) return 0;

@@ -1,11 +1,10 @@
-// A mixture of experts: router, dispatcher, grouped experts, and a shared expert for every token.
+// A mixture of experts, and a shared expert for every token.
 //
 //   y[i] = sum over the experts j of token i of weights[i, j] expert_j(x[i]) + shared(x[i])
 //   expert(x) = down( act(gate x) * up x )   or   down( act(up x) )
 //
-// Tokens are split over tp during routing and dispatch: by sequence parallelism, or else here, and gathered again.
-// Sources: Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088; Dai et al. 2024,
-// arXiv:2401.06066 (shared experts).
+// Tokens are split over tp for routing and dispatch; here, and gathered again, without sequence parallelism.
+// Sources: arXiv:1701.06538, arXiv:2401.04088; shared experts: arXiv:2401.06066.
 #pragma once
 
 #include <memory>
@@ -28,22 +27,22 @@ namespace megalith {
 struct MoeSite {
   ExpertNames names = {};
   double output_init_std = 0.02;  // of `down`
-  int64_t layer = 0;              // index in the whole model
+  int64_t layer = 0;
   std::optional<ops::ExpertActivation> activation = {};
 };
 
-// This rank's experts in two tensors: gate_up (e_local * 2f, h) and down (e_local * h, f), f being this etp rank's part
-// of an expert; with biases under add_bias_linear (nn/expert_placement.h).
+// This rank's experts in two tensors, gate_up (e_local * 2f, h) and down (e_local * h, f), f being this etp rank's part
+// (nn/expert_placement.h).
 class GroupedExperts : public Module {
  public:
   // UserError if ep does not divide the experts, or etp an expert's width.
   GroupedExperts(const LayerContext& context, const std::string& name, const LayerOptions& options,
                  const MoeSite& site);
 
-  // (n, h): this rank's part of the results, times the rows' weights. Experts without rows get zero gradients.
+  // (n, h): this rank's part of the weighted results.
   at::Tensor forward(const ExpertRows& rows);
 
-  // As matched against adapter targets; empty if all experts are one tensor.
+  // Empty if experts are stacked.
   const std::vector<AdaptableLayer>& adaptable() const { return adaptable_; }
 
  private:
@@ -54,7 +53,7 @@ class GroupedExperts : public Module {
   ops::ExpertActivation activation_;
   Kernels kernels_;
   SelectiveRecompute policy_;
-  bool weighs_inputs_;  // the router's weights apply before the experts, not after
+  bool weighs_inputs_;  // router weights apply before experts
   std::unique_ptr<GroupedLinear> gate_up_, down_;
   std::unique_ptr<ExpertAdapter> up_adapter_, down_adapter_;
   Parameter *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
@@ -64,12 +63,11 @@ class GroupedExperts : public Module {
 
 class MoeLayer : public FeedForward {
  public:
-  // name  canonical: "model.layers.0.mlp"
-  // UserError if the parallel sizes do not divide what they cut, if options conflict, or if experts are padded to
-  // capacity but ep x etp ranks are neither a part of one microbatch's ranks (tp x cp) nor those of several.
+  // UserError if parallel sizes do not divide what they cut, if options conflict, or if experts are padded to capacity
+  // and neither of ep x etp and tp x cp divides the other.
   MoeLayer(const LayerContext& context, const std::string& name, const LayerOptions& options, const MoeSite& site);
 
-  // x's Kept matters only if SelectiveRecompute::moe recomputes the layer: router and experts keep their own inputs.
+  // x's Kept matters only under SelectiveRecompute::moe.
   at::Tensor forward(const Activation& x, const ForwardContext& forward) override;
 
   ExpertRouter& router() { return router_; }
@@ -82,7 +80,7 @@ class MoeLayer : public FeedForward {
   Groups::Pointer tp_;
   bool is_sequence_parallel_;
   SelectiveRecompute policy_;
-  int64_t num_capacities_;  // of one microbatch each, that an expert's rows are padded to; 0: no padding
+  int64_t num_capacities_;  // one microbatch's each; 0: no padding
   ExpertRouter router_;
   TokenDispatcher dispatcher_;
   GroupedExperts experts_;

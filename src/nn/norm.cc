@@ -1,4 +1,3 @@
-// Statistics are kept, normalised activations are not.
 #include "nn/norm.h"
 
 #include <ATen/ATen.h>
@@ -40,8 +39,8 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
   }
 };
 
-// Without a residual (the first norm of a model or pipeline stage) the stream passes through. The operator still adds
-// both gradients, rounding once, for the bits of an undivided model.
+// Without a residual (a model's or pipeline stage's first norm) the operator still adds both gradients, rounding once,
+// for the bits of an undivided model.
 struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& delta,
                                                 const std::optional<at::Tensor>& residual, const at::Tensor& /*weight*/,
@@ -79,7 +78,7 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
     const auto saved = node->get_saved_variables();
     const at::Tensor& sum = saved[0];
     const c10::ArrayRef<at::Tensor> statistics(saved.data() + 1, saved.size() - 1);
-    // Nothing reads the sum after a model's last norm.
+    // After a model's last norm nothing reads the sum.
     const at::Tensor dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(sum);
     const at::Tensor dsum = gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
     const auto [layer, has_residual] = held<std::pair<Norm*, bool>>(node);
@@ -92,7 +91,7 @@ Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden,
            int64_t num_heads)
     : options_(options), kernels_(context.kernels) {
   const int tp = context.groups->tp->size();
-  const bool is_of_heads = num_heads > 0;  // which see all tokens even under sequence parallelism
+  const bool is_of_heads = num_heads > 0;  // which see all tokens
   const int token_split = context.is_sequence_parallel && !is_of_heads ? tp : 1;
   const auto add = [&](const char* which, double value) {
     Placement placement = Placement::whole(name + which, {hidden});

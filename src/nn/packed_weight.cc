@@ -65,7 +65,7 @@ void PackedWeight::pack(const at::Tensor& values) {
   const at::Tensor all = is_cut ? packing_.ranks->gathered(blocks.scales, name_) : blocks.scales;
   const at::Tensor of_ranks = all.view({num_ranks, scales_.size(0), scales_.size(1)});
   for (const Matrix& matrix : matrices_) {
-    const auto in_order = [&](const at::Tensor& of_rank) {  // its own inverse; if columns are cut, rows come first
+    const auto in_order = [&](const at::Tensor& of_rank) {  // own inverse; rows first if columns are cut
       return packing_.cut_dim == 1 ? of_rank.transpose(0, 1) : of_rank;
     };
     const at::Tensor whole = in_order(of_ranks.narrow(1, matrix.first_row, matrix.rows));

@@ -21,8 +21,7 @@ T round_once(double value) {
   return static_cast<T>(value);
 }
 
-// Rounds to odd: sets the last bit if the value is inexact, so that rounding the float to 8 or 11 significant bits
-// equals rounding the double once.
+// Sets the last bit if inexact: rounding the float to 8 or 11 bits then equals rounding the double once.
 float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const auto bits = std::bit_cast<uint32_t>(nearest);
@@ -45,7 +44,7 @@ void fill_drawn(Init::Kind kind, uint64_t key, uint64_t first, double* out, uint
   for (uint64_t i = 0; i < count; ++i) out[i] = 2 * uniform_at(key, first + i) - 1;
 }
 
-// Fills one piece of a contiguous CPU tensor. Rows (runs along the last canonical dim) are drawn independently.
+// Of a contiguous CPU tensor.
 template <typename T>
 void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& piece, const Init& init, uint64_t key) {
   const auto strides = [](const std::vector<int64_t>& shape) {
@@ -115,7 +114,7 @@ Parameter::Parameter(std::string name, Placement placement, const ParameterOptio
   if (options_.packing) {
     options_.is_trainable = false;
     packed_ = std::make_unique<PackedWeight>(name_, placement_, options_);
-    // A NaN for all elements: no product can mistake it for a weight.
+    // NaN: no product can mistake it for a weight.
     value_ = at::full({}, std::numeric_limits<double>::quiet_NaN(), tensor_options).expand(placement_.local_shape);
     return;
   }
@@ -184,7 +183,7 @@ void Parameter::rebind(const at::Tensor& memory) {
 void Parameter::initialise(uint64_t seed) {
   if (value_.is_meta()) return;
   const at::Tensor target = is_packed() ? at::empty(placement_.local_shape, value_.options()) : data();
-  // Always drawn on the CPU, so every device starts from the same bits.
+  // Drawn on the CPU: every device starts from the same bits.
   const at::Tensor drawn = target.is_cpu() && target.is_contiguous()
                                ? target
                                : at::empty(placement_.local_shape, target.options().device(at::kCPU));
@@ -250,7 +249,7 @@ void Parameter::close_grad() {
 
 void Parameter::release() {
   ++num_arrived_;
-  // Without any gradient the buffer is void; the end of the step zeroes and flushes it.
+  // Otherwise finish_step() zeroes the buffer.
   if (is_last_microbatch_ && num_arrived_ == num_expected_ && !is_grad_empty_ && ready_hook_) ready_hook_(*this);
 }
 

@@ -23,10 +23,10 @@ namespace megalith {
 class Group;
 class PackedWeight;
 
-// Initial values are drawn by (seed, canonical name, index in the canonical tensor), so slices do not depend on ranks.
+// Drawn by (seed, canonical name, canonical index): layouts agree.
 struct Init {
   enum class Kind { kNormal, kConstant, kUniform } kind = Kind::kNormal;
-  double value = 0.02;  // standard deviation, the constant, or the bound on both sides of 0
+  double value = 0.02;  // deviation, constant, or bound around 0
 
   static Init normal(double std) { return {Kind::kNormal, std}; }
   static Init constant(double value) { return {Kind::kConstant, value}; }
@@ -34,28 +34,28 @@ struct Init {
 };
 
 enum class ParameterRole {
-  kVector,     // norm weights, biases: elementwise
-  kMatrix,     // weights of linear layers and experts; a fused one holds several (see Placement)
-  kQkv,        // q, k and v matrices in one
-  kRouter,     // scores of experts
-  kEmbedding,  // a row per token or position; also if tied to the head
+  kVector,  // elementwise: norm weights, biases
+  kMatrix,  // of linears and experts; may fuse several
+  kQkv,     // q, k and v matrices in one
+  kRouter,
+  kEmbedding,  // a row per token or position, even if tied
   kHead,
 };
 
-// For frozen matrices stored in four bits (nn/packed_weight.h).
+// Of frozen matrices (nn/packed_weight.h).
 struct WeightPacking {
-  // Ranks with the other, equally large parts of these matrices; null: all is here. Must outlive the parameter.
+  // With the matrices' other, equal parts; null: none. Must outlive the parameter.
   Group* ranks = nullptr;
-  int cut_dim = 0;  // cut over them along this dim of a matrix: 0, its rows, or 1
+  int cut_dim = 0;  // the matrix dim cut over them
   Kernels kernels = Kernels::kFused;
 };
 
 struct ParameterOptions {
   at::ScalarType dtype = at::kFloat;
-  at::Device device = at::kCPU;  // kMeta: shape only, no storage
+  at::Device device = at::kCPU;  // kMeta: no storage
   Init init;
   bool is_trainable = true;
-  double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
+  double decay_mult = 1;  // of weight decay: 0 for norms and biases
   ParameterRole role = ParameterRole::kVector;
   bool is_of_vocabulary = false;  // the embedding of tokens, and the head's weight
   bool is_adapter = false;  // beside the model's own weights, which may be frozen (nn/low_rank_adapter.h)
@@ -75,31 +75,31 @@ class Parameter {
   bool is_trainable() const { return options_.is_trainable; }
   void set_trainable(bool trainable);
 
-  // Adds aliases to canonical names that begin with `prefix`, for files that omit it.
+  // For files that omit `prefix`.
   void add_aliases_without(std::string_view prefix);
   void add_aliases(const std::function<std::vector<std::string>(const std::string& name)>& names_of);
 
-  // The local tensor, an autograd leaf that requires a gradient when trainable. Packed: only shape, dtype and device.
+  // An autograd leaf. Packed: only shape, dtype and device.
   const at::Tensor& value() const { return value_; }
-  // The same storage without autograd, to read into and to update. InternalError when packed.
+  // Without autograd. InternalError when packed.
   at::Tensor data() const;
 
   bool is_packed() const { return packed_ != nullptr; }
-  // For products: data(), or packed values unpacked anew.
+  // data(), or freshly unpacked.
   at::Tensor unpacked() const;
-  // Replaces the values: local shape, the parameter's dtype and device. Collective over the packing's ranks.
+  // values: local shape, the parameter's dtype and device. Collective over the packing's ranks.
   void pack(const at::Tensor& values);
   int64_t num_bytes() const;
 
-  // Moves the value into memory of the same shape, dtype and device (a view of a larger buffer). value() stays the same
-  // autograd leaf; earlier data() is no longer the parameter's.
+  // Moves the value into memory of the same shape, dtype and device. value() stays the same leaf; earlier data() is
+  // detached from the parameter.
   void rebind(const at::Tensor& memory);
 
-  // Places the value in this memory (local shape, the parameter's dtype) without copying. FSDP empties and refills the
-  // storage: while it is empty only the shape may be read.
+  // Uses this memory (local shape, the parameter's dtype) without copying. FSDP empties and refills its storage;
+  // meanwhile only the shape may be read.
   void place_in(const at::Tensor& memory);
 
-  // Fills data(), or packs, by options().init; padding becomes zero.
+  // By options().init; zeroes padding.
   void initialise(uint64_t seed);
 
   // ---- gradient ----
@@ -118,12 +118,12 @@ class Parameter {
   void set_open_hook(std::function<void()> hook) { open_hook_ = std::move(hook); }
   const at::Tensor& grad() const { return grad_; }
 
-  // The buffer's content becomes void: the first contribution overwrites it.
+  // The first contribution will overwrite the buffer.
   void begin_step();
-  // Announces one gradient. Called by Functions when a graph is built, not in recomputed forwards.
+  // Called when a graph is built, not in recomputed forwards.
   void expect_contribution() { ++num_expected_; }
-  // Delays readiness for contributions that only backward will announce (nn/recompute.h), until as many releases. A
-  // final release acts as a last contribution.
+  // Delays readiness for contributions announced only in backward (nn/recompute.h), until release(), which may act as
+  // the last one.
   void hold() { ++num_expected_; }
   void release();
 
@@ -140,9 +140,9 @@ class Parameter {
   void mark_grad() { is_grad_empty_ = false; }
   // Lands the contribution and counts it; the last expected one of the last microbatch calls the ready hook.
   void close_grad();
-  // open, copy or add (any floating dtype, local shape), close.
+  // gradient: any floating dtype, local shape.
   void add_grad(const at::Tensor& gradient);
-  // Zeroes the buffer if nothing contributed in this step. Called for every parameter.
+  // Zeroes the buffer if nothing contributed in this step.
   void finish_step();
 
   bool is_grad_empty() const { return is_grad_empty_; }

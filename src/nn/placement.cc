@@ -1,4 +1,4 @@
-// Box arithmetic: the only place that relates canonical and local coordinates.
+// The only place that relates canonical and local coordinates.
 #include "nn/placement.h"
 
 #include <fmt/ranges.h>
@@ -29,7 +29,7 @@ std::string text(const Box& box) {
   return fmt::format("[{}]+[{}]", fmt::join(box.offset, ","), fmt::join(box.extent, ","));
 }
 
-// Appends the parts of `box` outside `hole`: one slab on either side in each dimension.
+// Slabs of `box` around `hole`.
 void subtract(const Box& box, const Box& hole, std::vector<Box>& out) {
   const Box common = intersect(box, hole);
   if (common.is_empty()) {

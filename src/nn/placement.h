@@ -1,9 +1,8 @@
-// Placement: a rank's tensor in terms of canonical tensors, which have Hugging Face's names, shapes and meaning.
+// A rank's tensor in terms of canonical tensors, which have Hugging Face's names, shapes and meaning.
 //
-// A fused q|k|v, a tensor-parallel slice, one expert of 256 or a flat shard is a list of pieces, each pairing a box of
-// a canonical tensor with the box of the local tensor that holds it. Initialisation, checkpoints, resharding, import
-// and export, and the de-duplication of the gradient norm read nothing else. Local rows of no piece are padding: zero,
-// without gradient, norm or decay.
+// A fused q|k|v, a tp slice, an expert or a flat shard is a list of pieces, each pairing a box of a canonical tensor
+// with a box of the local one. Initialisation, checkpoints, resharding, import and export, and the gradient norm's
+// de-duplication read nothing else. Elements of no piece are padding: zero, without gradient, norm or decay.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +22,10 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// Extent 0 in some dimension if the intersection is empty.
+// Has a 0 extent if empty.
 Box intersect(const Box& a, const Box& b);
 
-// A ZeRO or FSDP shard: a run [begin, end) of a row-major flattened local tensor.
+// A ZeRO or FSDP shard: a run of a row-major local tensor.
 struct FlatRange {
   int64_t begin = 0, end = 0;
 
@@ -34,36 +33,34 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
-// Boxes that cover a run [begin, end) of a row-major flattened tensor exactly and in order, at most 2 * dims - 1.
+// At most 2 * dims - 1 boxes, in order.
 std::vector<Box> flat_range_boxes(const std::vector<int64_t>& shape, int64_t begin, int64_t end);
 
 struct Piece {
-  std::string name;            // canonical: "model.layers.0.self_attn.q_proj.weight"
+  std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
   Box canonical;
-  Box local;  // in the local tensor; same extents (transposed: the last two exchanged)
-  // The canonical tensor has the last two dims swapped: GPT-2's matrices, gpt-oss's stacked experts.
+  Box local;  // same extents (transposed: the last two swapped)
+  // The canonical tensor swaps the last two dims: GPT-2's matrices, gpt-oss's experts.
   bool is_transposed = false;
-  std::vector<std::string> aliases = {};  // other names of the same tensor in files (a tied lm_head.weight)
+  std::vector<std::string> aliases = {};  // in files (a tied lm_head.weight)
 
-  // The canonical dim of a local one, and vice versa.
+  // The canonical dim of a local one, or reverse.
   size_t other_dim(size_t dim) const {
     const size_t dims = shape.size();
     return is_transposed && dim + 2 >= dims ? 2 * dims - 3 - dim : dim;
   }
 };
 
-// The part of a piece within `local_box`.
 Piece restrict(const Piece& piece, const Box& local_box);
 
 struct Placement {
   std::vector<int64_t> local_shape;
   std::vector<Piece> pieces;
-  // All ranks along these axes hold the same values; along pp only those at pipeline_ranks.
+  // Ranks along these hold equal values; along pp, those at pipeline_ranks.
   AxisSet replica_axes = {};
-  AxisSet partial_axes = {};  // each rank's gradient is a part of a sum over these: dp and cp if dense, tp for norms
-                              // under sequence parallelism
-  // If an axis set names pp: the pipeline ranks that hold the parameter, ascending. None: both ends.
+  AxisSet partial_axes = {};  // to sum gradients over: dp and cp if dense, tp for norms under sequence parallelism
+  // Pipeline ranks with this parameter, ascending; empty: both ends.
   std::vector<int> pipeline_ranks = {};
 
   static Placement whole(std::string name, std::vector<int64_t> shape);
@@ -74,7 +71,7 @@ struct Placement {
 
 std::vector<Box> padding_boxes(const Placement& placement);
 
-// InternalError unless every piece's boxes fit their tensors and no two local boxes overlap.
+// InternalError unless boxes fit their tensors and local boxes are disjoint.
 void check_placement(const Placement& placement);
 
 }  // namespace megalith

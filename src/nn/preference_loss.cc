@@ -14,9 +14,9 @@ PreferenceLoss preference_loss(const at::Tensor& token_losses, const at::Tensor&
                                const at::Tensor& documents, int64_t row_length, const PreferenceInput& input,
                                Group& cp) {
   const int64_t b = documents.size(0);
-  const int64_t most_pairs = row_length / 2 + 1;  // a document has at least a token; padding may be one more
+  const int64_t most_pairs = row_length / 2 + 1;  // documents have tokens; padding may be one more
   const at::Tensor place = documents.to(at::kLong), counts = loss_weights.to(token_losses.scalar_type());
-  // Subtract per token before summing: both are close, and their sums may be large.
+  // Subtracted per token: both are close, their sums perhaps large.
   const at::Tensor difference = (token_losses + input.reference.to(token_losses.scalar_type())).neg() * counts;
   const at::Tensor sums = at::zeros({b, 2 * most_pairs}, token_losses.options()).scatter_add(1, place, difference);
   cp.all_reduce(sums, ReduceOp::kSum, "log-probabilities of answers").wait();
@@ -26,7 +26,7 @@ PreferenceLoss preference_loss(const at::Tensor& token_losses, const at::Tensor&
       (at::arange(most_pairs, place.options()).unsqueeze(0) < input.num_pairs.unsqueeze(1)).to(margin.scalar_type());
 
   PreferenceLoss result;
-  // d loss / d (-log p) of a token: beta sigmoid(-margin) in the chosen answer, its negative in the rejected one.
+  // d loss / d (-log p): beta sigmoid(-margin) if chosen, minus that if rejected.
   const at::Tensor slope = at::sigmoid(-margin) * is_pair * input.beta;
   const at::Tensor of_documents = at::stack({slope, -slope}, 2).view({b, 2 * most_pairs});
   result.token_weights = of_documents.gather(1, place) * counts;

@@ -1,10 +1,10 @@
-// Direct preference optimization: a loss over pairs of answers to a prompt, one of them preferred.
+// Direct preference optimization over pairs of answers to a prompt.
 //
 //   c = sum of log p(label) - log p_reference(label) over the tokens of the chosen answer; r: of the rejected one
 //   loss = -log sigmoid(beta (c - r))        rewards: beta c, beta r
 //
-// The head computes token gradients in forward (nn/lm_head.h), but their factor depends on all tokens of the pair. So
-// the head (only) runs twice: for token losses, then with d loss / d (-log p) as token weights.
+// The head (nn/lm_head.h) computes gradients in forward, but their factor depends on the whole pair, so it runs twice:
+// for token losses, then with d loss / d (-log p) as token weights.
 // Source: Rafailov et al. 2023, arXiv:2305.18290.
 #pragma once
 
@@ -21,25 +21,24 @@ namespace megalith {
 class Group;
 
 struct PreferenceInput {
-  at::Tensor reference;  // (b, s) fp32: the reference's log-probabilities of labels that count
+  at::Tensor reference;  // (b, s) fp32: log-probabilities
   at::Tensor num_pairs;
   double beta = 0.1;
 };
 
-// Names of the terms, each a mean over pairs: loss, rewards of chosen and rejected answers, their difference, and how
-// often the chosen reward is larger.
+// Means over pairs: loss, rewards of chosen and rejected answers, margin, share of pairs with a positive one.
 std::vector<std::string> preference_terms();
 
 struct PreferenceLoss {
-  at::Tensor token_weights;     // (b, s) wide: the factors of the tokens' losses in the objective
+  at::Tensor token_weights;  // (b, s) wide
   std::vector<LossTerm> terms;
 };
 
 // token_losses  (b, s) wide: -log p(label), 0 where the label does not count
 // loss_weights  (b, s): 1 where it does
 // documents     (b, s) int32: 2 k and 2 k + 1 for a row's pair k; others are padding
-// row_length    tokens of a row over all cp ranks, whose parts of the answers are summed
-// The first rank of cp has the terms; the others have zeros.
+// row_length    over all cp ranks, which sum answers
+// Only the first cp rank has terms; others have zeros.
 PreferenceLoss preference_loss(const at::Tensor& token_losses, const at::Tensor& loss_weights,
                                const at::Tensor& documents, int64_t row_length, const PreferenceInput& input,
                                Group& cp);

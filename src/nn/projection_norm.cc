@@ -1,4 +1,3 @@
-// One rank uses the operator; several compute with summed statistics.
 #include "nn/projection_norm.h"
 
 #include <ATen/ATen.h>
@@ -76,7 +75,7 @@ at::Tensor ProjectionNorm::differentiate(const at::Tensor& dy, const at::Tensor&
     const at::Tensor g = dy.to(wide) * weight.to(wide);
     const at::Tensor products = (g * normed).sum(-1, /*keepdim=*/true);
     Work sum = tp_->all_reduce(products, ReduceOp::kSum, weight_->name());
-    // The forward multiplied the rounded values, so the weight's gradient must too.
+    // Forward multiplied rounded values, so the weight's gradient must too.
     dweight = (dy.to(wide) * normed.to(x.scalar_type()).to(wide)).sum(0);
     sum.wait();
     dx = ((g - normed * (products / static_cast<double>(channels_))) * scale).to(x.scalar_type());

@@ -1,9 +1,9 @@
-// The root-mean-square norm of a whole projection, such as all queries of a token (OLMo 2), split over tp:
+// RMS norm of a whole projection, such as all queries of a token (OLMo 2), split over tp:
 //
 //   y = round(x / sqrt(mean over the channels of all ranks of x^2 + eps)) * weight          as ops/rms_norm
 //
-// Ranks sum one number per token in each direction: squares in forward, gradient times output in backward. Source: OLMo
-// team 2024, arXiv:2501.00656; the norm is Zhang & Sennrich 2019, arXiv:1910.07467.
+// Ranks sum a number per token: squares in forward, gradient times output in backward.
+// Source: OLMo team 2024, arXiv:2501.00656.
 #pragma once
 
 #include <string>
@@ -17,9 +17,8 @@ class Group;
 
 class ProjectionNorm : public Module {
  public:
-  // name      canonical, without `.weight`
-  // channels  of the whole projection, which tp divides
-  // UserError unless the options' normalization is RMSNorm.
+  // channels  over all tp ranks
+  // UserError unless normalization is RMSNorm.
   ProjectionNorm(const LayerContext& context, const std::string& name, int64_t channels, const NormOptions& options);
 
   // x (t, channels / tp), contiguous -> same shape, differentiable. tp ranks have the same tokens.
@@ -33,7 +32,7 @@ class ProjectionNorm : public Module {
     at::Tensor inv_rms;  // (t) wide
   };
   Normalised normalise(const at::Tensor& x) const;
-  // Returns the gradient of x; the weight's goes to the Parameter.
+  // Of x.
   at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& inv_rms) const;
 
   double epsilon_;

@@ -1,4 +1,4 @@
-// One autograd Function around a body, whose backward runs a backward pass of its own.
+// A Function whose backward runs its own backward pass.
 #include "nn/recompute.h"
 
 #include <ATen/core/grad_mode.h>
@@ -23,7 +23,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     std::vector<Kept> kept;
   };
 
-  // A graph takes only defined tensors; the body has its own slots.
+  // Graphs take only defined tensors.
   static std::vector<at::Tensor> in_slots(const std::vector<bool>& is_defined, at::TensorList tensors) {
     std::vector<at::Tensor> slots(is_defined.size());
     size_t next = 0;
@@ -33,7 +33,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     return slots;
   }
 
-  // anchor: a parameter, so that there is a graph even if no input needs a gradient.
+  // anchor: a parameter, to have a graph even if no input needs a gradient.
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::TensorList& inputs,
                                                 const std::optional<at::Tensor>& /*anchor*/,
                                                 const std::shared_ptr<Call>& call) {
@@ -58,7 +58,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
     Call& call = *held<std::shared_ptr<Call>>(node);
-    // The graph outlives this call; what was kept must not.
+    // The graph outlives this call; kept tensors must not.
     std::vector<Kept> kept = std::exchange(call.kept, {});
     MEGALITH_CHECK(kept.size() == call.needs_gradient.size(),
                    "{} inputs are kept of {}: a second backward through one graph?", kept.size(),

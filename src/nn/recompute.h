@@ -1,6 +1,6 @@
-// Recomputation: the first pass keeps only the inputs; backward runs the body again and differentiates that.
-//
-// Dropout is counter-based (core/philox.h), so no generator state is kept. Source: Chen et al. 2016, arXiv:1604.06174.
+// Forward keeps only inputs; backward runs the body again and differentiates that. Dropout is counter-based
+// (core/philox.h): no generator state is kept.
+// Source: Chen et al. 2016, arXiv:1604.06174.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,17 +13,15 @@
 
 namespace megalith {
 
-// Called with the inputs, detached, after the first run; returns for each what restores it (on its device, the same
-// bits) before the second.
+// Called with detached inputs after the first run; returns what restores their bits on their device.
 using KeepInputs = std::function<std::vector<Kept>(const std::vector<at::Tensor>& inputs)>;
 
-// body(inputs), differentiable; entries of inputs and outputs may be undefined.
+// body(inputs), differentiable; tensors may be undefined.
 //
-// parameters  include those to which the body sends gradients. None becomes ready between the first pass and the end of
-//             the body's backward (Parameter::hold), because contributions are announced only in backward.
-// keep        null: the inputs stay where they are
-// Bodies may nest: in the outer one's first pass an inner one records nothing, in its second it keeps its own inputs.
-// Without a graph to record this is just body(inputs).
+// parameters  all to which the body sends gradients; none is ready before the end of the body's backward
+//             (Parameter::hold), which announces contributions
+// keep        null: inputs stay where they are
+// Nested bodies record nothing in the outer one's first pass, and keep their own inputs in the second.
 std::vector<at::Tensor> recomputed(const BlockBody& body, const std::vector<at::Tensor>& inputs,
                                    const std::vector<Parameter*>& parameters, const KeepInputs& keep = {});
 

@@ -46,7 +46,7 @@ at::Tensor relative_position_buckets(const at::Tensor& relative, const RelativeB
   const int64_t exact = buckets / 2;
   const double range = std::log(static_cast<double>(options.max_distance) / static_cast<double>(exact));
   const at::Tensor share = (distance.to(at::kFloat) / exact).log() / range * (buckets - exact);
-  // Below `exact` the logarithm, infinite at 0, is not read.
+  // `where` drops log(0).
   const at::Tensor far = (exact + share.clamp(0, static_cast<double>(buckets)).to(at::kLong)).clamp_max(buckets - 1);
   return first + at::where(distance < exact, distance, far);
 }

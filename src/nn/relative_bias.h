@@ -1,6 +1,5 @@
-// A learned bias of attention scores by head and distance between key and query. Near distances have a bucket each,
-// farther ones share logarithmic buckets, from max_distance on the last. Bidirectional attention has half of the
-// buckets for each side. One table serves all layers of a stack.
+// A learned bias of attention scores by head and distance. Near distances have a bucket each, farther ones share
+// logarithmic buckets; from max_distance on, the last. Bidirectional attention halves the buckets per side.
 // Source: Raffel et al. 2019, arXiv:1910.10683, section 2.1.
 #pragma once
 
@@ -14,23 +13,22 @@
 namespace megalith {
 
 struct RelativeBiasOptions {
-  int64_t num_heads = 0;  // of the whole
+  int64_t num_heads = 0;  // over all tp ranks
   int64_t num_buckets = 32, max_distance = 128;
-  bool is_bidirectional = false;  // keys after the query are visible
+  bool is_bidirectional = false;  // later keys are visible
   double init_std = 0.02;
-  std::vector<int> pipeline_ranks = {};  // pipeline ranks that share the table; their gradients are summed
+  std::vector<int> pipeline_ranks = {};  // that share the table
 };
 
 class RelativeBias : public Module {
  public:
-  // name  canonical, of the (buckets, heads) tensor
-  // tied  the table of this rank's other chunk to use; nullptr: it owns one
-  // tp divides the heads; a rank has its own heads' columns.
+  // name  of (buckets, heads)
+  // tied  the table to use; null: own
+  // InternalError unless tp divides the heads.
   RelativeBias(const LayerContext& context, const std::string& name, const RelativeBiasOptions& options,
                Parameter* tied = nullptr);
 
-  // The bias for queries first_query … first_query + sq - 1 and keys 0 … sk - 1: (1, n, sq, sk) of this rank's heads,
-  // wide, differentiable.
+  // Queries first_query … first_query + sq - 1, keys 0 … sk - 1: (1, n, sq, sk) wide, differentiable.
   at::Tensor forward(int64_t sq, int64_t sk, int64_t first_query = 0);
 
   Parameter& weight() { return *weight_; }
@@ -44,12 +42,12 @@ class RelativeBias : public Module {
   Kernels kernels_;
   at::Device device_;
   Parameter* weight_;
-  // Cached: every microbatch asks for the same.
+  // Cache: microbatches are alike.
   std::vector<int64_t> ids_shape_;
   at::Tensor ids_;  // (sq sk) int64
 };
 
-// Buckets of relative positions (key - query), in float32 like transformers. relative: int64 on the CPU.
+// relative: int64 (key - query) on the CPU. In float32 like transformers.
 at::Tensor relative_position_buckets(const at::Tensor& relative, const RelativeBiasOptions& options);
 
 }  // namespace megalith

@@ -16,8 +16,7 @@ namespace {
 
 constexpr const char* kLabel = "vectors of texts";
 
-// For each row, the number of texts ranked above its own. Ties rank lower indices first, so identical vectors are right
-// only by chance.
+// Texts ranked above each row's own; ties rank lower indices first.
 at::Tensor places_of(const at::Tensor& scores, const at::Tensor& own) {
   const at::Tensor right = scores.gather(1, own.unsqueeze(1));
   const at::Tensor comes_before = at::arange(scores.size(1), own.options()).unsqueeze(0).lt(own.unsqueeze(1));
@@ -26,7 +25,6 @@ at::Tensor places_of(const at::Tensor& scores, const at::Tensor& own) {
 
 }  // namespace
 
-// The rows of all ranks; the gradient is summed over them.
 struct GatherRowsFunction : torch::autograd::Function<GatherRowsFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& rows, Group* ranks) {
     hold(node, ranks);

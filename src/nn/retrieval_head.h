@@ -1,13 +1,12 @@
-// The contrastive loss of questions and their texts.
+// Contrastive loss of questions and their texts.
 //
-//   scores  q_i · c_j                 of this rank's b questions and all ranks' B = b · dp texts, in fp32 (fp64 for a
-//                                     model in fp64), optionally divided by a number
+//   scores  q_i · c_j                 of this rank's b questions and all dp ranks' texts, wide, perhaps divided by a
+//           number
 //   loss    -log softmax_j(scores)    at j = i: the sum over this rank's rows
 //
-// The loss covers one microbatch of all data-parallel ranks (equally many rows each); accumulation does not enlarge it.
-// The same set in the same order gives the same loss and gradients on any number of ranks.
-// Source: Lee et al. 2019, arXiv:1906.00300, §4; sets over ranks are Megatron-LM's (pretrain_ict.py), where every rank
-// scores all questions. Here each scores its own, and the gradients of texts are summed.
+// It covers one microbatch of all dp ranks, with equally many rows; accumulation does not enlarge it.
+// Source: Lee et al. 2019, arXiv:1906.00300, §4; sets over ranks: Megatron-LM's pretrain_ict.py, where every rank
+// scores all questions.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace megalith {
 
 class Group;
 
-// "top5_acc": the logged share of rows whose text is among the k best.
+// "top5_acc": share of rows whose text is among the k best.
 std::string top_k_name(int64_t k);
 
 class RetrievalHead : public Module {
@@ -32,15 +31,14 @@ class RetrievalHead : public Module {
     std::vector<int64_t> top_ks = {};  // accuracies to report
   };
   struct Loss {
-    LossTerm term;                  // without a name; its weight counts rows
+    LossTerm term;                  // nameless; weight: rows
     at::Tensor row_losses;          // (b) wide, detached
-    std::vector<LossTerm> correct;  // for each of top_ks: 100 for a row whose text is among the k best; no objective
+    std::vector<LossTerm> correct;  // per top_ks: 100 for each such row; no objective
   };
 
   RetrievalHead(const LayerContext& context, Options options);
 
-  // queries, contexts (b, vector_size), paired by row. Differentiable. The objective is the sum of the rows' losses
-  // times scales.per_weight.
+  // (b, vector_size), paired by row. Differentiable. Objective: sum of losses times scales.per_weight.
   Loss loss(const at::Tensor& queries, const at::Tensor& contexts, const ObjectiveScales& scales) const;
 
  protected:

@@ -1,4 +1,4 @@
-// A biencoder and its loss: two encoders, of questions and of texts, whose vectors are compared (nn/retrieval_head.h).
+// Options of biencoders (nn/retrieval_head.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace megalith {
 
 struct RetrievalOptions {
   bool biencoder_shared_query_context_model = false;
-  int64_t biencoder_projection_dim = 0;  // 0: the vectors are the encoders' hidden states
+  int64_t biencoder_projection_dim = 0;  // 0: none
   bool retriever_score_scaling = false;
   std::vector<int64_t> retriever_report_topk_accuracies;
 

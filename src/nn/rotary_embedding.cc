@@ -27,7 +27,7 @@ struct Yarn {
 at::Tensor yarn_frequencies(int64_t dim, double base, const Yarn& yarn) {
   const at::Tensor powers = rotary_powers(dim, base);
   const auto channels = static_cast<double>(dim);
-  // The (fractional) channel that turns so many times within the original length.
+  // The (fractional) channel that makes `turns` turns in the original length.
   const auto channel_of = [&](double turns) {
     return channels * std::log(yarn.original / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
   };
@@ -61,7 +61,7 @@ at::Tensor rotary_inverse_frequencies(int64_t dim, const RotaryOptions& options)
   const at::Tensor is_long = wavelength > original / low;
   const at::Tensor is_short = wavelength < original / high;
   const at::Tensor stretched = at::where(is_long, inv_freq / factor, inv_freq);
-  if (low == high) return stretched;  // no channels between the two (Llama 4 Scout)
+  if (low == high) return stretched;  // nothing to blend (Llama 4 Scout)
   const at::Tensor blend = (original / wavelength - low) / (high - low);
   const at::Tensor blended = (1 - blend) * stretched / factor + blend * stretched;
   return at::where(is_long.logical_or(is_short), stretched, blended);

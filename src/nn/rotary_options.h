@@ -1,4 +1,4 @@
-// The rotary embedding, and how long wavelengths are stretched; computed in nn/rotary_embedding.h.
+// Options of nn/rotary_embedding.h.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,32 @@ namespace megalith {
 
 enum class RopeScalingType { kLlama3, kYarn };
 
-// With use_rope_scaling, Llama 3.1's rule: wavelengths above original / low_freq_factor are stretched by the factor,
-// those below original / high_freq_factor are kept, and between them a linear blend. Or YaRN's, which YarnOptions tell.
+// use_rope_scaling, llama3: wavelengths above original / low_freq_factor are stretched by the factor, those below
+// original / high_freq_factor are kept, others blended linearly. yarn: see YarnOptions.
 struct RotaryOptions {
   double rotary_base = 10000;
   double rotary_percent = 1;
-  double rotary_seq_len_interpolation_factor = 1;  // all wavelengths are this many times longer
-  bool rotary_interleaved = false;                 // pairs (2i, 2i + 1) instead of (i, i + r/2)
+  double rotary_seq_len_interpolation_factor = 1;  // stretches all wavelengths
+  bool rotary_interleaved = false;                 // pairs (2i, 2i + 1), not (i, i + r/2)
   bool use_rope_scaling = false;
   RopeScalingType rope_scaling_type = RopeScalingType::kLlama3;
   double rope_scaling_factor = 8;
   double rope_scaling_low_freq_factor = 1;
   double rope_scaling_high_freq_factor = 4;
   int64_t rope_scaling_original_max_position_embeddings = 8192;
-  // Only of YaRN's rule.
+  // Only for YaRN.
   double rope_scaling_beta_fast = 32, rope_scaling_beta_slow = 1;
-  bool rope_scaling_truncate = true;  // the blend begins and ends at whole channels
+  bool rope_scaling_truncate = true;  // blend between whole channels
   std::optional<double> rope_scaling_attention_factor;
 
   void visit_rotary(OptionVisitor& v);
 
   bool is_stretched() const { return use_rope_scaling || rotary_seq_len_interpolation_factor != 1; }
-  // As layers that never see far have it: another base, and nothing stretched.
+  // For local attention: nothing stretched.
   RotaryOptions local(double base) const;
-  // What sines and cosines are multiplied with: by YaRN's rule the attention factor, M(factor, 1) by default; else 1.
+  // With YaRN the attention factor, by default M(factor, 1); else 1.
   double rope_scaling_multiplier() const;
 
-  // How many of a head's channels are rotated.
   int64_t rotated_channels(int64_t head_dim) const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * rotary_percent);
   }
@@ -48,20 +47,19 @@ void check_rotary(const RotaryOptions& options, std::vector<UserError>& errors);
 
 enum class RopeType { kRope, kYarn };
 
-// YaRN's rule, which latent attention has: channels that turn more than beta_fast times within the original length keep
-// their frequency, those that turn less than beta_slow times are stretched by the factor, and between them, by the
-// channel's number, a linear blend.
+// For latent attention: channels with more than beta_fast turns in the original length keep their frequency, those with
+// fewer than beta_slow are stretched by the factor, others blended linearly by channel.
 struct YarnOptions {
   RopeType rope_type = RopeType::kYarn;
   double rotary_scaling_factor = 1;
-  double mscale = 1, mscale_all_dim = 0;  // of scores: see rotary_multiplier() and softmax_factor()
+  double mscale = 1, mscale_all_dim = 0;  // see rotary_multiplier() and softmax_factor()
   double beta_fast = 32, beta_slow = 1;
   int64_t original_max_position_embeddings = 4096;
 
   void visit_yarn(OptionVisitor& v);
 
   bool has_yarn() const { return rope_type == RopeType::kYarn && rotary_scaling_factor > 1; }
-  // What scores are multiplied with beside the usual scale: M(factor, mscale_all_dim)^2, whatever rope_type says.
+  // Of scores: M(factor, mscale_all_dim)^2, for any rope_type.
   double softmax_factor() const;
 };
 

@@ -49,8 +49,7 @@ at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights,
                            int64_t capacity) {
   const at::NoGradGuard no_grad;
   if (experts.is_meta()) return at::empty(experts.sizes(), experts.options().dtype(at::kBool));
-  // Pairs by preference, then by expert, which stable sorting preserves. A token picks an expert at most once, so pairs
-  // are in token order.
+  // By preference, then stably by expert. Tokens pick an expert at most once, so pairs are in token order.
   const at::Tensor by_expert = experts.reshape({-1});
   at::Tensor sorted, order;
   if (weights.defined()) {

@@ -1,9 +1,9 @@
-// A number as a vector: its sines and cosines, and the two linear layers that read those.
+// A number as sines and cosines, then two linear layers.
 //
 //   a_i = 1000 t exp(-ln(10000) i / (c / 2)), i < c / 2;  embedding = [cos a | sin a]
 //   vec = Linear(SiLU(Linear(embedding)))
 //
-// Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5; Ho et al. 2020, arXiv:2006.11239, appendix B.
+// Sources: arXiv:1706.03762, section 3.5; arXiv:2006.11239, appendix B.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +16,13 @@
 
 namespace megalith {
 
-// t (b) fp32 or fp64 -> (b, channels) in `dtype`; angles in t's dtype. channels is even.
+// t (b) fp32 or fp64 -> (b, channels) in `dtype`; angles in t's. channels is even.
 at::Tensor timestep_embedding(const at::Tensor& t, int64_t channels, at::ScalarType dtype);
 
-// Linear -> SiLU -> Linear of a vector per sample, whole on every rank.
+// Whole on every rank.
 class VectorEmbedding : public Module {
  public:
-  // name  canonical, with `.linear_1` and `.linear_2` below it
+  // name  of `.linear_1` and `.linear_2`
   VectorEmbedding(const LayerContext& context, const std::string& name, int64_t in_features, int64_t hidden,
                   double init_std);
 

@@ -1,9 +1,9 @@
-// Both forms sort rows by maps (ops/token_permutation). The all-to-all sorts twice: the sender by expert, so that each
-// rank's rows are contiguous, and the receiver by expert across ranks; the all-gather once, afterwards.
+// Rows are sorted by maps (ops/token_permutation): by the all-to-all twice, for contiguous rows per rank and across
+// source ranks; by the all-gather once, on arrival.
 //
-// Only the device knows how many rows are dropped, but the host must know the number of rows. With padding it is the
-// capacity. Without, all candidates stay: dropped ones become zero rows counted to the last expert, so every row
-// belongs to an expert and nothing is undefined. On a CPU the host reads the number and removes them.
+// The host must know the number of rows, but only the device knows how many are dropped. With padding it is the
+// capacity. Without, dropped candidates stay as zero rows of the last expert; on a CPU the host reads the number and
+// removes them.
 #include "nn/token_dispatcher.h"
 
 #include <ATen/ATen.h>
@@ -21,8 +21,8 @@
 
 namespace megalith {
 
-// The permutations are each other's gradients. References get nodes too: ATen's autograd would leave the graph without
-// rows, but a rank without rows must still take part in backward's exchanges.
+// Each other's gradients. References get nodes too: ATen's autograd leaves the graph without rows, but such a rank must
+// still take part in backward's exchanges.
 struct PermuteRowsFunction : torch::autograd::Function<PermuteRowsFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& source,
                             const at::Tensor& slots, Kernels kernels) {
@@ -53,11 +53,11 @@ struct CombineRowsFunction : torch::autograd::Function<CombineRowsFunction> {
 
 namespace {
 
-// The rows of t tokens, sorted by expert; each of a token's k pairs has `copies` rows.
+// Tokens' rows, sorted by expert; each of their k pairs has `copies`.
 struct RowOrder {
-  at::Tensor source;   // (n): the token of each row, -1 for padding
+  at::Tensor source;   // (n): each row's token, -1 for padding
   at::Tensor pairs;    // (n): its pair
-  at::Tensor slots;    // (t, k copies): the rows of each pair, -1 when dropped
+  at::Tensor slots;    // (t, k copies): each pair's rows, -1 if dropped
   at::Tensor offsets;  // (e + 1): rows before each expert
   int64_t copies = 1;
 
@@ -87,7 +87,7 @@ void cut_rows(RowOrder& order, int64_t n) {
 
 struct RowLimits {
   int64_t rows_per_expert = 0;  // with padding; 0: none
-  int64_t most_rows = 0;        // of all experts together, without padding; -1: the host is to read it
+  int64_t most_rows = 0;        // in total, without padding; -1: read by the host
 };
 
 RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep, const RowLimits& limits,
@@ -99,7 +99,7 @@ RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::T
   RowOrder order{.source = sorted.source, .pairs = sorted.pairs, .slots = sorted.slots, .offsets = sorted.offsets};
   if (experts.is_meta()) return order;
   if (is_padded) {
-    if (sorted.counts.is_cpu()) {  // on a GPU this would synchronise
+    if (sorted.counts.is_cpu()) {  // a GPU would synchronise
       const int64_t most = sorted.counts.max().item<int64_t>();
       MEGALITH_CHECK(most <= limits.rows_per_expert, "an expert gets {} rows, but its capacity is {}", most,
                      limits.rows_per_expert);
@@ -113,7 +113,7 @@ RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::T
   return order;
 }
 
-// ---- Without data (the meta device): as if every expert were chosen equally often ----
+// On the meta device, experts are chosen equally often.
 
 RowOrder order_of_rows(const RowOrder& like, int64_t rows, int64_t copies) {
   const auto numbers = [&](std::vector<int64_t> shape) { return at::empty(shape, like.source.options()); };
@@ -124,17 +124,17 @@ RowOrder order_of_rows(const RowOrder& like, int64_t rows, int64_t copies) {
           .copies = copies};
 }
 
-// Splits `rows` evenly; the first parts take the remainder.
+// The first parts take the remainder.
 std::vector<int64_t> even_parts(int64_t rows, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), rows / parts);
   for (int64_t i = 0; i < rows % parts; ++i) ++sizes[static_cast<size_t>(i)];
   return sizes;
 }
 
-// Redirects slots to where each row is now: rows (n, copies) -> (t, k copies).
+// After rows moved to `rows` (n, copies) -> (t, k copies).
 at::Tensor moved_slots(const at::Tensor& slots, const at::Tensor& rows) {
   const int64_t n = rows.size(0), copies = rows.size(1);
-  // An extra last row for dropped pairs.
+  // The last row serves dropped pairs.
   const at::Tensor places = at::cat({rows, at::full({1, copies}, -1, rows.options())});
   const at::Tensor from = slots.masked_fill(slots < 0, n).view(-1);
   return places.index_select(0, from).view({slots.size(0), slots.size(1) * copies});
@@ -145,7 +145,7 @@ at::Tensor moved_map(const at::Tensor& map, const at::Tensor& rows, int64_t num_
   return at::full({num_rows}, -1, map.options()).index_copy_(0, rows.reshape(-1), repeated);
 }
 
-// Rows sorted by expert, repeated for each of the etp ranks of their ep rank. row_counts (ep).
+// Repeats rows for the etp ranks of their ep rank. row_counts (ep).
 RowOrder repeated_rows(const RowOrder& order, const at::Tensor& row_counts, int64_t etp) {
   if (etp == 1) return order;
   if (row_counts.is_meta()) return order_of_rows(order, order.source.size(0) * etp, etp);
@@ -173,10 +173,10 @@ std::vector<int64_t> numbers_of(const at::Tensor& on_cpu) {
 }  // namespace
 
 struct TokenDispatcher::Dispatched {
-  std::optional<RowOrder> sent;  // of the all-to-all: rows sent for this rank's tokens
-  // From arrived rows to the experts' rows; source is undefined if they are the same.
+  std::optional<RowOrder> sent;  // all-to-all: own tokens' rows
+  // From arrived to the experts' rows; source is undefined if equal.
   RowOrder order;
-  std::optional<TokenExchange> way_back;  // of the results
+  std::optional<TokenExchange> way_back;  // the results'
 };
 
 TokenDispatcher::TokenDispatcher(const LayerContext& context, DispatcherKind kind, std::string name,
@@ -211,7 +211,7 @@ ExpertRows TokenDispatcher::dispatch(const at::Tensor& x, const ExpertRouter::Ro
   return {arrived.x, arrived.weights.squeeze(1), order.offsets};
 }
 
-// Returns this rank's experts' rows and weights (n, 1), in source-rank order.
+// Rows and weights (n, 1) of this rank's experts, by source rank.
 TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, const ExpertRouter::Routing& routing,
                                                         int64_t rows_per_expert, const std::function<void()>& meanwhile,
                                                         Dispatched& state) const {
@@ -224,13 +224,13 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
   if (x.is_meta()) {
     exchange.out_splits = exchange.in_splits = even_parts(by_expert.source.size(0) * etp_, size);
   } else {
-    // The host synchronises here: it must know how much it receives.
+    // The host synchronises, to know the received size.
     const at::Tensor splits = at::stack({coming.sum(1), sent.sum(1)}).cpu();
     exchange.out_splits = numbers_of(splits[0]);
     exchange.in_splits = numbers_of(splits[1]);
   }
   RowOrder sent_once{.source = by_expert.source, .pairs = by_expert.pairs, .slots = by_expert.slots};
-  // Dropped rows are not sent; the splits say how many.
+  // Dropped rows are not sent.
   if (!x.is_meta()) cut_rows(sent_once, total(exchange.in_splits) / etp_);
   state.sent = repeated_rows(sent_once, by_expert.counts.view({ep_, num_local}).sum(1), etp_);
   state.way_back = exchange.reversed().labelled(name_ + " results");
@@ -250,12 +250,12 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
   } else {
     state.order.offsets = at::arange(2, coming.options()) * num_rows;
   }
-  // Waited for last, so that backward sends the rows first.
+  // Last, so that backward sends rows first.
   const at::Tensor arrived_weights = weights.wait();
   return {rows.wait(), arrived_weights};
 }
 
-// Returns all ranks' tokens and weights (tokens, k).
+// All ranks' tokens and weights (tokens, k).
 TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, const ExpertRouter::Routing& routing,
                                                         int64_t rows_per_expert, const std::function<void()>& meanwhile,
                                                         Dispatched& state) const {
@@ -273,7 +273,7 @@ TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, con
   const at::Tensor local = all_experts.wait() - first;
   const bool are_all_here = x.is_meta() || (ep_ == 1 && !routing.keep.defined());
   const at::Tensor is_here = are_all_here ? at::Tensor() : local.ge(0).logical_and_(local.lt(num_local));
-  // With several ep ranks, room for every gathered token would be that many times too much.
+  // With several ep ranks, room for all gathered tokens would be ep times too much.
   const RowLimits limits{rows_per_expert, ep_ == 1 ? local.numel() : -1};
   state.order = sorted_rows(local.clamp(0, num_local - 1), num_local, is_here, limits, kernels_);
   if (x.is_meta() && rows_per_expert == 0)

@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// Holds both ends: the input must stay unchanged until the work is done.
+// The input must stay unchanged until the work is done.
 struct ExchangeUnderWay {
   at::Tensor in, out;
   Work work;
@@ -53,12 +53,12 @@ ExchangeUnderWay issue(const TokenExchange& exchange, const at::Tensor& x) {
   return sent;
 }
 
-// Shares memory with x if it can.
+// May share memory with x.
 at::Tensor part_of_tokens(const at::Tensor& x, const Group& group) {
   const int64_t rows_of_part = div_up(x.size(0), group.size());
   const int64_t first = std::min(group.rank() * rows_of_part, x.size(0));
   const int64_t count = std::min(rows_of_part, x.size(0) - first);
-  // The output of a Function must not be a view.
+  // A Function's output must not be a view.
   const at::Tensor part = x.narrow(0, first, count).variable_data();
   if (count == rows_of_part) return part;
   at::Tensor padded = at::zeros_like(empty_rows(x, rows_of_part));
@@ -87,13 +87,13 @@ TokenExchange TokenExchange::labelled(std::string text) const {
 
 struct TokensUnderWay::State {
   TokenExchange exchange;
-  ExchangeUnderWay sent;  // forward's, later backward's
+  ExchangeUnderWay sent;  // forward's, then backward's
 };
 
 struct StartExchangeFunction : torch::autograd::Function<StartExchangeFunction> {
   using State = std::shared_ptr<TokensUnderWay::State>;
 
-  // Returns the sent tensor: between the nodes it stands for its gradient, memory that the reverse exchange fills.
+  // Returns the sent tensor; the reverse exchange fills its gradient.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const State& state) {
     hold(node, state);
     state->sent = issue(state->exchange, x);

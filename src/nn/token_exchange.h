@@ -1,10 +1,9 @@
-// Differentiable token exchanges in two steps, so that forward and backward can compute while tokens are in flight:
+// Differentiable token exchanges in two steps, to compute while tokens are in flight:
 //
 //   start_exchange()   issues the exchange             in backward: waits for the reverse one
 //   wait()             its results may be used         in backward: issues the reverse exchange
 //
-// Autograd runs the newest ready node first: in backward wait(), then what forward computed between the two, then
-// start_exchange().
+// Autograd runs the newest ready node first: wait(), then what forward computed in between, then start_exchange().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,21 +19,19 @@ namespace megalith {
 
 struct TokenExchange {
   enum class Kind {
-    kAllToAll,  // in_splits[r] rows go to rank r, out_splits[r] rows come from it
-    kGather,    // the ranks' rows concatenated; reversed: kScatter
-    kScatter,   // this rank's rows of the sum over the ranks; reversed: kGather
+    kAllToAll,  // in_splits[r] rows to rank r, out_splits[r] from it
+    kGather,    // concatenates; reversed: kScatter
+    kScatter,   // own rows of the sum; reversed: kGather
   };
   Kind kind = Kind::kAllToAll;
   Groups::Pointer group;
   std::string label;  // for the trace
   std::vector<int64_t> out_splits = {}, in_splits = {};
 
-  // The exchange that the gradients, or the results, take back.
   TokenExchange reversed() const;
   TokenExchange labelled(std::string text) const;
 };
 
-// An exchange in flight.
 class TokensUnderWay {
  public:
   // Call once.
@@ -47,18 +44,18 @@ class TokensUnderWay {
   struct State;
 
   std::shared_ptr<State> state_;
-  at::Tensor started_;  // the first node's output; undefined without a graph
+  at::Tensor started_;  // undefined: no graph
 };
 
-// x (rows, …); collective over the group; all ranks record a graph, or none.
+// x (rows, …). Collective; the group's ranks all record a graph or none.
 TokensUnderWay start_exchange(TokenExchange exchange, const at::Tensor& x);
 at::Tensor exchanged(TokenExchange exchange, const at::Tensor& x);
 
-// x (t, …), the same on all ranks -> this rank's rows [rank t', (rank + 1) t'), t' = ceil(t / size), zero-padded.
-// Gradients are gathered.
+// x (t, …), the same on all ranks -> rows [rank t', (rank + 1) t'), t' = ceil(t / size), zero-padded. Gradients are
+// gathered.
 at::Tensor split_tokens(const at::Tensor& x, const Groups::Pointer& group, const std::string& label);
-// The parts (t', …) of all ranks -> (num_tokens, …) on all. All ranks compute the same from it, so a part's gradient is
-// a slice, not a sum.
+// All ranks' (t', …) -> (num_tokens, …) on all. Ranks compute the same from it: a part's gradient is a slice, not a
+// sum.
 at::Tensor join_tokens(const at::Tensor& part, int64_t num_tokens, const Groups::Pointer& group,
                        const std::string& label);
 

@@ -1,4 +1,3 @@
-// See unit.h.
 #include "nn/unit.h"
 
 #include <algorithm>
@@ -36,9 +35,9 @@ void check_units(std::span<const Unit> units) {
 
 std::vector<std::string> boundary_before(std::span<const Unit> units, int64_t begin) {
   std::vector<std::string> names;
-  std::set<std::string> known;  // listed, or given anew behind the border
+  std::set<std::string> known;  // listed, or given anew after the border
   for (const Unit& unit : units_in(units, {begin, std::ssize(units) - begin})) {
-    // Nobody gave anything in front of the first unit.
+    // Nothing is given before the first unit.
     for (const std::string& tensor : unit.reads) {
       if (begin > 0 && known.insert(tensor).second) names.push_back(tensor);
     }
