@@ -1,3 +1,4 @@
+// The heads of both attentions (attention.h, latent_attention.h).
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ struct KvCache {
   std::map<int64_t, at::Tensor> memory_keys;
 };
 
-// Of a chunk's forward pass; recomputation writes it again.
+// A chunk's forward pass; recomputation writes it again.
 struct ExpertRecord {
   at::Tensor counts;  // (e) int64: this rank's tokens per expert, before dropping
   // 0-d wide, of the whole microbatch, without coefficients like Megatron-LM's logs; undefined if off.

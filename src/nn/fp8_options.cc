@@ -1,3 +1,4 @@
+// Eight-bit products' options, by Megatron-LM's names.
 #include <fmt/format.h>
 
 #include "nn/fp8_recipe.h"

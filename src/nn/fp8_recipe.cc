@@ -16,7 +16,7 @@ namespace megalith {
 
 namespace {
 
-// Of scales and accumulation.
+// For scales and accumulation.
 at::ScalarType wide_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
 at::Tensor experts_of_rows(const at::Tensor& offsets, int64_t num_rows, at::Device device) {

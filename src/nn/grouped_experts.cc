@@ -1,3 +1,4 @@
+// Two grouped products around the activation, plus adapters and biases.
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -35,7 +35,7 @@ class LmHead : public Module {
   Loss loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
             const ObjectiveScales& scales);
 
-  // Of `rows` (undefined: all) of the gathered (t, h): (rows, vocab), no padding, detached.
+  // (rows, vocab), no padding, detached: `rows` (undefined: all) of the gathered (t, h).
   at::Tensor logits(const at::Tensor& x, const at::Tensor& rows = {});
 
   Parameter& weight() { return *weight_; }

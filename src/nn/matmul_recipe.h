@@ -73,7 +73,7 @@ struct RecipeLayer {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
   int64_t num_weight_elements = 0;
-  // Of the model, and on this rank; 0: no experts.
+  // The model's, and this rank's; 0: no experts.
   int64_t num_experts = 0, first_expert = 0, num_local_experts = 0;
 };
 

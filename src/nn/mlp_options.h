@@ -1,3 +1,4 @@
+// The activation of MLPs and experts.
 #pragma once
 
 #include <optional>

@@ -38,7 +38,7 @@ struct LayerContext {
   const Groups* groups = nullptr;  // must outlive the model
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  // Of buffers; unset: device. FSDP's parameters are on kMeta at first.
+  // For buffers; unset: device. FSDP's parameters are on kMeta at first.
   std::optional<at::Device> buffer_device = std::nullopt;
   Kernels kernels = Kernels::kFused;
   ops::AttentionLibraries attention_libraries = {ops::AttentionLibrary::kFlash};  // on a GPU, preferred first
@@ -71,7 +71,7 @@ class Module {
   // FLOPs of this rank's forward pass, with children: 2 per multiply-add of matrix products; backward takes twice as
   // many. Attention counts all keys, like Primus; Megatron halves them for causality since 0.12 (train/ has both).
   double forward_flops(const CostShape& shape) const;
-  // Of products with frozen weights, which backward does once.
+  // Products with frozen weights, which backward does once.
   double frozen_flops(const CostShape& shape) const;
   void for_each_module(const std::function<void(const Module&)>& visit) const;
 

@@ -32,7 +32,7 @@ class Norm : public Module {
   // Norm of the sum, which becomes the residual.
   at::Tensor forward(ResidualStream& stream);
 
-  // Of x; after forward(stream), of the residual.
+  // From x; after forward(stream), from the residual.
   Kept again(Kept x) const;
 
   Parameter& weight() { return *weight_; }

@@ -1,3 +1,4 @@
+// The choice of norm (norm.h).
 #pragma once
 
 #include "config/option.h"

@@ -44,7 +44,7 @@ void fill_drawn(Init::Kind kind, uint64_t key, uint64_t first, double* out, uint
   for (uint64_t i = 0; i < count; ++i) out[i] = 2 * uniform_at(key, first + i) - 1;
 }
 
-// Of a contiguous CPU tensor.
+// `local` is contiguous, on the CPU.
 template <typename T>
 void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& piece, const Init& init, uint64_t key) {
   const auto strides = [](const std::vector<int64_t>& shape) {

@@ -42,7 +42,7 @@ enum class ParameterRole {
   kHead,
 };
 
-// Of frozen matrices (nn/packed_weight.h).
+// For frozen matrices (nn/packed_weight.h).
 struct WeightPacking {
   // With the matrices' other, equal parts; null: none. Must outlive the parameter.
   Group* ranks = nullptr;

@@ -32,7 +32,7 @@ class ProjectionNorm : public Module {
     at::Tensor inv_rms;  // (t) wide
   };
   Normalised normalise(const at::Tensor& x) const;
-  // Of x.
+  // dx.
   at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& inv_rms) const;
 
   double epsilon_;

@@ -39,7 +39,7 @@ class RecipeMemory {
   };
   virtual const std::vector<State>& states() = 0;
 
-  // Of copies kept during a step.
+  // Copies kept during a step.
   virtual int64_t weight_bytes() const = 0;
 };
 

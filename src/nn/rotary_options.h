@@ -59,7 +59,7 @@ struct YarnOptions {
   void visit_yarn(OptionVisitor& v);
 
   bool has_yarn() const { return rope_type == RopeType::kYarn && rotary_scaling_factor > 1; }
-  // Of scores: M(factor, mscale_all_dim)^2, for any rope_type.
+  // Scores': M(factor, mscale_all_dim)^2, for any rope_type.
   double softmax_factor() const;
 };
 

@@ -1,17 +1,16 @@
-// The largest absolute value that an operator finds on its way, for eight-bit scales (ops/fp8_cast).
+// The largest absolute value that an operator meets, for eight-bit scales (ops/fp8_cast).
 //
-// amax (0-d) wide, not negative: becomes max(amax, |y|); NaN is sticky. Independent of the order of elements.
-// Undefined: not computed.
+// amax (0-d) wide, not negative: becomes max(amax, |y|); NaN is sticky. Undefined: not computed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace megalith::ops {
 
-// UserError unless a defined amax is such a scalar on x's device.
+// UserError unless undefined or such a scalar on x's device.
 void check_amax(const char* op, const at::Tensor& amax, const at::Tensor& x);
 
-// In ATen's operators, on any device; nothing on meta.
+// On any device; nothing on meta.
 void raise_amax(const at::Tensor& amax, const at::Tensor& y);
 
 }  // namespace megalith::ops

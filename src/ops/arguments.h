@@ -1,5 +1,4 @@
-// Argument checks, made once, in an operator's interface: a UserError names the operator, the argument, and what was
-// wanted and found.
+// Argument checks, made once, in an operator's interface. UserErrors name operator, argument, wanted and found.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,18 +20,17 @@ void check_dtype(const char* op, const Argument& argument, at::ScalarType want);
 void check_rank(const char* op, const Argument& argument, int64_t want);
 void check_shape(const char* op, const Argument& argument, at::IntArrayRef want);
 void check_contiguous(const char* op, const Argument& argument);
-// Two dims, the last contiguous; rows may be strided.
+// Two dims, the last contiguous.
 void check_rows(const char* op, const Argument& argument);
-// All tensors are on the first one's device.
 void check_devices(const char* op, std::initializer_list<Argument> arguments);
-// Contiguous, of this shape and dtype, on the device of `beside`.
+// Contiguous, on the device of `beside`.
 void check_dense(const char* op, const Argument& argument, at::IntArrayRef shape, at::ScalarType dtype,
                  const Argument& beside);
 void check_dense_rows(const char* op, const Argument& argument);
 // [gate | up] of equal widths.
 void check_even_columns(const char* op, const Argument& argument);
 
-// The dtype of sums and statistics: fp64 for fp64, otherwise fp32.
+// For sums and statistics.
 inline at::ScalarType wide_dtype(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
 inline at::TensorOptions wide_options(const at::Tensor& x) { return x.options().dtype(wide_dtype(x.scalar_type())); }
@@ -40,7 +38,7 @@ inline at::TensorOptions wide_options(const at::Tensor& x) { return x.options().
 inline const void* data_or_null(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 inline void* mutable_data_or_null(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
-// The tag for kernels free of torch headers; dtype passed check_floating.
+// For kernels free of torch headers; dtype passed check_floating.
 Dtype to_dtype(at::ScalarType dtype);
 
 }  // namespace megalith::ops

@@ -1,4 +1,4 @@
-// The element types of kernels, without torch's headers: GPU sources include this file.
+// Element types of kernels, without torch's headers.
 #pragma once
 
 namespace megalith::ops {

@@ -1,4 +1,3 @@
-// The parts of choosing a table that need no templates.
 #include "ops/operator.h"
 
 #include <ATen/core/grad_mode.h>

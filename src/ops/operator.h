@@ -1,13 +1,14 @@
 // An operator is up to five tables of functions:
 //
-//   reference  composed from ATen, on any device: the definition, and what the others are compared with
+//   reference  composed from ATen, on any device: the definition, with which the others are compared
 //   cpu        vectorised loops
-//   meta       the shapes and dtypes of the results
+//   meta       results' shapes and dtypes
 //   gpu        our own kernels, if compiled in
 //   gpu_aten   LibTorch's own calls, where better than the reference
 //
-// Each operator defines its table's type and names its tables in its .cc file. A tensor's device and `kernels` choose
-// among them; there is no registry.
+// Each operator's .cc file names its tables, among which a tensor's device and `kernels` choose; there is no registry.
+//
+// "wide" is fp32, or fp64 for fp64 (wide_dtype).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,10 +34,10 @@ struct Implementation {
   Origin origin;
 };
 
-// An operator's call: "megalith::<name>" in profiler traces until the end of the scope.
+// An operator's call, until the end of the scope: "megalith::<name>" in profiler traces.
 //
-// ATen's autograd may record the reference. The others need nn/'s Functions: an InternalError prevents calls outside of
-// them, which would lose the gradient.
+// ATen's autograd may record the reference. Others need nn/'s Functions: outside of them an InternalError prevents
+// losing the gradient.
 class OperatorCall {
  public:
   OperatorCall(const char* name, Origin origin, std::initializer_list<const at::Tensor*> arguments);  // null: no tensor
@@ -55,7 +56,7 @@ const at::Tensor* tensor_or_null(const T& /*argument*/) {
   return nullptr;
 }
 
-// An operator runs on its first argument's device.
+// An operator runs where its first argument is.
 inline at::Device place_of(const at::Tensor& x) { return x.device(); }
 inline at::Device place_of(const std::vector<at::Tensor>& tensors) { return tensors.at(0).device(); }
 
@@ -63,10 +64,10 @@ template <typename Table>
 struct Operator {
   const char* name;
   const Table *reference, *cpu, *meta;
-  // null if absent, and so may be their functions.
+  // null if absent; their functions may be too
   const Table *gpu = nullptr, *gpu_aten = nullptr;
 
-  // A device that is neither the CPU nor meta is a GPU: our kernel, else LibTorch's, else the reference.
+  // Devices other than the CPU and meta are GPUs: our kernel, else LibTorch's, else the reference.
   template <typename Function>
   Implementation<Function> choose(Function* Table::*member, at::Device device, Kernels kernels) const {
     const Implementation<Function> found = look_up(member, device, kernels);

@@ -1,4 +1,4 @@
-// Every operator, explicitly, so that linking never drops one.
+// Every operator, explicitly: linking never drops one.
 #include "ops/operators.h"
 
 #include "ops/adamw/adamw.h"

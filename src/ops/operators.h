@@ -1,4 +1,4 @@
-// Lists all operators with their implementation on a device.
+// Lists all operators with their implementations on a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,11 +10,11 @@
 namespace megalith::ops {
 
 struct OperatorOrigin {
-  const char* name;  // a table's function, by the name of the public one
+  const char* name;  // the public function's
   Origin origin;
 };
 
-// Every function of every operator's table, in order. InternalError names one without an implementation there.
+// Every function of every table, in order. InternalError names one without an implementation there.
 std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels = Kernels::kFused);
 
 }  // namespace megalith::ops

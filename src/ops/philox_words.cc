@@ -1,4 +1,4 @@
-// A word is the low half of an int64; products wrap like 64-bit integers.
+// Words are an int64's low half; products wrap.
 #include "ops/philox_words.h"
 
 #include <ATen/ATen.h>

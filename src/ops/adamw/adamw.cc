@@ -1,4 +1,4 @@
-// The CPU cuts all shards into pieces of one size for its threads; a GPU takes them whole.
+// The CPU cuts shards into pieces for its threads; a GPU takes them whole.
 #include "ops/adamw/adamw.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@
 namespace megalith::ops {
 namespace {
 
-// The tensor that gives the shard's sizes and device.
+// Gives the shard's sizes and device.
 Argument weight_of(const AdamwShard& shard) {
   return shard.master.defined() ? Argument{"master", shard.master} : Argument{"model", shard.model};
 }

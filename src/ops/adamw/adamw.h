@@ -7,13 +7,10 @@
 // Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
 //
 // Beside a bf16 weight the master may take less than 4 bytes:
-//   remainder  the 16 bits that the weight lacks: master = weight + remainder, as bits; the weight is the master's
-//   nearest
-//              bf16, and results equal those of an fp32 master to the bit. The side of a tie needs a 17th bit: the sign
-//              of exp_avg_sq, otherwise never negative (narrow_master.h).
+//   remainder  the 16 bits that the weight lacks; results equal those of an fp32 master to the bit (narrow_master.h)
 //   none       only the weight
-// bf16 moments, and weights without a master, are rounded to nearest, or stochastically with exact expected value.
-// Random numbers depend on the step, the tensor's name and the element's position, not on the division into shards.
+// bf16 moments, and weights without a master, are rounded to nearest, or stochastically with exact expected value, by
+// step, the tensor's name and the element's position, whatever the shards.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +24,7 @@
 
 namespace megalith::ops {
 
-// 1-d tensors of one length (or any shape, contiguous, with the same number of elements).
+// Contiguous tensors with equally many elements.
 struct AdamwShard {
   at::Tensor model;  // bf16 | fp16 | fp32 | fp64: receives the rounded result; undefined if it is the master
   at::Tensor master;               // fp32 (fp64 for fp64 models); undefined: model, bf16, is the weight
@@ -36,7 +33,7 @@ struct AdamwShard {
   double lr = 0;
   double weight_decay = 0;
   at::Tensor remainder;           // int16, instead of master
-  std::optional<DrawnRun> drawn;  // rounds stochastically what is kept in bf16
+  std::optional<DrawnRun> drawn;  // rounds bf16 states stochastically
 };
 
 struct AdamwOptions {
@@ -44,14 +41,13 @@ struct AdamwOptions {
   int64_t step = 1;  // t, from 1
 };
 
-// 0-d tensors beside the shards for what only the device knows; undefined if the host knows.
+// 0-d tensors that only the device knows; undefined if the host does.
 struct AdamwDecision {
-  at::Tensor step;     // fp64: t, overrides AdamwOptions::step
-  at::Tensor is_made;  // bool: false leaves all tensors unchanged, whatever the gradients; undefined: true
+  at::Tensor step;     // fp64, overrides AdamwOptions::step
+  at::Tensor is_made;  // bool: false changes nothing, whatever the gradients; undefined: true
 };
 
-// grad_scale  0-d fp32 or fp64 on the shards' device: the clipping factor over the loss scale. A tensor, so a GPU does
-//            not wait for the host.
+// grad_scale  0-d fp32 or fp64 on the shards' device, so the host need not wait: clipping factor over loss scale.
 void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
             Kernels kernels = Kernels::kFused, const AdamwDecision& decision = {});
 

@@ -1,5 +1,4 @@
-// One pass over memory. Narrow states are converted to fp32 and back a few hundred elements at a time, which stay in
-// the first cache.
+// One pass over memory. Narrow states are converted a few hundred elements at a time, in the first cache.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -22,7 +21,7 @@ void update(const AdamwPiece& piece, const AdamwStep& step) {
   const auto* grad = static_cast<const W*>(piece.grad);
   auto* exp_avg = static_cast<Moment*>(piece.exp_avg);
   auto* exp_avg_sq = static_cast<Moment*>(piece.exp_avg_sq);
-  // Scalars are made in double and rounded once, like torch's.
+  // In double, rounded once, like torch's.
   const L grad_scale(static_cast<W>(step.grad_scale)), decay(static_cast<W>(1 - piece.lr * piece.weight_decay));
   const L new1(static_cast<W>(1 - step.beta1)), old2(static_cast<W>(step.beta2)), new2(static_cast<W>(1 - step.beta2));
   const L root2(static_cast<W>(std::sqrt(step.correction2))), eps(static_cast<W>(step.eps));
@@ -40,14 +39,14 @@ void update(const AdamwPiece& piece, const AdamwStep& step) {
   });
 }
 
-// ---- bf16 as bits, in a form that compilers vectorise ----
+// bf16 as bits, for compilers to vectorise.
 
 constexpr uint32_t kSignBit = 0x80000000, kInfinityBits = 0x7F800000;
 
 inline uint32_t float_bits(float value) { return std::bit_cast<uint32_t>(value); }
 inline float from_bf16_bits(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// Added before truncation, it rounds to nearest, ties to even.
+// Before truncation, rounds to nearest, ties to even.
 inline uint32_t half_of(uint32_t bits) { return 0x7FFF + ((bits >> 16) & 1); }
 inline uint16_t narrowed(uint32_t bits, uint32_t addend) {
   return (bits & ~kSignBit) > kInfinityBits ? uint16_t{0x7FC0} : static_cast<uint16_t>((bits + addend) >> 16);
@@ -55,7 +54,7 @@ inline uint16_t narrowed(uint32_t bits, uint32_t addend) {
 
 constexpr int64_t kAdamwChunk = 256;
 
-// A chunk's random bits: 32 and 16 of an element's two words.
+// 32 and 16 random bits of an element's two words.
 struct Draws {
   uint32_t first[kAdamwChunk], second[kAdamwChunk];
 };
@@ -124,7 +123,7 @@ void load_moments(const AdamwPiece& piece, int64_t count, WideChunk& wide) {
   }
 }
 
-// After load_moments: reads and clears the tie's mark in exp_avg_sq.
+// After load_moments: moves the tie's mark from exp_avg_sq.
 void load_remainders(const AdamwPiece& piece, int64_t count, WideChunk& wide) {
   const auto* weight = static_cast<const uint16_t*>(piece.model);
   const auto* remainder = static_cast<const int16_t*>(piece.master);

@@ -1,5 +1,5 @@
-// Every state is read and written once. A launch takes a table of shards of equal dtypes as its argument, so nothing is
-// copied to the device; what only the device knows (gradient factor, step number, decision) is read there.
+// Reads and writes every state once. A table of shards of equal dtypes is a launch's argument: nothing is copied to the
+// device, and what only it knows (gradient factor, step, decision) is read there.
 #include <cmath>
 
 #include "ops/adamw/kernel.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kPieceElements = 1 << 14;
 
-// The forms of a master beside a bf16 weight, as types that name kernels in tables and profiles.
+// Types, to name kernels in tables and profiles.
 struct WholeMaster {};
 struct RemainderMaster {};
 struct NoMaster {};
@@ -29,7 +29,7 @@ struct DrawnShardEntry : ShardEntry {
   DrawnRun drawn;
 };
 
-// A launch's arguments are limited to 4 KiB.
+// Launch arguments are limited to 4 KiB.
 template <bool kIsStochastic>
 struct ShardTable {
   static constexpr int kMostShards = kIsStochastic ? 34 : 50;
@@ -43,7 +43,7 @@ struct ShardTable {
 };
 static_assert(sizeof(ShardTable<false>) <= 4000 && sizeof(ShardTable<true>) <= 4000);
 
-// scalars: the gradients' factor, 1 - beta1^t, sqrt(1 - beta2^t), and t.
+// The gradients' factor, 1 - beta1^t, sqrt(1 - beta2^t), t.
 __global__ void make_scalars(AdamwStep a) {
   const double step = a.step != nullptr ? *a.step : a.host_step;
   a.scratch[0] =
@@ -56,7 +56,7 @@ __global__ void make_scalars(AdamwStep a) {
 __device__ inline float add_product(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double add_product(double a, double b, double c) { return fma(a, b, c); }
 
-// Made in double and rounded once, like torch's.
+// In double, rounded once, like torch's.
 template <typename W>
 struct Factors {
   W grad_scale, decay, new1, old2, new2, root2, eps, step_size;
@@ -103,7 +103,7 @@ __device__ void draw(const DrawnRun& run, uint64_t number, int64_t i, ElementDra
   }
 }
 
-// To nearest, or stochastically: a magnitude goes up if 16 random bits plus the 16 lost ones overflow.
+// Stochastic: up if 16 random bits plus the 16 lost ones overflow.
 template <typename T, bool kIsStochastic>
 __device__ T narrowed(Wide<T> value, uint32_t random) {
   if constexpr (kIsStochastic && std::is_same_v<T, BFloat16>) {
@@ -114,7 +114,7 @@ __device__ T narrowed(Wide<T> value, uint32_t random) {
   }
 }
 
-// A master from a weight and its missing bits, and back (narrow_master.h). exp_avg_sq's sign marks upper ties.
+// See narrow_master.h.
 __device__ inline float joined(BFloat16 weight, int16_t remainder, bool is_upper_tie) {
   return __uint_as_float((uint32_t{weight.bits} << 16) + static_cast<uint32_t>(int32_t{remainder}) +
                          (is_upper_tie ? 0x10000u : 0u));
@@ -192,7 +192,7 @@ __global__ void update_shards(ShardTable<kIsStochastic> table) {
   constexpr int kCount = kVectorBytes / sizeof(W);
   if (table.is_made != nullptr && !*table.is_made) return;
   const int64_t block = blockIdx.x;
-  int number = 0, end = table.num_shards;  // the last shard that begins at this block or before
+  int number = 0, end = table.num_shards;  // the last shard that begins by this block
   while (number + 1 < end) {
     const int middle = (number + end) / 2;
     if (table.shards[middle].first_block <= block) {
@@ -269,7 +269,7 @@ bool have_same_types(const AdamwPiece& a, const AdamwPiece& b) {
          a.has_narrow_grad == b.has_narrow_grad && a.master_form == b.master_form && a.is_stochastic == b.is_stochastic;
 }
 
-// Updates the shards from `first` on with that one's types, a table per launch.
+// Shards from `first` on with its types, a table per launch.
 template <typename Model, typename Moment, typename Master, bool kIsStochastic>
 void launch_tables(const AdamwStep& a, int64_t first, Stream queue) {
   using Table = ShardTable<kIsStochastic>;
@@ -281,7 +281,7 @@ void launch_tables(const AdamwStep& a, int64_t first, Stream queue) {
                     .has_narrow_grad = a.shards[first].has_narrow_grad};
   Table table = empty;
   const auto launch_table = [&] {
-    if (table.num_blocks == 0) return;  // a launch of no blocks is refused
+    if (table.num_blocks == 0) return;  // launches need blocks
     launch("adamw", update_shards<Model, Moment, Master, kIsStochastic>, static_cast<unsigned>(table.num_blocks),
            kThreads, 0, queue, table);
     table = empty;

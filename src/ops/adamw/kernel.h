@@ -1,4 +1,4 @@
-// Arguments of adamw_'s kernels.
+// adamw_'s kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace megalith::ops {
 
-// The place of a run in the tensor that keys random numbers: element i of the run is element first + (i / columns) *
-// row_stride + (i % columns) * column_stride.
+// Place of a run in the tensor that keys random numbers: element i is first + (i / columns) * row_stride + (i %
+// columns) * column_stride.
 struct DrawnRun {
   uint64_t key = 0;
   int64_t first = 0, columns = 1, row_stride = 0, column_stride = 1;
 };
 
-// The master beside the model's weight (adamw.h).
+// See adamw.h.
 enum class MasterForm { kWhole, kRemainder, kNone };
 
 struct AdamwPiece {
@@ -23,14 +23,14 @@ struct AdamwPiece {
   bool is_double;        // master and grad: double, else float
   bool has_narrow_grad = false;  // grad: bf16
   int64_t count;
-  void* model;   // null if the master is the only copy
+  void* model;   // may be null beside a master
   void* master;  // kRemainder: int16; kNone: null
   const void* grad;
   void* exp_avg;
   void* exp_avg_sq;
   double lr, weight_decay;
   MasterForm master_form = MasterForm::kWhole;
-  bool is_stochastic = false;  // rounds bf16 states stochastically, by `drawn` of the whole shard
+  bool is_stochastic = false;  // by `drawn` of the whole shard
   DrawnRun drawn;
   int64_t first = 0;
 };
@@ -50,18 +50,18 @@ namespace gpu {
 
 inline constexpr int kAdamwScratch = 4;
 
-// Whole shards. Bytes moved per element: 30 with fp32 moments and a bf16 copy, 22 with bf16 moments, 20 with a
-// remainder too, 16 without a master.
+// Whole shards. Bytes per element: 30 with fp32 moments and a bf16 copy, 22 with bf16 moments, 20 with a remainder too,
+// 16 without a master.
 struct AdamwStep {
-  const AdamwPiece* shards;  // on the host; may change once the call has returned
+  const AdamwPiece* shards;  // on the host; may change after the call
   int64_t num_shards;
   double beta1, beta2, eps;
-  const void* grad_scale;  // one float, or double
+  const void* grad_scale;  // float or double
   bool scale_is_double;
   const double* step;   // null: host_step
-  const bool* is_made;  // null: true; false changes nothing
+  const bool* is_made;  // null: true
   double host_step;
-  double* scratch;  // (kAdamwScratch), written before it is read
+  double* scratch;  // (kAdamwScratch)
 };
 void adamw(const AdamwStep& a, void* stream);
 

@@ -6,7 +6,7 @@
 namespace megalith::ops {
 namespace {
 
-constexpr int64_t kUnit = 1 << 16;  // of a bf16, in bits of a float
+constexpr int64_t kUnit = 1 << 16;  // a bf16's last place, in float bits
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// adamw_ in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/adamw/adamw.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kHalfWord = 0xFFFF;
 
-// A shard's random bits, as int64: 16 for each tensor; an element has two Philox words.
+// Random bits, as int64: 16 per tensor, of an element's two Philox words.
 struct Draws {
   at::Tensor model, exp_avg, exp_avg_sq;
 };
@@ -28,8 +28,7 @@ Draws draw(const AdamwShard& shard, const at::Tensor& step) {
   return {first.bitwise_and(kHalfWord), first.bitwise_right_shift(16), second.bitwise_and(kHalfWord)};
 }
 
-// bf16: to nearest without random bits; with them, a magnitude goes up if 16 random bits plus the 16 lost ones
-// overflow.
+// bf16 with random bits: up if they overflow with the 16 lost ones.
 at::Tensor rounded_to(at::ScalarType dtype, const at::Tensor& value, const at::Tensor& bits) {
   if (dtype != at::kBFloat16 || !bits.defined()) return value.to(dtype);
   const at::Tensor sum = value.view(at::kInt).add(bits.to(at::kInt)).bitwise_and_(~kHalfWord).view(at::kFloat);
@@ -42,8 +41,7 @@ at::Tensor master_of(const AdamwShard& shard) {
   return shard.model.to(at::kFloat);
 }
 
-// Works on copies, which replace the originals only if the decision is true, so the host reads nothing. Scalars are
-// double until they meet a tensor.
+// Copies replace the originals only if decided, so the host reads nothing. Scalars are double until they meet a tensor.
 void adamw_(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options,
             const AdamwDecision& decision) {
   const auto [beta1, beta2, eps, host_step] = options;

@@ -4,18 +4,17 @@
 //   or     = softcap * tanh(scale * q k^T / softcap)
 //   lse    = log sum over allowed keys of exp(scores)
 //
-// A query that may see no key gives zeros, lse = -inf and no gradient. Query head j reads KV head j / (n / g). Source
-// of the fused form: Dao 2023, arXiv:2307.08691; of capped scores: Gemma team 2024, arXiv:2408.00118.
+// A query without keys gives zeros, lse = -inf and no gradient. Query head j reads KV head j / (n / g).
+// Sources: arXiv:2307.08691 (fused), arXiv:2408.00118 (softcap).
 //
 // q    (b, sq, n, d)   bf16 | fp16 | fp32 | fp64; any strides with d contiguous
 // k    (b, sk, g, d)   g divides n
 // v    (b, sk, g, dv)
 // out  (b, sq, n, dv)  contiguous, dtype of q
-// lse  (b, n, sq)      fp32 (fp64 for fp64)
+// lse  (b, n, sq)      wide
 //
-// On the CPU results do not depend on the number of threads, memory grows with sq + sk (no score matrix), and positions
-// must be between -2^30 and 2^30. On a GPU a vendor's library computes it in as much memory if it supports the mask
-// (plan.h); otherwise the reference does, which keeps score matrices.
+// On the CPU results do not depend on the number of threads, memory grows with sq + sk, and positions must be within
+// ±2^30. On a GPU a library computes supported masks (plan.h) in as much memory; the reference keeps score matrices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,32 +29,31 @@
 
 namespace megalith::ops {
 
-// All conditions that are set must hold; undefined: no condition.
+// All set conditions must hold.
 struct AttentionMask {
   bool is_causal = true;       // key position <= query position
   int64_t window = 0;          // > 0: query position - key position < window (both sides if not causal)
-  at::Tensor query_positions;  // (sq) int64; default sk - sq + row, so that a KV cache's queries come last
+  at::Tensor query_positions;  // (sq) int64; default sk - sq + row, for a KV cache
   at::Tensor key_positions;    // (sk) int64; default 0 … sk - 1
-  at::Tensor query_documents;  // (b, sq) int32: a query sees only keys of its own document; set both or none
+  at::Tensor query_documents;  // (b, sq) int32: keys of other documents are hidden; set both or none
   at::Tensor key_documents;    // (b, sk) int32
-  at::Tensor key_lengths;      // (b) int64: keys from this index on are padding
-  at::Tensor bias;             // (1 or b, 1 or n, sq, sk), dtype of q or fp32: added to the scaled scores
-  double softcap = 0;          // > 0: bounds the scores; not with a bias
-  // The same for the host; null: unknown. Only a GPU's libraries read it.
+  at::Tensor key_lengths;      // (b) int64, without padding
+  at::Tensor bias;             // (1 or b, 1 or n, sq, sk), dtype of q or fp32
+  double softcap = 0;          // > 0: without bias
+  // For the host; null: unknown. Only GPU libraries read it.
   std::shared_ptr<const MaskRuns> runs = nullptr;
 };
 
-// InternalError if a mask's runs contradict its tensors in host memory.
+// InternalError if runs contradict tensors in host memory.
 void check_runs(const AttentionMask& mask, int64_t sq, int64_t sk);
 
-// Counter-based dropout of the probabilities, as in dropout.h, keyed by (row_ids[b, query], head_start + head, key
-// position), so independent of the layout: word (key position mod 4) of the Philox block with counter (low =
-// (head_start + head) * 2^40 + key position / 4, high = row id).
+// Dropout of probabilities, independent of the layout: word (key position mod 4) of the Philox block with counter (low
+// = (head_start + head) * 2^40 + key position / 4, high = row id); see dropout.h.
 struct AttentionDropout {
   double p = 0;
   uint64_t key = 0;
-  at::Tensor row_ids;      // (b, sq) int64: global number of each query token; required if p > 0
-  int64_t head_start = 0;  // global index of the first local head
+  at::Tensor row_ids;      // (b, sq) int64: global token numbers
+  int64_t head_start = 0;  // of the first local head
 };
 
 // returns (out, lse)
@@ -65,11 +63,11 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
                                                      const AttentionKernels& kernels = {});
 
 struct AttentionGradients {
-  at::Tensor dq, dk, dv;  // shapes and dtypes of q, k, v; contiguous
-  at::Tensor dbias;       // fp32, shape of bias; undefined without a bias or if not requested
+  at::Tensor dq, dk, dv;  // like q, k, v; contiguous
+  at::Tensor dbias;       // fp32, like bias; undefined unless requested
 };
 
-// With out and lse of the whole softmax, one block of keys can be differentiated by itself, as ring attention needs.
+// With out and lse of the whole softmax, a block of keys can be differentiated by itself, as in ring attention.
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
                                       const AttentionMask& mask, const AttentionDropout& dropout = {},

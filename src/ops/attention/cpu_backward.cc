@@ -5,9 +5,8 @@
 //
 // A row holds 64 queries, so lse and delta are vectors along the lanes, and the loop transposes nothing.
 //
-// A task is a (sequence, KV head): dK and dV stay in fp32 over its query heads. With fewer of these than threads, keys
-// and queries are done separately (seven products instead of five). Both ways add the same numbers in the same order:
-// dQ over chunks of keys, dK and dV over heads and query blocks.
+// A task is a (sequence, KV head): dK and dV stay in fp32 over its query heads. With fewer tasks than threads, keys and
+// queries are done separately (seven products instead of five), adding the same numbers in the same order.
 #include <cmath>
 #include <limits>
 
@@ -23,7 +22,7 @@ inline int64_t rows_of(int64_t total, int64_t first, int64_t block) {
   return total - first < block ? total - first : block;
 }
 
-// One thread's operands and products. Scores and their gradients are (keys of the chunk, 64 queries).
+// A thread's operands and products. Scores and gradients are (keys of the chunk, 64 queries).
 class TileBackward {
  public:
   using T = c10::BFloat16;
@@ -46,7 +45,7 @@ class TileBackward {
   int64_t d_stride() const { return d_; }
   int64_t dv_stride() const { return dv_; }
 
-  // K (rows, d) and V (rows, dv), left operands of S^T and dP^T; K^T of each chunk, that of dQ^T.
+  // K (rows, d) and V (rows, dv), left operands of S^T and dP^T; each chunk's K^T, that of dQ^T.
   void pack(const AttentionCall& call, int64_t b, int64_t g, int64_t chunk, Element* packed) {
     const int64_t first = chunk * kBackwardChunk, count = rows_of(call.sk, first, kBackwardChunk);
     uint16_t* keys = packed + first * d_;
@@ -76,7 +75,7 @@ class TileBackward {
     tile_product(count, kQueryBlock, dv_, values_ + key * dv_, dv_, dout_t_, kQueryBlock, gradients, kQueryBlock,
                  false);
   }
-  // Base 2: the factor is merged into the scale.
+  // Base 2 merges into the scale.
   static constexpr float kBase = kLog2E;
   static Lanes<T> power(const Lanes<T>& x) { return exp2_lanes(x); }
   void set(int64_t row, int64_t lane, const Lanes<T>& p, const Lanes<T>& ds) {
@@ -264,7 +263,7 @@ class Backward {
     Products::release();
   }
 
-  // One task owns the rows of dbias of a query block and sums over the sequences and heads that share them.
+  // A task owns a query block's rows of dbias and sums over the sequences and heads that share them.
   void run_bias(std::atomic<int64_t>* next) {
     const int64_t blocks = call_.num_query_blocks(), heads_per_group = call_.n / call_.g;
     for (int64_t task; (task = next->fetch_add(1)) < call_.bias_b * call_.bias_n * blocks;) {
@@ -325,7 +324,7 @@ class Backward {
     fill_query_lanes(call_, b, q0_, &lanes_);
     const W* lse = static_cast<const W*>(call_.lse) + (b * call_.n + h) * call_.sq + q0_;
     for (int64_t r = 0; r < kQueryBlock; ++r) {
-      // exp(s - inf) = 0 for rows past the end and for queries that see no key.
+      // exp(s - inf) = 0 for rows past the end and queries without keys.
       lse_[r] = r < rows_ && lse[r] != -kInfinity ? lse[r] : kInfinity;
       delta_[r] = 0;
       if (r >= rows_) continue;
@@ -338,7 +337,7 @@ class Backward {
     }
   }
 
-  // P^T and dS^T of the current block and chunk, for keys_ keys from the one returned; -1: none.
+  // P^T and dS^T of block and chunk, for keys_ keys from the returned one; -1: none.
   int64_t compute_chunk(int64_t chunk, bool keeps_wide) {
     const PanelRange range = seen_panels(call_, b_, i_, chunk * kPanelsPerChunk, (chunk + 1) * kPanelsPerChunk);
     if (range.begin >= range.end) return -1;
@@ -373,7 +372,7 @@ class Backward {
         }
         Lanes<T> ds = p * (dp - delta[x]);
         if (call_.softcap > 0) {
-          // d tanh(x) = 1 - tanh(x)^2; masked scores have p = 0, and their -inf must not become NaN.
+          // d tanh(x) = 1 - tanh(x)^2; masked scores (-inf) must not give NaN.
           const Lanes<T> bent = at::vec::maximum(score, lowest) / lowest;
           ds = ds * (one - bent * bent);
         }

@@ -1,7 +1,5 @@
-// Attention forward: a block of 64 queries walks over the keys in chunks of up to 512 with a running maximum and sum.
-//
-// With one chunk (at most 512 keys) nothing is rescaled. P is rounded to bf16 before P V, as in every flash kernel;
-// sums and lse use unrounded values.
+// Attention forward: a block of 64 queries walks over the keys in chunks of up to 512 with a running maximum and sum;
+// with one chunk nothing is rescaled. P is rounded to bf16 before P V; sums and lse use unrounded values.
 #include <cmath>
 #include <limits>
 
@@ -15,7 +13,7 @@ class TileForward {
  public:
   using T = c10::BFloat16;
   using Element = uint16_t;
-  static constexpr int64_t kScoreStride = kForwardChunk + 16;  // not a power of two, for the cache's sets
+  static constexpr int64_t kScoreStride = kForwardChunk + 16;  // no power of two, for the cache's sets
   static constexpr int64_t kProbabilityStride = kForwardChunk + 32;
 
   TileForward(const AttentionCall& call, Scratch& scratch)
@@ -58,7 +56,7 @@ class TileForward {
     store_bf16(probabilities_ + row * kProbabilityStride + column, p);
   }
   void clear_probability(int64_t row, int64_t column) { probabilities_[row * kProbabilityStride + column] = 0; }
-  // Base 2: the factor is merged into the scale.
+  // Base 2 merges into the scale.
   static constexpr float kBase = kLog2E;
   static Lanes<T> power(const Lanes<T>& x) { return exp2_lanes(x); }
   void add_values(int64_t first_panel, int64_t count, float* out, bool accumulate) {
@@ -153,7 +151,7 @@ class Forward {
     const int64_t blocks = call_.num_query_blocks(), heads_per_group = call_.n / call_.g;
     if (call_.packed != nullptr) {
       for (int64_t task; (task = next->fetch_add(1)) < call_.b * call_.n * blocks;) {
-        // Long rows of a causal mask first, so that the last tasks are short.
+        // Long rows of a causal mask first: the last tasks are short.
         const int64_t i = blocks - 1 - task % blocks, h = task / blocks % call_.n, b = task / blocks / call_.n;
         products_.use(shared(b * call_.g + h / heads_per_group));
         block(b, h, i);
@@ -213,7 +211,7 @@ class Forward {
     store_block(b, h, q0, rows, is_first);
   }
 
-  // Probabilities of one row against the running maximum; rescales earlier sums if it grew.
+  // Rescales earlier sums if the maximum grows.
   void softmax_row(int64_t row, int64_t panels, bool is_first) {
     const W* s = products_.scores() + row * Products::kScoreStride;
     const auto scale = static_cast<W>(call_.softmax_scale());
@@ -226,10 +224,10 @@ class Forward {
     }
     for (int64_t x = 1; x < kPerPanel; ++x) maxima[0] = at::vec::maximum(maxima[0], maxima[x]);
     const W here = max_of(maxima[0]);
-    const W highest = here > max_[row] || here != here ? here : max_[row];  // NaN passes on
+    const W highest = here > max_[row] || here != here ? here : max_[row];  // passes NaN on
 
     const bool sees_none = highest == -kInfinity;
-    // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
+    // exp(-inf - 0) = 0, but exp(-inf + inf) is NaN.
     const Lanes<T> shift(sees_none ? W(0) : highest * Products::kBase), factor(scale * Products::kBase);
     Lanes<T> sums[kPerPanel];
     for (auto& x : sums) x = Lanes<T>(0);
@@ -256,7 +254,7 @@ class Forward {
     max_[row] = highest;
   }
 
-  // Clears dropped elements; kept ones are scaled by 1 / (1 - p) when the block is stored.
+  // Kept elements are scaled by 1 / (1 - p) when stored.
   void drop(int64_t b, int64_t h, int64_t q0, int64_t rows, int64_t first_panel, int64_t count) {
     for (int64_t p = 0; p < count; ++p) {
       fill_dropout_factors<W>(call_, b, h, q0, rows, first_panel + p, factors_);

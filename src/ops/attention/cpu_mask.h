@@ -1,6 +1,5 @@
-// Masks inside attention's kernels: panels that a block of queries sees at all, and elementwise conditions, bias and
-// dropout within a panel. Scores are rows of queries (forward) or rows of keys (backward, where 64 queries fill whole
-// registers).
+// Masks inside attention's kernels: panels that a block of queries sees, then conditions, bias and dropout by element.
+// Scores are rows of queries (forward) or of keys (backward, where 64 queries fill whole registers).
 #pragma once
 
 #include <cmath>
@@ -14,7 +13,7 @@ namespace megalith::ops::cpu::CPU_CAPABILITY {
 
 enum class Sees { kNothing, kPartly, kAll };
 
-// How much the queries of block `i` see of panel `p` of sequence `b`.
+// What block `i` sees of panel `p`.
 inline Sees seen(const AttentionCall& call, int64_t b, int64_t i, int64_t p) {
   const MaskExtent& query = call.query_extents[b * call.num_query_blocks() + i];
   const MaskExtent& key = call.key_extents[b * call.num_key_panels() + p];
@@ -39,7 +38,7 @@ inline Sees seen(const AttentionCall& call, int64_t b, int64_t i, int64_t p) {
   return all ? Sees::kAll : Sees::kPartly;
 }
 
-// The panels of [begin, end) from the first to the last that block `i` sees; may be empty.
+// From the first to the last seen of [begin, end); may be empty.
 struct PanelRange {
   int64_t begin, end;
 };
@@ -66,8 +65,7 @@ inline const T* bias_row(const AttentionCall& call, int64_t b, int64_t h, int64_
          query * call.bias_row_stride + key;
 }
 
-// Scores of `rows` queries from row `q0` against one panel, a row per query: adds the bias to the scaled scores
-// (without a bias they stay unscaled), and sets masked ones to -inf.
+// A row per query: adds the bias to scaled scores (otherwise they stay unscaled); masked ones become -inf.
 template <typename T>
 inline void mask_query_rows(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows, int64_t panel,
                             Wide<T>* scores, int64_t stride) {
@@ -98,7 +96,7 @@ inline void mask_query_rows(const AttentionCall& call, int64_t b, int64_t h, int
   }
 }
 
-// Scales and caps `count` scores in place: softcap * tanh(scale * s / softcap).
+// softcap * tanh(scale * s / softcap), in place.
 template <typename T>
 inline void cap_scores(const AttentionCall& call, int64_t count, Wide<T>* scores) {
   const Lanes<T> factor(static_cast<Wide<T>>(call.scale / call.softcap)), cap(static_cast<Wide<T>>(call.softcap));
@@ -107,7 +105,7 @@ inline void cap_scores(const AttentionCall& call, int64_t count, Wide<T>* scores
   }
 }
 
-// A query block's mask for backward, a lane per query.
+// For backward, a lane per query.
 struct QueryLanes {
   int32_t low[kQueryBlock], high[kQueryBlock], document[kQueryBlock];
 };
@@ -120,7 +118,7 @@ inline void fill_query_lanes(const AttentionCall& call, int64_t b, int64_t q0, Q
   }
 }
 
-// mask_query_rows with a row per key: scores (64 keys, 64 queries), contiguous.
+// A row per key: scores (64 keys, 64 queries), contiguous.
 template <typename T>
 inline void mask_key_rows(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows, int64_t panel,
                           const QueryLanes& lanes, Wide<T>* scores) {
@@ -150,8 +148,7 @@ inline void mask_key_rows(const AttentionCall& call, int64_t b, int64_t h, int64
   }
 }
 
-// Dropout factors, 0 or 1 / (1 - p), of a panel and a block of queries: (64 keys, 64 queries). Keys whose positions
-// share a block of four share one call of Philox.
+// 0 or 1 / (1 - p): (64 keys, 64 queries). Keys whose positions share a block of four share a Philox call.
 template <typename W>
 inline void fill_dropout_factors(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows,
                                  int64_t panel, W* factors) {

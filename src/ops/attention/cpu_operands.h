@@ -3,8 +3,8 @@
 //   Tile…   bf16 by AMX tiles or AVX512_BF16 dot products through oneDNN's brgemm, sums in fp32
 //   Plain…  everything else: operands widened to fp32 (fp64 for fp64)
 //
-// Forward keeps rows of queries (S, P), backward rows of keys (S^T, P^T, dS^T): there P^T and dS^T directly serve as
-// left operands of dV and dK, and dS^T in pairs of rows as right operand of dQ^T.
+// Backward keeps rows of keys: P^T and dS^T are the left operands of dV and dK, and dS^T in pairs of rows the right one
+// of dQ^T.
 #pragma once
 
 #include <cstring>
@@ -26,7 +26,7 @@ inline void transpose(const W* x, int64_t rows, int64_t columns, W* out, int64_t
   at::vec::transpose_mxn<W>(x, columns, out, out_stride, static_cast<int>(rows), static_cast<int>(columns));
 }
 
-// Rows [begin, begin + count) of one head; the rest of `padded_rows` and of the stride is zero.
+// One head's rows [begin, begin + count), zero-padded.
 template <typename T, typename To>
 inline void copy_rows(const HeadsView& view, int64_t b, int64_t begin, int64_t count, int64_t head, int64_t columns,
                       int64_t padded_rows, To* out, int64_t stride) {

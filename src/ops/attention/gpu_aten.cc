@@ -1,14 +1,13 @@
-// Attention by vendors' libraries through LibTorch's ATen operators: the calls of plan.h, one by one. Results of
-// several calls on the same queries are merged by log-sum-exp, gradients are added; both in fp32. The host reads
-// nothing.
+// Plans' calls by vendors' libraries through ATen. Results of several calls on the same queries are merged by
+// log-sum-exp, gradients added, in fp32. The host reads nothing.
 //
 //   library  q, k, v, out        log-sum-exp (natural, fp32)        KV heads
 //   flash    (b, s, heads, d)    (b, n, sq); (n, tokens) of a call  fewer than query heads
 //            (tokens, heads, d)  with lengths                       as they are
 //   cuDNN    (b, heads, s, d)    (b, n, sq, 1)                      likewise
 //
-// Flash attention needs values as wide as keys: narrower ones are zero-padded. Source: LibTorch 2.11's declarations,
-// whose text tests check (tests/ops/vendor_schemas_test.cc).
+// Flash attention needs values as wide as keys: narrower ones are zero-padded. Source: LibTorch 2.11's declarations
+// (tests/ops/vendor_schemas_test.cc).
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
@@ -30,7 +29,7 @@ using at::Tensor;
 
 constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
-// A call, with its sequences' lengths if the library reads them: (sequences + 1) int32 on the device.
+// With its sequences' lengths on the device: (sequences + 1) int32, or undefined.
 struct PlacedCall {
   VendorCall call;
   Tensor query_begins, key_begins;
@@ -41,7 +40,7 @@ struct PlacedPlan {
   bool serves = false;
 };
 
-// A plan's inputs within a microbatch, whose documents and lengths are the same for all layers.
+// Within a microbatch, whose layers share documents and lengths.
 struct PlanKey {
   bool is_causal;
   int64_t window;
@@ -56,7 +55,7 @@ struct PlanKey {
 
 }  // namespace
 
-// Thread-safe: backward has a thread of its own.
+// Thread-safe: backward has its own thread.
 class AttentionPlans {
  public:
   template <typename Make>
@@ -109,15 +108,13 @@ std::shared_ptr<const PlacedPlan> plan_of(const Tensor& q, const Tensor& k, cons
   return form->runs.plans->find(std::move(key), make);
 }
 
-// ---- Parts of tensors ----
-
-// The call's part of x (b, s, heads, d): (rows, count, heads, d), or with lengths (count, heads, d).
+// x (b, s, heads, d) -> (rows, count, heads, d), or with lengths (count, heads, d).
 Tensor part_of(const Tensor& x, const VendorCall& call, const IndexRange& range) {
   if (call.has_lengths()) return x.flatten(0, 1).narrow(0, range.first, range.count);
   return x.narrow(0, call.rows.first, call.rows.count).narrow(1, range.first, range.count);
 }
 
-// The same of x (n, b, sq): (n, rows, count), or (n, count).
+// x (n, b, sq) -> (n, rows, count), or (n, count).
 Tensor part_of_lse(const Tensor& x, const VendorCall& call) {
   if (call.has_lengths()) return x.flatten(1, 2).narrow(1, call.queries.first, call.queries.count);
   return x.narrow(1, call.rows.first, call.rows.count).narrow(2, call.queries.first, call.queries.count);
@@ -138,8 +135,6 @@ Tensor unread_state(const Tensor& q, bool is_pair) {
   if (at::Context::hasROCM()) return at::zeros({}, q.options().dtype(at::kLong));
   return at::empty(is_pair ? at::IntArrayRef{2} : at::IntArrayRef{}, q.options().dtype(at::kUInt64));
 }
-
-// ---- One call ----
 
 struct Operands {
   Tensor q, k, v;
@@ -206,9 +201,7 @@ Operands operands_of(const VendorCall& call, const Tensor& q, const Tensor& k, c
   return {part_of(q, call, call.queries), part_of(k, call, call.keys), part_of(v, call, call.keys), scale};
 }
 
-// ---- All calls ----
-
-// True if the call's results are those of all queries, and its gradients those of all keys.
+// One call covers all queries and keys.
 bool is_whole(const PlacedPlan& plan, const Tensor& q, const Tensor& k) {
   if (plan.calls.size() != 1) return false;
   const VendorCall& call = plan.calls[0].call;

@@ -1,7 +1,7 @@
-// Arguments of attention's CPU kernels. Made by tasks.cc.
+// Arguments of attention's CPU kernels, made by tasks.cc.
 //
-// Queries are in blocks and keys in panels of 64. A block meets the keys in chunks whose borders depend only on the
-// shape, so results do not depend on the number of threads.
+// Queries are in blocks and keys in panels of 64. Chunk borders depend only on the shape, so results do not depend on
+// the number of threads.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace megalith::ops::cpu {
 
 inline constexpr int64_t kQueryBlock = 64;
 inline constexpr int64_t kKeyPanel = 64;
-inline constexpr int64_t kForwardChunk = 512;   // keys; scores of a block: 128 KB, in L2
-inline constexpr int64_t kBackwardChunk = 256;  // scores and their gradients of a block: 128 KB
+inline constexpr int64_t kForwardChunk = 512;   // keys; a block's scores: 128 KB, in L2
+inline constexpr int64_t kBackwardChunk = 256;  // scores and gradients: 128 KB
 
 // (b, s, heads, d) with d contiguous; strides in elements.
 struct HeadsView {
@@ -29,19 +29,19 @@ struct MaskExtent {
 
 struct AttentionCall {
   Dtype dtype;
-  bool uses_tiles;  // bf16 through tile_product; otherwise all is widened
+  bool uses_tiles;  // bf16 through tile_product
   int64_t b, sq, sk, n, g, d, dv;
   double scale;
   double softcap;  // 0: none
   HeadsView q, k, v, out;
   void* lse;  // (b, n, sq), wide
 
-  // Positions and documents are padded to whole blocks.
+  // Padded to whole blocks.
   bool is_causal;
   int32_t window;  // 0: none
   const int32_t *query_positions, *key_positions;
-  const int32_t *query_documents, *key_documents;  // (b, padded length); zeros if there are none
-  const int32_t* key_limits;                       // (b): keys from here on are not seen
+  const int32_t *query_documents, *key_documents;  // (b, padded length); zeros if none
+  const int32_t* key_limits;                       // (b): later keys are hidden
   const MaskExtent *query_extents, *key_extents;   // (b, blocks), (b, panels)
 
   const void* bias;  // null: none
@@ -53,22 +53,22 @@ struct AttentionCall {
   const int64_t* row_ids;  // (b, sq)
   int64_t head_start;
 
-  // Only for backward.
+  // For backward.
   HeadsView dout, dq, dk, dv_out;
-  void* dbias;  // wide, contiguous, (bias_b, bias_n, sq, sk)
+  void* dbias;  // (bias_b, bias_n, sq, sk) wide
   int64_t bias_b, bias_n;
 
-  // Keys and values in the kernels' own form, shared by all threads; null if each task makes its own.
+  // Keys and values for all threads; null if each task makes its own.
   void* packed;
 
-  // Scores with a bias or a cap are scaled before the softmax.
+  // Biased or capped scores are scaled before the softmax.
   double softmax_scale() const { return bias == nullptr && softcap == 0 ? scale : 1; }
   int64_t num_query_blocks() const { return (sq + kQueryBlock - 1) / kQueryBlock; }
   int64_t num_key_panels() const { return (sk + kKeyPanel - 1) / kKeyPanel; }
   int64_t num_backward_chunks() const { return (sk + kBackwardChunk - 1) / kBackwardChunk; }
 };
 
-// Each thread calls once and takes tasks from the counter until none is left. Tasks:
+// Each thread takes tasks from the counter:
 //   pack      (b, g, panel) forward, (b, g, chunk) backward: writes `packed`
 //   forward   (b, g) without `packed`, (b, n, query block) with it
 //   backward  (b, g): dq, dk, dv
@@ -82,7 +82,7 @@ MEGALITH_DECLARE_CPU_KERNEL(attention_backward_keys, (const AttentionCall& call,
 MEGALITH_DECLARE_CPU_KERNEL(attention_backward_queries, (const AttentionCall& call, std::atomic<int64_t>* next));
 MEGALITH_DECLARE_CPU_KERNEL(attention_backward_bias, (const AttentionCall& call, std::atomic<int64_t>* next));
 
-// Bytes of `packed` for one (b, g).
+// Bytes of `packed` per (b, g).
 constexpr int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 inline int64_t element_bytes(const AttentionCall& call) {
   return call.uses_tiles ? 2 : call.dtype == Dtype::kFloat64 ? 8 : 4;
@@ -90,7 +90,7 @@ inline int64_t element_bytes(const AttentionCall& call) {
 inline int64_t packed_forward_bytes(const AttentionCall& call) {
   return call.num_key_panels() * kKeyPanel * (padded(call.d, 32) + padded(call.dv, 32)) * element_bytes(call);
 }
-// Distance of K^T's rows; not a power of two, or they would share a few sets of the cache.
+// K^T's rows'; a power of two would share a few sets of the cache.
 inline constexpr int64_t kTransposedStride = kBackwardChunk + 32;
 inline int64_t packed_backward_bytes(const AttentionCall& call) {
   const int64_t rows = call.num_backward_chunks() * kBackwardChunk;

@@ -1,4 +1,4 @@
-// The vendors' libraries that may compute attention on a GPU.
+// Vendors' attention libraries.
 #pragma once
 
 #include <utility>
@@ -9,23 +9,23 @@
 namespace megalith::ops {
 
 enum class AttentionLibrary {
-  kCudnn,  // NVIDIA's, through ATen
-  kFlash,  // LibTorch's flash attention: its own on NVIDIA's chips, AOTriton or Composable Kernel on AMD's
+  kCudnn,  // through ATen
+  kFlash,  // LibTorch's own on NVIDIA; AOTriton or Composable Kernel on AMD
 };
 
 // "cuDNN", "flash attention"
 const char* name_of(AttentionLibrary library);
 
-// The first that supports a call computes it; otherwise the reference does.
+// The first that supports a call computes it, else the reference.
 using AttentionLibraries = std::vector<AttentionLibrary>;
 
-// Kernels by themselves mean flash attention on a GPU, which supports most masks.
+// Default on a GPU: flash attention, which supports most masks.
 struct AttentionKernels {
   Kernels kernels = Kernels::kFused;
   AttentionLibraries libraries = {AttentionLibrary::kFlash};
 
   AttentionKernels() = default;
-  AttentionKernels(Kernels kernels) : kernels(kernels) {}  // NOLINT: for callers without a choice of libraries
+  AttentionKernels(Kernels kernels) : kernels(kernels) {}  // NOLINT
   AttentionKernels(Kernels kernels, AttentionLibraries libraries) : kernels(kernels), libraries(std::move(libraries)) {}
 };
 

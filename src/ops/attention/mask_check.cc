@@ -1,5 +1,4 @@
-// Checks a mask's runs against its tensors if these are in host memory: since every call on the CPU is checked, what
-// the same code tells a GPU is right.
+// Since every call on the CPU is checked, what the same code tells a GPU is right.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -25,7 +24,7 @@ void check_positions(const char* name, const at::Tensor& positions, const std::v
   MEGALITH_CHECK(i == dense.numel(), "{} has {} positions, and its runs {}", name, dense.numel(), i);
 }
 
-// Neighbours have one number exactly if no document begins between them.
+// Neighbours share a number unless a document begins between them.
 void check_documents(const char* name, const at::Tensor& documents, const at::Tensor& positions, int64_t first_position,
                      const std::vector<std::vector<int64_t>>& begins) {
   if (!documents.defined() || begins.empty()) return;
@@ -49,7 +48,7 @@ void check_documents(const char* name, const at::Tensor& documents, const at::Te
   }
 }
 
-// Each row has this many unpadded keys.
+// Unpadded keys per row.
 void check_lengths(const AttentionMask& mask, int64_t sk) {
   const std::vector<int64_t>& lengths = mask.runs->lengths;
   if (!mask.key_lengths.defined() || lengths.empty()) return;

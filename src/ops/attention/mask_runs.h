@@ -1,5 +1,5 @@
-// The host's knowledge of a mask's tensors. On a GPU it decides which calls compute attention (plan.h), without reading
-// from the device. In positions, so a part of a sequence has the same documents as the whole.
+// The host's knowledge of a mask's tensors, by which it plans GPU calls (plan.h) without reading the device. In
+// positions: parts of a sequence have its documents.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace megalith::ops {
 
 class AttentionPlans;
-std::shared_ptr<AttentionPlans> make_attention_plans();  // none yet
+std::shared_ptr<AttentionPlans> make_attention_plans();
 
-// Positions first, first + 1, … of `count` neighbours in a tensor.
+// `count` neighbours with positions first, first + 1, …
 struct PositionRun {
   int64_t first = 0, count = 0;
   int64_t end() const { return first + count; }
@@ -19,14 +19,13 @@ struct PositionRun {
 };
 
 struct MaskRuns {
-  // The contents of query_positions and key_positions, the same for all rows; empty: unknown, or no tensor.
+  // Query_positions' and key_positions', for all rows; empty: unknown, or no tensor.
   std::vector<PositionRun> queries, keys;
-  // For each row, ascending positions where documents begin (and the previous ones end). Empty: unknown, or no
-  // documents.
+  // Per row, ascending positions where documents begin. Empty: unknown, or none.
   std::vector<std::vector<int64_t>> documents;
-  // For each row, the position from which on its keys are padding. Empty: unknown, or no padding.
+  // Per row, the position where padding begins. Empty: unknown, or none.
   std::vector<int64_t> lengths;
-  // Plans for masks of one microbatch, shared by its layers; null: each call makes its own.
+  // Shared by a microbatch's layers; null: each call plans.
   std::shared_ptr<AttentionPlans> plans;
 };
 

@@ -26,9 +26,7 @@ bool ascends(const std::vector<PositionRun>& runs) {
   return true;
 }
 
-// ---- Keys seen by each query of a row ----
-
-// A row's mask: the bounds of the keys that a query at a position sees, as indices.
+// Bounds, as key indices, of what a row's query at a position sees.
 class RowMask {
  public:
   RowMask(const MaskForm& form, size_t row) : form_(form) {
@@ -50,10 +48,10 @@ class RowMask {
     return keys_before(end);
   }
 
-  // The beginning of the position's document; one for all without documents.
+  // Its beginning; equal for all without documents.
   int64_t document_of(int64_t position) const { return documents_ == nullptr ? 0 : document(position).first; }
 
-  // Query positions at which low() and high() may start or stop moving with the position.
+  // Query positions where low() and high() may start or stop moving.
   std::vector<int64_t> turns() const {
     std::vector<int64_t> edges;
     for (const PositionRun& run : form_.runs.keys) edges.insert(edges.end(), {run.first, run.end()});
@@ -90,20 +88,20 @@ class RowMask {
   int64_t length_ = kNoEnd;
 };
 
-// How the ends of the seen keys change from each query to the next.
+// From each query to the next, for one end of the seen keys.
 struct Steps {
   bool has_rest = false, has_move = false;
 };
 
-// Neighbouring queries of a row for one call, and the keys they see.
+// Neighbouring queries for one call.
 struct Segment {
   int64_t document, first_query, num_queries;
   int64_t first_low, last_low, first_high, last_high;
   Steps low, high;
 };
 
-// Adds a step of one end. With a window an end may rest before it moves, or after, as a library's window stops at the
-// edges of the call's keys. Without one a call is whole or causal, which is faster.
+// With a window an end may rest before it moves, or after: a library's window stops at the edges of the keys. Without
+// one a call is whole or causal, which is faster.
 bool add_step(Steps& steps, int64_t step, bool may_turn, bool rests_first) {
   if (step != 0 && step != 1) return false;
   const bool is_move = step == 1, other = is_move ? steps.has_rest : steps.has_move;
@@ -112,7 +110,7 @@ bool add_step(Steps& steps, int64_t step, bool may_turn, bool rests_first) {
   return true;
 }
 
-// Merges the two if one call can take both.
+// If one call can take both.
 bool append(Segment& to, const Segment& more, bool may_turn) {
   if (to.document != more.document || to.first_query + to.num_queries != more.first_query) return false;
   Segment both = to;
@@ -130,7 +128,7 @@ bool append(Segment& to, const Segment& more, bool may_turn) {
   return true;
 }
 
-// The queries [first, end) of a run, over which each end rests or moves.
+// Queries [first, end) of a run, over which each end rests or moves.
 Segment segment_of(const RowMask& mask, int64_t first_query, int64_t first, int64_t end) {
   Segment segment{
       mask.document_of(first), first_query, end - first, mask.low(first), mask.low(end - 1), mask.high(first),
@@ -166,8 +164,6 @@ std::vector<Segment> segments_of_row(const MaskForm& form, size_t row) {
   return segments;
 }
 
-// ---- Calls ----
-
 VendorCall call_of(const Segment& segment, const IndexRange& rows) {
   VendorCall call{.rows = rows,
                   .queries = {segment.first_query, segment.num_queries},
@@ -181,8 +177,7 @@ VendorCall call_of(const Segment& segment, const IndexRange& rows) {
   return call;
 }
 
-// Sets the mask's bounds even if ineffective (a wide window, one query), so that sequences that differ only in that
-// share one call.
+// Sets even ineffective bounds (a wide window, one query), so sequences that differ only in that share a call.
 VendorCall with_bounds(VendorCall call, const MaskForm& form) {
   if (form.is_causal && call.queries.count == 1) call.right = 0;
   if (form.window == 0) return call;
@@ -191,7 +186,7 @@ VendorCall with_bounds(VendorCall call, const MaskForm& form) {
   return call;
 }
 
-// Calls over single rows, concatenated: those contiguous in both queries and keys merge into one call with lengths.
+// Single rows: those contiguous in queries and keys merge into one call with lengths.
 void add_to_lengths(std::vector<VendorCall>& calls, VendorCall call, int64_t sq, int64_t sk) {
   call.queries.first += call.rows.first * sq;
   call.keys.first += call.rows.first * sk;
@@ -227,9 +222,7 @@ std::vector<VendorCall> squared(const VendorCall& call) {
   return {rest, square};
 }
 
-// ---- Libraries ----
-
-// A multiple of 8, for 16-byte reads.
+// For 16-byte reads.
 bool takes_width(int64_t width, int64_t most) { return width > 0 && width % 8 == 0 && width <= most; }
 
 std::string reason_of_shape(const AttentionShape& shape) {
@@ -247,13 +240,13 @@ std::string reason_of_shape(const AttentionShape& shape) {
   return "";
 }
 
-// The library's calls that replace `call`; none if unsupported.
+// Replaces `call`; empty if unsupported.
 std::vector<VendorCall> calls_by(AttentionLibrary library, VendorCall call, const AttentionShape& shape,
                                  bool has_fixed_shape) {
   call.library = library;
   if (library == AttentionLibrary::kFlash) return {call};
-  // Widths whose backward works on every chip. A new shape's graph takes up to a second: so no call whose shape depends
-  // on the data. Single queries or keys are unsupported.
+  // Widths whose backward works on every chip. A new shape's graph takes up to a second: no shapes that depend on data.
+  // Single queries or keys are unsupported.
   constexpr int64_t kWidest = 128;
   if (!has_fixed_shape || call.has_lengths() || call.has_window()) return {};
   if (!takes_width(shape.d, kWidest) || !takes_width(shape.dv, kWidest)) return {};

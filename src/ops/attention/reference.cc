@@ -1,5 +1,4 @@
-// Attention by its definition, with the whole score matrix: the oracle of the kernels, and the fallback. Computed in
-// float32, float64 for fp64 inputs.
+// The definition, with whole score matrices, in wide precision.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -25,20 +24,19 @@ at::Tensor key_positions_of(const AttentionMask& mask, int64_t sk, const at::Dev
   return at::arange(sk, at::TensorOptions(at::kLong).device(device));
 }
 
-// Stacks the rows of a KV head's query heads, so that keys are not copied. x (b, n, sq, a) times y (b, g, a, c) -> (b,
-// n, sq, c)
+// x (b, n, sq, a) times y (b, g, a, c) -> (b, n, sq, c), without copies of keys.
 at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& y) {
   const int64_t b = x.size(0), n = x.size(1), sq = x.size(2), g = y.size(1);
   return at::matmul(x.reshape({b, g, n / g * sq, x.size(3)}), y).view({b, n, sq, y.size(3)});
 }
 
-// x^T y summed over the query heads of each KV head: x (b, n, sq, a), y (b, n, sq, c) -> (b, g, a, c)
+// Sums x^T y over each KV head's queries: x (b, n, sq, a), y (b, n, sq, c) -> (b, g, a, c)
 at::Tensor grouped_matmul_transposed(const at::Tensor& x, const at::Tensor& y, int64_t g) {
   const int64_t b = x.size(0), rows = x.size(1) / g * x.size(2);
   return at::matmul(x.reshape({b, g, rows, x.size(3)}).transpose(2, 3), y.reshape({b, g, rows, y.size(3)}));
 }
 
-// The mask without its bias: bool, (1 or b, 1, sq, sk).
+// Without bias: bool, (1 or b, 1, sq, sk).
 at::Tensor allowed_pairs(const AttentionMask& mask, int64_t sq, int64_t sk, const at::Device& device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   const at::Tensor query =
@@ -57,7 +55,7 @@ at::Tensor allowed_pairs(const AttentionMask& mask, int64_t sq, int64_t sk, cons
   return allowed;
 }
 
-// scale q k^T + bias, or capped; -inf where masked: (b, n, sq, sk), wide
+// (b, n, sq, sk) wide, -inf where masked
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale, const AttentionMask& mask) {
   at::Tensor scores = grouped_matmul(heads_first(q), heads_first(k).transpose(2, 3)).mul_(scale);
   if (mask.softcap > 0) scores.div_(mask.softcap).tanh_().mul_(mask.softcap);
@@ -65,12 +63,12 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale,
   return scores.masked_fill_(allowed_pairs(mask, q.size(1), k.size(1), q.device()).logical_not(), -kInfinity);
 }
 
-// exp(scores - lse); a row without keys has lse = -inf and gives zeros rather than NaN.
+// exp(scores - lse); a row without keys (lse = -inf) gives zeros.
 at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
   return at::exp(scores - lse.masked_fill(lse == -kInfinity, 0).unsqueeze(-1));
 }
 
-// Factors of the probabilities, 0 or 1 / (1 - p): (b, num_heads, sq, sk), of the given dtype.
+// 0 or 1 / (1 - p): (b, num_heads, sq, sk).
 at::Tensor dropout_factors(const AttentionDropout& dropout, const AttentionMask& mask, int64_t num_heads, int64_t sk,
                            at::ScalarType dtype) {
   const at::Tensor row_ids = dropout.row_ids;
@@ -101,7 +99,7 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
   const at::Tensor scores = masked_scores(q, k, scale, mask);
   const at::Tensor p = probabilities(scores, lse);
   const at::Tensor dout_wide = heads_first(dout);
-  // delta = sum over keys of p dp = dout . out, with dropout too.
+  // Sum over keys of p dp, with dropout too.
   const at::Tensor delta = (dout_wide * heads_first(out)).sum(-1, true);
   at::Tensor dp = grouped_matmul(dout_wide, heads_first(v).transpose(2, 3));
   at::Tensor p_dropped = p;
@@ -111,7 +109,7 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
     dp.mul_(factors);
   }
   at::Tensor ds = p * dp.sub_(delta);
-  // d tanh(x) = 1 - tanh(x)^2; masked scores have p = 0, and their -inf must not become NaN.
+  // d tanh(x) = 1 - tanh(x)^2; masked scores (-inf) must not give NaN.
   if (mask.softcap > 0) ds = ds * (1 - (scores.clamp_min(-mask.softcap) / mask.softcap).square());
 
   const auto seq_first = [](const at::Tensor& x, const at::Tensor& like) {

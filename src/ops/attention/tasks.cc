@@ -1,4 +1,4 @@
-// Attention on the CPU and on meta: converts the mask for the kernels, and distributes tasks over threads.
+// Attention on the CPU and on meta.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 HeadsView view_of(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)}; }
 
-// Positions in 32 bits, padded to whole blocks; by default first, first + 1, …
+// Padded to whole blocks; default: first, first + 1, …
 std::vector<int32_t> positions_of(const char* name, const at::Tensor& positions, int64_t first, int64_t count,
                                   int64_t padded_count) {
   std::vector<int32_t> result(static_cast<size_t>(padded_count), 0);
@@ -34,7 +34,7 @@ std::vector<int32_t> positions_of(const char* name, const at::Tensor& positions,
   return result;
 }
 
-// (b, count) -> (b, padded_count) with zeros; all zeros without documents.
+// (b, count) -> (b, padded_count); zeros without documents.
 std::vector<int32_t> documents_of(const at::Tensor& documents, int64_t b, int64_t count, int64_t padded_count) {
   std::vector<int32_t> result(static_cast<size_t>(b * padded_count), 0);
   if (!documents.defined()) return result;
@@ -60,7 +60,7 @@ std::vector<MaskExtent> extents_of(const std::vector<int32_t>& positions, const 
   return extents;
 }
 
-// An AttentionCall and the storage behind its pointers.
+// Owns what an AttentionCall points to.
 class Call {
  public:
   Call(const AttentionMask& mask, const AttentionDropout& dropout, const at::Tensor& q, const at::Tensor& k,
@@ -144,7 +144,7 @@ class Call {
 
 using Kernel = void(const AttentionCall&, std::atomic<int64_t>*);
 
-// Dynamic, since tasks of a causal mask differ in length. Results do not depend on who computes them.
+// Dynamic: tasks of a causal mask differ in length.
 void run_tasks(Kernel* kernel, const AttentionCall& call, int64_t num_tasks) {
   std::atomic<int64_t> next{0};
   const int64_t threads = std::min<int64_t>(num_tasks, at::get_num_threads());
@@ -181,7 +181,7 @@ std::tuple<at::Tensor, at::Tensor> attention_on_cpu(const at::Tensor& q, const a
   Call owner(mask, dropout, q, k, v, scale, out, lse);
   AttentionCall& call = owner.call;
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
-  // Whole (sequence, KV head) tasks keep keys and values in the thread's own cache, if they divide evenly.
+  // Whole (sequence, KV head) tasks keep keys and values in a core's cache.
   if (units % threads == 0 || units >= 4 * threads) {
     run_tasks(MEGALITH_CPU_KERNEL(attention_forward), call, units);
   } else {

@@ -1,4 +1,4 @@
-// Block products by at::native::cpublas, of which LibTorch exports only brgemm and its packing.
+// LibTorch exports only brgemm and its packing, as at::native::cpublas.
 #include "ops/cpu/block_products.h"
 
 #include <ATen/native/CPUBlas.h>
@@ -14,8 +14,8 @@ namespace blas = at::native::cpublas;
 
 namespace {
 
-// ATen says yes only for AMX; oneDNN also has AVX512_BF16 kernels for the same layout, unless ONEDNN_MAX_CPU_ISA
-// forbids them. One product tells.
+// ATen says yes only for AMX; oneDNN also has AVX512_BF16 kernels, unless ONEDNN_MAX_CPU_ISA forbids them. One product
+// tells.
 bool multiplies_pairs() {
   if (!cpu_features().avx512_bf16) return false;
   uint16_t a[2] = {0x3f80, 0x4000};  // 1, 2

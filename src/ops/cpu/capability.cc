@@ -1,4 +1,4 @@
-// Asks ATen, so that its kernels and ours always agree.
+// Asks ATen, so that both agree.
 #include "ops/cpu/capability.h"
 
 #include <ATen/Version.h>

@@ -1,8 +1,8 @@
-// Kernels compiled for each instruction set, chosen at run time.
+// Kernels compiled per instruction set, chosen at run time.
 //
-// On x86-64 an operator's cpu.cc and cpu_*.cc are compiled three times (Kernels.cmake) with CPU_CAPABILITY defined as
-// DEFAULT, AVX2 or AVX512, as in ATen, so that at::vec is vectorised, in the namespace
-// megalith::ops::cpu::CPU_CAPABILITY. A header shared with the caller declares all three:
+// On x86-64, cpu.cc and cpu_*.cc are compiled with CPU_CAPABILITY defined as DEFAULT, AVX2 and AVX512 (Kernels.cmake),
+// as in ATen, so that at::vec is vectorised, in the namespace megalith::ops::cpu::CPU_CAPABILITY. A header shared with
+// the caller declares all three:
 //
 //   MEGALITH_DECLARE_CPU_KERNEL(scale, (const float* x, int64_t count, float factor, float* y));
 //

@@ -1,5 +1,5 @@
-// A register of elements for kernel files: loads bf16, fp16 and fp32 as float lanes and fp64 as double lanes, computes
-// with at::vec, rounds once when storing.
+// Registers of elements for kernel files: float lanes of bf16, fp16 and fp32, double lanes of fp64; rounded once when
+// stored.
 #pragma once
 
 #include <ATen/cpu/vec/vec.h>
@@ -22,7 +22,7 @@ using Lanes = at::vec::Vectorized<Wide<T>>;
 template <typename T>
 inline constexpr int64_t kLanes = Lanes<T>::size();
 
-// The size of a full register, as a type: overload resolution picks the load without a tail.
+// A full register's size, as a type that picks the load without a tail.
 template <typename T>
 using FullCount = std::integral_constant<int64_t, kLanes<T>>;
 
@@ -78,7 +78,7 @@ inline void store(T* p, const Lanes<T>& lanes, FullCount<T>) {
   }
 }
 
-// The first `count` elements; the other lanes are 0.
+// `count` elements; other lanes are 0.
 template <typename T>
 inline Lanes<T> load(const T* p, int64_t count) {
   T values[kLanes<T>] = {};
@@ -105,7 +105,7 @@ inline Lanes<T> rounded(const Lanes<T>& lanes) {
   }
 }
 
-// body(first, count) for each register of `size` elements; count is FullCount<T>, or the size of the tail.
+// body(first, count) per register; count is FullCount<T>, or the tail's size.
 template <typename T, typename Body>
 inline void for_each_lanes(int64_t size, Body&& body) {
   int64_t i = 0;
@@ -123,7 +123,7 @@ inline T sum_of(const at::vec::Vectorized<T>& lanes) {
   return values[0];
 }
 
-// The largest lane; NaN if any is NaN.
+// NaN if any lane is.
 template <typename T>
 inline T max_of(const at::vec::Vectorized<T>& lanes) {
   T values[at::vec::Vectorized<T>::size()];

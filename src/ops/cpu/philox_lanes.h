@@ -1,11 +1,11 @@
-// Philox4x32-10 (core/philox.h) over an array of counters, in a form that compilers vectorise.
+// Philox4x32-10 (core/philox.h) over an array of counters, for compilers to vectorise.
 #pragma once
 
 #include <cstdint>
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 
-// words[w][i] = word w of the block with the counter (low[i], high[i]).
+// words[w][i] = word w of the block with counter (low[i], high[i]).
 template <int kCount>
 inline void philox_lanes(uint64_t key, const uint64_t* low, const uint64_t* high, uint32_t (&words)[4][kCount]) {
 #pragma omp simd

@@ -1,5 +1,5 @@
-// Products of small row-major fp32 or fp64 blocks for kernel files: LibTorch exports no BLAS for use inside a parallel
-// region. Tiles of c stay in registers while k runs, so elements are summed in order of k.
+// Products of small row-major fp32 or fp64 blocks: LibTorch exports no BLAS for parallel regions. Tiles of c stay in
+// registers, summed in order of k.
 #pragma once
 
 #include "ops/cpu/lanes.h"
@@ -42,7 +42,7 @@ inline void product_columns(int64_t m, int64_t k, const W* a, int64_t lda, const
   for (; r < m; ++r) product_tile<1, kVectors>(k, a + r * lda, lda, b, ldb, c + r * ldc, ldc, accumulate);
 }
 
-// c (m, n) (+)= a (m, k) b (k, n); n is a multiple of a register's lanes (16 on every processor).
+// c (m, n) (+)= a (m, k) b (k, n); n is a multiple of the lanes (at most 16).
 template <typename W>
 inline void plain_product(int64_t m, int64_t n, int64_t k, const W* a, int64_t lda, const W* b, int64_t ldb, W* c,
                           int64_t ldc, bool accumulate) {

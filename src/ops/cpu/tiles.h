@@ -1,5 +1,5 @@
-// Scratch memory and operands of tile_product (block_products.h) for kernel files. Left operands are row-major; right
-// ones are pairs of rows in panels of at most 64 columns.
+// Scratch memory and operands of tile_product (block_products.h). Left operands are row-major; right ones are pairs of
+// rows in panels of at most 64 columns.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 
-// A thread's scratch memory, handed out in aligned pieces.
+// A thread's memory, in aligned pieces.
 class Scratch {
  public:
   Scratch() = default;
@@ -35,14 +35,14 @@ class Scratch {
   int count_ = 0;
 };
 
-// x (rows, 2 * pairs) bf16 -> its transpose as a right operand: (pairs, columns, 2); rows is at most `columns`.
+// x (rows, 2 * pairs) bf16 -> transposed right operand (pairs, columns, 2); rows is at most `columns`.
 inline void transpose_pairs(const uint16_t* x, int64_t stride, int64_t rows, int64_t pairs, uint16_t* out,
                             int64_t columns) {
   at::vec::transpose_mxn<float>(reinterpret_cast<const float*>(x), stride / 2, reinterpret_cast<float*>(out), columns,
                                 static_cast<int>(rows), static_cast<int>(pairs));
 }
 
-// Two rows of a right operand side by side: out (columns, 2).
+// Two rows of a right operand: out (columns, 2).
 inline void interleave(const uint16_t* even, const uint16_t* odd, int64_t columns, uint16_t* out) {
 #pragma omp simd
   for (int64_t c = 0; c < columns; ++c) {
@@ -50,7 +50,7 @@ inline void interleave(const uint16_t* even, const uint16_t* odd, int64_t column
   }
 }
 
-// x (rows, columns) bf16 -> right operand in panels of at most 64 columns, panel_stride elements apart; rows is even.
+// x (rows, columns) bf16 -> right operand in panels of at most 64 columns; rows is even.
 inline void pack_rows(const uint16_t* x, int64_t stride, int64_t rows, int64_t columns, uint16_t* out,
                       int64_t panel_stride) {
   for (int64_t first = 0; first < columns; first += 64, out += panel_stride) {
@@ -61,7 +61,7 @@ inline void pack_rows(const uint16_t* x, int64_t stride, int64_t rows, int64_t c
   }
 }
 
-// c (m, columns) (+)= a (m, k) b, b packed by pack_rows with k rows in all; b_row is the first used.
+// c (m, columns) (+)= a (m, k) b, with b from pack_rows; b_row is the first used of its k rows.
 inline void tile_product_panels(int64_t m, int64_t columns, int64_t k, const uint16_t* a, int64_t lda,
                                 const uint16_t* b, int64_t b_row, int64_t panel_stride, float* c, int64_t ldc,
                                 bool accumulate) {
@@ -73,7 +73,7 @@ inline void tile_product_panels(int64_t m, int64_t columns, int64_t k, const uin
 
 inline constexpr float kLog2E = 1.44269504088896341f;
 
-// 2^t with relative error 2e-7; 0 for t = -inf and NaN for NaN.
+// 2^t, relative error 2e-7; 0 for -inf, NaN for NaN.
 inline Lanes<float> exp2_lanes(const Lanes<float>& t) {
 #if defined(CPU_CAPABILITY_AVX512)
   // Flushes below 2^-125 to 0: denormals cost a hundred cycles each. max passes NaN on from its second operand.
@@ -81,7 +81,7 @@ inline Lanes<float> exp2_lanes(const Lanes<float>& t) {
   const __mmask16 is_normal = _mm512_cmp_ps_mask(t, lowest, _CMP_NLT_UQ);
   const __m512 x = _mm512_max_ps(lowest, t);
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 f = _mm512_sub_ps(x, whole);  // in [-1/2, 1/2]: Taylor's remainder (f ln 2)^7 / 7! is below 2e-7
+  const __m512 f = _mm512_sub_ps(x, whole);  // in ±1/2: Taylor's remainder (f ln 2)^7 / 7! is below 2e-7
   __m512 y = _mm512_set1_ps(1.54035304e-4f);
   y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.33335581e-3f));
   y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(9.61812911e-3f));
@@ -95,7 +95,7 @@ inline Lanes<float> exp2_lanes(const Lanes<float>& t) {
 #endif
 }
 
-// A full register rounded to bf16, ties to even. Only for processors with tiles, which all have this instruction.
+// Ties to even. All processors with tiles have this instruction.
 inline void store_bf16(uint16_t* p, const Lanes<float>& lanes) {
 #if defined(CPU_CAPABILITY_AVX512)
   __m256i bits;

@@ -1,4 +1,4 @@
-// 64 blocks of Philox at a time decide 256 columns.
+// 64 Philox blocks decide 256 columns at a time.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int kBlocks = 64;
 template <typename T>
 void drop_row(const DropoutCall& a, const T* x, uint64_t row_id, T* y) {
   using W = Wide<T>;
-  const auto threshold = static_cast<uint64_t>(std::ceil(a.p * 0x1p32));  // dropped: word * 2^-32 < p
+  const auto threshold = static_cast<uint64_t>(std::ceil(a.p * 0x1p32));  // drops if word * 2^-32 < p
   const Lanes<T> scale(static_cast<W>(1 / (1 - a.p)));
   uint64_t low[kBlocks], high[kBlocks];
   uint32_t words[4][kBlocks];
@@ -34,7 +34,7 @@ void drop_row(const DropoutCall& a, const T* x, uint64_t row_id, T* y) {
     for_each_lanes<T>(last - first, [&](int64_t i, auto count) {
       const int64_t column = first - a.column_start + i;
       const Lanes<T> zero(W(0));
-      // Selected rather than multiplied by 0: a dropped infinity is 0.
+      // Selects: an infinity times 0 would be NaN.
       store(y + column, Lanes<T>::blendv(zero, load(x + column, count) * scale, load(mask + i, count) > zero), count);
     });
   }

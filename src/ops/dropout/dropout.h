@@ -1,5 +1,4 @@
-// Counter-based dropout, keyed by the element's global position, so every parallel layout and every recomputation drops
-// the same elements.
+// Counter-based dropout, keyed by global position: every layout and recomputation drops the same elements.
 //
 //   y[r, c] = u(key, row_ids[r], column_start + c) >= p ? x[r, c] / (1 - p) : 0
 //
@@ -7,9 +6,9 @@
 // c counted in the whole tensor.
 //
 // x             (t, h)  bf16 | fp16 | fp32 | fp64
-// row_ids       (t)     int64: global number of each row (sample * sequence length + position)
-// column_start          the first column's index in the whole tensor
-// p                     probability of dropping, in [0, 1)
+// row_ids       (t)     int64: global row numbers (sample * sequence length + position)
+// column_start          of the first column, in the whole tensor
+// p                     in [0, 1)
 // Backward is the same operator on dy.
 #pragma once
 

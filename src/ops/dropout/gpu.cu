@@ -1,4 +1,4 @@
-// A thread draws one or two blocks of Philox, which decide four columns each.
+// A thread draws one or two Philox blocks, which decide four columns each.
 #include <cmath>
 
 #include "ops/dropout/kernel.h"
@@ -11,16 +11,16 @@ namespace {
 
 template <typename W>
 struct DropoutNumbers {
-  uint64_t key, threshold;  // kept: words from the threshold on
+  uint64_t key, threshold;  // keeps words from it on
   W scale;
   int64_t column_start, columns;
 };
 
-// A thread has the columns of whole blocks, which may overlap the row's ends.
+// Whole blocks, which may overlap the row's ends.
 template <typename T>
 inline constexpr int kColumnsOfThread = sizeof(T) == 2 ? 8 : 4;
 
-// keep[i]: of column 4 first_block + i in the whole tensor.
+// keep[i]: column 4 first_block + i of the whole tensor.
 template <int kCount>
 __device__ void draw(uint64_t key, uint64_t threshold, int64_t first_block, int64_t row_id, bool (&keep)[kCount]) {
   MEGALITH_UNROLL
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     const int64_t column = first_block * 4 - a.column_start;  // may be negative
     const T* from = x + row * a.columns;
     T* to = y + row * a.columns;
-    // Selected rather than multiplied by 0: a dropped infinity is 0.
+    // Selects: an infinity times 0 would be NaN.
     const auto decided = [&](T value, bool is_kept) {
       return Rounding<T>::of(is_kept ? widen(value) * a.scale : Wide<T>(0));
     };

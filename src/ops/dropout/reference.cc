@@ -1,4 +1,4 @@
-// Dropout in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// One pass over memory.
+// One pass, memory-bound.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -12,7 +12,7 @@ struct ActivationLanes {
   Lanes<T> value, slope;
 };
 
-// 16-bit results hide the quick exponential's error of up to 20 ulp.
+// exp_u20's error of up to 20 ulp vanishes in 16 bits.
 template <typename T>
 Lanes<T> exp_for(const Lanes<T>& x) {
   if constexpr (sizeof(T) == 2)
@@ -41,14 +41,14 @@ struct GeluLanes {
   }
 };
 
-// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation for negative u.
+// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation.
 struct GeluTanhLanes {
   template <typename T>
   static ActivationLanes<T> of(const Lanes<T>& v) {
     using W = Wide<T>;
     constexpr W kScale = W(1.59576912160573071176), kCubic = W(0.044715);  // 2 sqrt(2 / pi)
     const Lanes<T> one(1), scale(kScale);
-    // Beyond 32 the logistic function is 0 or 1 even in float64; cubes of much larger numbers would overflow.
+    // Beyond ±32 the logistic function is 0 or 1 even in float64; larger cubes could overflow.
     const Lanes<T> near = at::vec::clamp(v, Lanes<T>(W(-32)), Lanes<T>(W(32))), square = near * near;
     const Lanes<T> z = scale * near * at::vec::fmadd(Lanes<T>(kCubic), square, one);
     const Lanes<T> dz = scale * at::vec::fmadd(Lanes<T>(3 * kCubic), square, one);
@@ -88,7 +88,7 @@ void activate_rows(const ExpertActivationCall& a) {
   });
 }
 
-// A tail's unused lanes are 0 in dy, and so is their contribution to dweights.
+// A tail's unused lanes add 0 to dweights.
 template <typename T, typename Activation>
 void activate_rows_backward(const ExpertActivationCall& a) {
   using W = Wide<T>;
@@ -130,7 +130,7 @@ void with_activation(ActivationKind kind, Body&& body) {
       return body(SquaredReluLanes{});
     case ActivationKind::kQuickGelu:
     case ActivationKind::kRelu:
-      break;  // left to the reference
+      break;  // by the reference
   }
 }
 

@@ -23,7 +23,7 @@ void check_expert_activation(const char* op, const Tensor& x, const Tensor& weig
   }
 }
 
-// Limits, offsets and ReLU (gpt-oss, T5) are left to the reference on every device.
+// Limits, offsets and ReLU (gpt-oss, T5) have no kernels.
 Kernels kernels_for(ExpertActivation activation, Kernels asked) {
   const bool has_kernel = activation.kind != ActivationKind::kQuickGelu && activation.kind != ActivationKind::kRelu;
   return has_kernel ? asked : Kernels::kReference;

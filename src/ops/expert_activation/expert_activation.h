@@ -1,18 +1,18 @@
-// The activation between an expert's two linear layers, times the router's weight of each row.
+// The activation between an expert's linear layers, times the router's weight of each row.
 //
 //   y = act(x) * weight                                     plain
 //   y = act(gate) * up * weight,  x = [gate | up]           gated, along the last dim
 //   y = act(min(gate, l)) * (min(max(up, -l), l) + offset) * weight        quick GELU, with limits l
 //
-// Computed in float32 (float64 for float64) and rounded once; gated forms round act(gate) before the product, like
-// ops/swiglu. Weights apply before the second layer, as in Megatron.
+// In float32 (float64 for float64), rounded once; gated forms round act(gate) before the product, like ops/swiglu.
+// Weights apply before the second layer, as in Megatron.
 //
 // x        (t, f), or (t, 2f) gated: bf16 | fp16 | fp32 | fp64, contiguous
-// weights  (t) fp32 (fp64 for fp64), contiguous; undefined: 1
+// weights  (t) wide, contiguous; undefined: 1
 // returns  (t, f), dtype of x
-// throws   UserError if shapes or dtypes do not fit
-// Sources: Shazeer 2020, arXiv:2002.05202; Hendrycks & Gimpel 2016, arXiv:1606.08415; So et al. 2021, arXiv:2109.08668;
-// OpenAI 2025, arXiv:2508.10925 (limits and offset).
+// throws   UserError for other shapes or dtypes
+// Sources: arXiv:2002.05202 (gated), arXiv:1606.08415 (GELU), arXiv:2109.08668 (squared ReLU), arXiv:2508.10925 (limits
+// and offset).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ namespace megalith::ops {
 at::Tensor expert_activation(const at::Tensor& x, const at::Tensor& weights = {}, ExpertActivation activation = {},
                              Kernels kernels = Kernels::kFused);
 
-// dy (t, f) -> dx, like x, and dweights (t), which is empty without weights.
+// dy (t, f) -> dx, like x, and dweights (t), empty without weights.
 std::tuple<at::Tensor, at::Tensor> expert_activation_backward(const at::Tensor& dy, const at::Tensor& x,
                                                               const at::Tensor& weights = {},
                                                               ExpertActivation activation = {},

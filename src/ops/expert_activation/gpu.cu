@@ -1,4 +1,4 @@
-// One pass over memory; a block sums the gradient of its row's weight.
+// One pass, memory-bound.
 #include <algorithm>
 
 #include "ops/expert_activation/kernel.h"
@@ -43,7 +43,7 @@ struct ExpertGradients {
   Wide<T>* dweights;
 };
 
-// A block for each row, or for several in turn.
+// A block per row, or for several in turn.
 template <typename Activation, bool kIsGated, typename T, int kCount>
 __global__ void __launch_bounds__(kElementwiseThreads)
     activate_experts_backward(int64_t rows, int64_t columns, ExpertGradients<T> a) {
@@ -96,11 +96,11 @@ void with_activation(const ExpertActivationCall& a, Body&& body) {
       return with_gate(SquaredRelu{});
     case ActivationKind::kQuickGelu:
     case ActivationKind::kRelu:
-      break;  // left to the reference
+      break;  // by the reference
   }
 }
 
-// Whole waves of 64, up to the vectors of a row.
+// Whole waves of 64.
 unsigned threads_for(int64_t vectors) {
   return static_cast<unsigned>(std::clamp<int64_t>((vectors + 63) / 64 * 64, 64, kElementwiseThreads));
 }

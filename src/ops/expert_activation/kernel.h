@@ -1,5 +1,5 @@
-// Arguments of expert_activation's kernels: contiguous rows. Elements moved per element of y: 2 (1 read, 1 written),
-// backward 3 (2 and 1); gated 3 (2 and 1), backward 5 (3 and 2).
+// Contiguous rows. Elements moved per element of y: 2 (1 read, 1 written), backward 3 (2 and 1); gated 3 (2 and 1),
+// backward 5 (3 and 2).
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ struct ExpertActivationCall {
   Dtype dtype;
   ActivationKind kind;
   bool is_gated;
-  int64_t rows, columns;  // columns of y; a gated x has twice as many
+  int64_t rows, columns;  // of y; a gated x has 2 * columns
   const void* x;
   const void* weights;  // (rows) wide, or null
   void* y;              // forward only
-  const void* dy;       // the rest backward only
+  const void* dy;       // from here on backward only
   void* dx;
   void* dweights;  // wide; null without weights
 };

@@ -1,4 +1,4 @@
-// expert_activation in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "core/error.h"
@@ -49,7 +49,7 @@ at::Tensor activate_backward(const at::Tensor& grad, const at::Tensor& v, Activa
   throw UserError(fmt::format("expert_activation: there is no activation {}", static_cast<int>(kind)));
 }
 
-// The halves of x, wide: as given, and after limits and offset.
+// Wide: as given, and after limits and offset.
 struct Gates {
   at::Tensor gate, up, limited_gate, shifted_up;
 };
@@ -68,7 +68,7 @@ Gates gates_of(const at::Tensor& x, const ExpertActivation& activation) {
   return gates;
 }
 
-// dx from the gradients after limits and offset. At a limit itself the gradient flows, like clamp's.
+// At a limit itself the gradient flows, as in clamp.
 at::Tensor gradient_of_gates(at::Tensor dgate, at::Tensor dup, const Gates& gates, const ExpertActivation& activation) {
   if (activation.limit > 0) {
     dgate = dgate * gates.gate.le(activation.limit);

@@ -1,5 +1,5 @@
-// Tiles of 64 by 64, so that the transpose is written in runs of 64 bytes. Rounding is branch-free integer arithmetic,
-// which compilers vectorise.
+// Tiles of 64 by 64: the transpose is written in runs of 64 bytes. Rounding is branch-free integer arithmetic, for
+// compilers to vectorise.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -10,18 +10,18 @@ namespace {
 
 constexpr int64_t kTile = kFp8TaskRows;
 
-// The code of x: its significand, shifted to the format's places for its size.
+// The significand, shifted to the format's places.
 template <EightBits kFormat>
 inline uint8_t eight_bits(float x) {
   constexpr EightBitsLayout kLayout = layout_of(kFormat);
-  constexpr int kLeast = 128 - kLayout.bias;  // the float exponent of the smallest normal number
+  constexpr int kLeast = 128 - kLayout.bias;  // float exponent of the smallest normal number
   constexpr auto kLargest = __builtin_bit_cast(uint32_t, kLayout.largest);
   const auto bits = __builtin_bit_cast(uint32_t, x);
   const uint32_t given = bits & 0x7FFFFFFF, sign = (bits >> 31) << 7;
   const uint32_t magnitude = given < kLargest ? given : kLargest;
   const int exponent = static_cast<int>(magnitude >> 23), above = exponent - kLeast;
   const int below = above < 0 ? -above : 0;
-  const int shift = 23 - kLayout.mantissa_bits + (below < 9 ? below : 9);  // 24 bits by 29: 0
+  const int shift = 23 - kLayout.mantissa_bits + (below < 9 ? below : 9);  // by 29, all 24 bits give 0
   const uint32_t significand = (magnitude & 0x7FFFFF) | 0x800000;
   const uint32_t half = (1u << (shift - 1)) - 1 + ((significand >> shift) & 1);
   const uint32_t rounded = (significand + half) >> shift;
@@ -49,7 +49,7 @@ void cast_row(const Fp8CastCall& a, int64_t row, int64_t column, int64_t columns
   const T* x = static_cast<const T*>(a.x) + row * a.x_stride + column;
   const Wide<T>* scales = static_cast<const Wide<T>*>(a.scales) + (row >> a.row_shift) * a.scales_of_row;
   Wide<T> factors[kTile];
-  // A tile is within one block of 128 columns.
+  // A tile is within a block of 128 columns.
   for (int64_t i = 0; i < columns; ++i) factors[i] = scales[(column + i) >> a.column_shift];
   float products[kTile] = {};
   for_each_lanes<T>(columns, [&](int64_t i, auto n) {

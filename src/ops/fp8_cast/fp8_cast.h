@@ -1,19 +1,17 @@
-// Casts to eight bits for matrix products: one pass scales, rounds, and on request writes the transpose and finds amax.
+// Casts to eight bits in one pass that scales, rounds, and on request transposes and finds amax.
 //
 //   values = fp8(clamp(x * scale, -max_fp8, max_fp8))      transposed = values^T      amax = max(amax, |x|)
 //
-// Computed in float32 (float64 for float64) and rounded once, to nearest, ties to even; overflows and infinities become
-// the largest number, NaN stays. max_fp8 is 448 for E4M3, 240 for its fnuz form (no infinities, no negative zero; AMD's
-// gfx942), and 57344 for both forms of E5M2. Source: Micikevicius et al. 2022, arXiv:2209.05433.
-//
-// A scale belongs to a block of rows by columns. It is 0-d, for all of x; or (R, C), where R is 1 (blocks of all rows),
-// the number of rows (blocks of one row), or ceil(rows / 128) (blocks of 128 rows, the last maybe shorter); C likewise.
+// In float32 (float64 for float64), rounded once, to nearest, ties to even; infinities become the largest number, NaN
+// stays. max_fp8 is 448 for E4M3, 240 for its fnuz form (no infinities, no negative zero; AMD's gfx942), and 57344 for
+// both forms of E5M2.
+// Source: Micikevicius et al. 2022, arXiv:2209.05433.
 //
 // x      (rows, columns)  bf16 | fp16 | fp32 | fp64, may be strided in rows
-// scale  0-d or (R, C)    wide (fp32, or fp64 for fp64), contiguous, positive
+// scale  0-d or (R, C)    wide, contiguous, positive. R is 1 (blocks of all rows), the number of rows, or
+//                         ceil(rows / 128) (blocks of 128 rows, the last maybe shorter); C likewise
 // dtype                   Float8_e4m3fn | Float8_e5m2 | Float8_e4m3fnuz | Float8_e5m2fnuz
-// amax   0-d, or undefined: not computed. wide, not negative; zeroed by the caller at a new beginning. NaN is sticky;
-//                         independent of the order of rows
+// amax                    see ops/amax.h
 // throws UserError for other shapes and dtypes
 #pragma once
 
@@ -24,7 +22,7 @@
 namespace megalith::ops {
 
 struct Fp8Cast {
-  at::Tensor values;      // (rows, columns), contiguous
+  at::Tensor values;      // contiguous
   at::Tensor transposed;  // (columns, rows), contiguous; undefined unless requested
 };
 Fp8Cast fp8_cast(const at::Tensor& x, const at::Tensor& scale, at::ScalarType dtype, bool with_transposed = false,

@@ -1,5 +1,4 @@
-// Reads vectors of 16 bytes; for the transpose, tiles of 128 by 128 turn in shared memory, so that both results are
-// written in runs of 128 bytes.
+// Tiles of 128 by 128 turn in shared memory: both results are written in runs of 128 bytes.
 #include "ops/fp8_cast/kernel.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
@@ -8,17 +7,16 @@
 namespace megalith::ops::gpu {
 namespace {
 
-constexpr int kTile = 128, kTileThreads = 256, kRun = 8;  // consecutive rows that a thread writes at once
+constexpr int kTile = 128, kTileThreads = 256, kRun = 8;  // rows that a thread writes at once
 
-// The code of x: its significand, shifted to the format's places for its size. Integers only, so that no compiler can
-// contract or flush what decides a tie.
+// The significand, shifted to the format's places. Integers: no compiler may contract or flush what decides a tie.
 __device__ inline uint8_t eight_bits(const EightBitsLayout& layout, float x) {
-  const int least = 128 - layout.bias;  // the float exponent of the smallest normal number
+  const int least = 128 - layout.bias;  // float exponent of the smallest normal number
   const uint32_t bits = __float_as_uint(x), largest = __float_as_uint(layout.largest);
   const uint32_t given = bits & 0x7FFFFFFF, sign = (bits >> 31) << 7;
   const uint32_t magnitude = given < largest ? given : largest;
   const int above = static_cast<int>(magnitude >> 23) - least, below = above < 0 ? -above : 0;
-  const int shift = 23 - layout.mantissa_bits + (below < 9 ? below : 9);  // 24 bits by 29: 0
+  const int shift = 23 - layout.mantissa_bits + (below < 9 ? below : 9);  // by 29, all 24 bits give 0
   const uint32_t significand = (magnitude & 0x7FFFFF) | 0x800000;
   const uint32_t half = (1u << (shift - 1)) - 1 + ((significand >> shift) & 1);
   const uint32_t code =
@@ -28,7 +26,7 @@ __device__ inline uint8_t eight_bits(const EightBitsLayout& layout, float x) {
   return static_cast<uint8_t>((is_nan ? layout.nan : code) | sign);
 }
 
-// A chip's product may change a NaN's sign, so x decides.
+// The product may change a NaN's sign.
 template <typename W>
 __device__ uint8_t scaled_bits(const EightBitsLayout& layout, W x, W scale) {
   return eight_bits(layout, static_cast<float>(x != x ? x : x * scale));
@@ -62,8 +60,7 @@ __global__ void __launch_bounds__(kElementwiseThreads) cast(VectorGrid grid, Fp8
   largest.raise(a.amax);
 }
 
-// The place of a code in a tile. Groups of four columns are permuted by the group of rows, to avoid bank conflicts
-// between threads that read neighbouring groups of rows of one column.
+// Groups of four columns are permuted by the group of rows, or threads that read one column would conflict in banks.
 __device__ inline int place_in_tile(int row, int column) {
   return row * kTile + ((column / 4) ^ (row / kRun)) * 4 + column % 4;
 }
@@ -76,7 +73,7 @@ __global__ void __launch_bounds__(kTileThreads)
   Largest<Wide<T>> largest;
   for (unsigned t = blockIdx.x; t < tiles; t += gridDim.x) {
     const int64_t first_row = int64_t{t / tiles_of_row} * kTile, first_column = int64_t{t % tiles_of_row} * kTile;
-    __syncthreads();  // the last tile may still be read
+    __syncthreads();  // others may still read the last tile
     for (int vector = thread; vector < kTile * (kTile / kCount); vector += kTileThreads) {
       const int row = vector / (kTile / kCount), column = vector % (kTile / kCount) * kCount;
       if (first_row + row >= a.rows || first_column + column >= a.columns) continue;

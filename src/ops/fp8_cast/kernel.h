@@ -1,4 +1,4 @@
-// Arguments of fp8_cast's kernels. Bytes moved per element: x is read, one is written, or two with the transpose.
+// Bytes per element: reads x, writes one, or two with the transpose.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@ namespace megalith::ops {
 
 enum class EightBits { kE4m3fn, kE5m2, kE4m3fnuz, kE5m2fnuz };
 
-// The format's parameters. A number of exponent e and mantissa m is 2^(e - bias) (1 + m / 2^mantissa_bits), or 2^(1 -
-// bias) m / 2^mantissa_bits if e is 0.
+// Exponent e and mantissa m mean 2^(e - bias) (1 + m / 2^mantissa_bits), or 2^(1 - bias) m / 2^mantissa_bits if e is 0.
 struct EightBitsLayout {
   int mantissa_bits, bias;
   float largest;
@@ -32,7 +31,7 @@ constexpr EightBitsLayout layout_of(EightBits format) {
   return {};
 }
 
-// The scale of element (row, column) is scales[(row >> row_shift) * scales_of_row + (column >> column_shift)].
+// Element (row, column) has scales[(row >> row_shift) * scales_of_row + (column >> column_shift)].
 struct Fp8CastCall {
   Dtype dtype;
   EightBits format;
@@ -44,12 +43,12 @@ struct Fp8CastCall {
   int64_t scales_of_row;
   uint8_t* values;
   uint8_t* transposed;  // (columns, rows), or null
-  void* amax;           // wide, or null. On the CPU one per task of rows, written; on a GPU one, raised
-  // On a GPU: enough to keep any chip busy; each ends with one atomic operation.
+  void* amax;           // wide, or null. On the CPU written per task of rows; on a GPU raised
+  // On a GPU: enough for any chip; each ends with an atomic operation.
   unsigned most_blocks = 4096;
 };
 
-// The shift for a block of all rows or columns: exceeds any index's bits.
+// Shifts any index to 0, for blocks of all rows or columns.
 inline constexpr int kNoBlocks = 62;
 
 namespace cpu {

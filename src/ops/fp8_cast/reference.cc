@@ -1,4 +1,4 @@
-// fp8_cast in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/amax.h"
@@ -18,7 +18,7 @@ Tensor spread_scales(const Tensor& scale, int64_t dim, int64_t size) {
 Fp8Cast fp8_cast(const Tensor& x, const Tensor& scale, at::ScalarType dtype, bool with_transposed, const Tensor& amax) {
   const double largest = largest_of_fp8(dtype);
   const Tensor factor = scale.dim() == 0 ? scale : spread_scales(spread_scales(scale, 0, x.size(0)), 1, x.size(1));
-  // LibTorch's cast gives NaN or infinity above the range, hardware the largest number.
+  // LibTorch's cast gives NaN or infinity, hardware the largest number.
   const Tensor values = (x.to(scale.scalar_type()) * factor).clamp_(-largest, largest).to(dtype).contiguous();
   raise_amax(amax, x);
   Fp8Cast result{values, {}};

@@ -1,4 +1,4 @@
-// One pass, limited by memory if the exponential keeps up.
+// One pass, memory-bound.
 #include <ATen/Parallel.h>
 
 #include <limits>
@@ -13,7 +13,7 @@ int64_t gelu_rows_per_task(int64_t columns) { return 1 + 8192 / (columns + 1); }
 
 template <typename T>
 Lanes<T> gelu_exp(const Lanes<T>& x) {
-  // 16-bit results hide the quick exponential's error of up to 20 ulp.
+  // exp_u20's error of up to 20 ulp vanishes in 16 bits.
   if constexpr (sizeof(T) == 2) {
     return x.exp_u20();
   } else {
@@ -26,17 +26,17 @@ struct ValueAndSlope {
   Lanes<T> value, slope;
 };
 
-// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1 in every dtype, so that
-// the rest of the derivative stays finite.
+// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1, to keep the derivative
+// finite.
 template <typename T>
 ValueAndSlope<T> gate_by_sigmoid(const Lanes<T>& x, const Lanes<T>& near, const Lanes<T>& e, const Lanes<T>& dz) {
   const Lanes<T> one(1), s = one / (one + e);
-  // 1 - s without cancellation. Where e is infinite s is 0, and any finite factor will do.
+  // 1 - s without cancellation; where e is infinite s is 0, and any finite factor will do.
   const Lanes<T> rest = at::vec::clamp_max(e, Lanes<T>(std::numeric_limits<Wide<T>>::max())) * s;
   return {x * s, s * at::vec::fmadd(near * dz, rest, one)};
 }
 
-// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation for negative u.
+// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation.
 struct TanhGelu {
   static constexpr double kScale = 1.5957691216057308;  // 2 sqrt(2 / pi)
   static constexpr double kCubic = kScale * 0.044715;
@@ -106,13 +106,13 @@ struct ErfGelu {
     return gelu_exp<T>(x * x * Lanes<T>(Wide<T>(-0.5)));
   }
 
-  // The standard normal distribution function at x: erfc keeps its digits for negative x.
+  // Standard normal distribution; erfc keeps digits for negative x.
   template <typename T>
   static Lanes<T> below(const Lanes<T>& x) {
     return (x * Lanes<T>(static_cast<Wide<T>>(-kInvSqrt2))).erfc() * Lanes<T>(Wide<T>(0.5));
   }
 
-  // The same to 8e-8, from e = exp(-x^2 / 2): Abramowitz & Stegun, Handbook of Mathematical Functions, 7.1.26.
+  // To 8e-8, from e = exp(-x^2 / 2): Abramowitz & Stegun, 7.1.26.
   template <typename T>
   static Lanes<T> below_by_exp(const Lanes<T>& x, const Lanes<T>& e) {
     using at::vec::fmadd;
@@ -122,7 +122,7 @@ struct ErfGelu {
     sum = fmadd(sum, t, L(1.421413741f));
     sum = fmadd(sum, t, L(-0.284496736f));
     sum = fmadd(sum, t, L(0.254829592f));
-    const L tail = sum * t * e * L(0.5f);  // beyond |x|, on one side
+    const L tail = sum * t * e * L(0.5f);  // beyond |x|, one side
     return L::blendv(L(1) - tail, tail, x < L(0));
   }
 };

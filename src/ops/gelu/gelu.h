@@ -1,13 +1,11 @@
-// The activations of GPT's MLP, with the preceding linear's bias: GELU in three forms (ops/gelu/form.h), gated GELU,
-// squared ReLU.
+// Activations of GPT's MLP, with the preceding linear's bias: GELU (ops/gelu/form.h), gated GELU, squared ReLU.
 //
 //   bias_gelu          y = gelu(x + bias)
 //   geglu              y = gelu(gate) * up,  gate_up = [gate | up] along the last dim
 //   bias_squared_relu  y = max(x + bias, 0)^2
 //
-// Computed in float32; x + bias is not rounded; gelu(gate) is rounded to the input's dtype before the product, as if
-// unfused. Sources: Hendrycks & Gimpel 2016, arXiv:1606.08415 (GELU); Shazeer 2020, arXiv:2002.05202 (gated); So et al.
-// 2021, arXiv:2109.08668 (squared ReLU).
+// In float32; x + bias is not rounded; gelu(gate) is rounded before the product, as if unfused.
+// Sources: arXiv:1606.08415 (GELU), arXiv:2002.05202 (gated), arXiv:2109.08668 (squared ReLU).
 //
 // x        (t, f)   bf16 | fp16 | fp32 | fp64, contiguous
 // bias     (f)      dtype of x; undefined: none
@@ -15,7 +13,7 @@
 // returns  (t, f)   same dtype
 // throws   UserError if bias is not (f), or gate_up has an odd number of columns
 //
-// Backward gives the gradient of x, equal to that of x + bias: bias_grad_ (ops/linear) sums it over rows for the bias.
+// dx is also the gradient of x + bias, which bias_grad_ (ops/linear) sums for the bias.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// One pass, limited by memory.
+// One pass, memory-bound.
 #include "ops/gelu/kernel.h"
 #include "ops/gpu/gated_activation.h"
 

@@ -1,5 +1,5 @@
-// Arguments of the GELU operators' kernels: contiguous rows. Elements moved per element of y: 2 (1 read, 1 written),
-// backward 3 (2 and 1); gated 3 (2 and 1), backward 5 (3 and 2).
+// Contiguous rows. Elements moved per element of y: 2 (1 read, 1 written), backward 3 (2 and 1); gated 3 (2 and 1),
+// backward 5 (3 and 2).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct BiasActivation {
   Dtype dtype;
   int64_t rows, columns;
   const void* x;
-  const void* bias;  // null: none
+  const void* bias;  // or null
   void* y;
 };
 
@@ -42,7 +42,7 @@ struct BiasGeluBackward {
 struct GegluForward {
   Dtype dtype;
   GeluForm form;
-  int64_t rows, columns;  // columns of y; gate_up has twice as many
+  int64_t rows, columns;  // of y; gate_up has 2 * columns
   const void* gate_up;
   void* y;
 };

@@ -1,4 +1,4 @@
-// The GELU operators in ATen's.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 using at::Tensor;
 
-// x + bias, wide.
+// Wide.
 Tensor pre_activation(const Tensor& x, const Tensor& bias) {
   const Tensor wide = x.to(wide_dtype(x.scalar_type()));
   return bias.defined() ? wide + bias.to(wide.scalar_type()) : wide;

@@ -1,11 +1,11 @@
-// Activations and their slopes at one x, for kernels with inputs and results of type T. Only for gpu.cu files.
+// Activations and their slopes at x, for inputs and results of type T.
 #pragma once
 
 #include "ops/gpu/element.h"
 
 namespace megalith::ops::gpu {
 
-// 16-bit results hide the error of a chip's own exponential and quotient; exact forms would take longer than memory.
+// In 16 bits the chip's own exponential and quotient serve; exact ones would take longer than memory.
 template <typename T>
 __device__ Wide<T> exp_for(Wide<T> x) {
   if constexpr (sizeof(T) == 2) {
@@ -14,7 +14,7 @@ __device__ Wide<T> exp_for(Wide<T> x) {
     return ::exp(x);
   }
 }
-// 0 from 2^126 on, in 16 bits.
+// 16 bits: 0 from 2^126 on.
 template <typename T>
 __device__ Wide<T> reciprocal_for(Wide<T> x) {
   if constexpr (sizeof(T) == 2) {
@@ -29,7 +29,6 @@ struct ValueAndSlope {
   W value, slope;
 };
 
-// x / (1 + exp(-x))
 struct Silu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
@@ -39,14 +38,14 @@ struct Silu {
   }
 };
 
-// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1 in every dtype, so that
-// the rest of the derivative stays finite.
+// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1, to keep the derivative
+// finite.
 template <typename T>
 __device__ ValueAndSlope<Wide<T>> gate_by_sigmoid(Wide<T> x, Wide<T> near, Wide<T> e, Wide<T> dz) {
   using W = Wide<T>;
   constexpr W kMost = sizeof(W) == 8 ? W(1.7976931348623157e308) : W(3.4028234663852886e38);
   const W s = reciprocal_for<T>(W(1) + e);
-  // 1 - s without cancellation. Where e is infinite s is 0, and any finite factor will do.
+  // 1 - s without cancellation; where e is infinite s is 0, and any finite factor will do.
   const W rest = (e > kMost ? kMost : e) * s;
   return {x * s, s * (near * dz * rest + W(1))};
 }
@@ -57,7 +56,7 @@ __device__ W clamped(W x, W limit) {
   return x < -limit ? -limit : x > limit ? limit : x;
 }
 
-// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation for negative u.
+// (1 + tanh u) / 2 is the logistic function of 2 u, without cancellation.
 struct TanhGelu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
@@ -79,7 +78,7 @@ struct QuickGelu {
   }
 };
 
-// x times the standard normal distribution function at x.
+// x times the standard normal distribution at x.
 struct ErfGelu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
@@ -96,22 +95,21 @@ struct ErfGelu {
   __device__ static Wide<T> probability_below(Wide<T> x, Wide<T> e) {
     using W = Wide<T>;
     if constexpr (sizeof(T) != 2) {
-      return ::erfc(x * W(-kInvSqrt2)) * W(0.5);  // keeps its digits for negative x
+      return ::erfc(x * W(-kInvSqrt2)) * W(0.5);  // keeps digits for negative x
     } else {
-      // To 8e-8: Abramowitz & Stegun, Handbook of Mathematical Functions, 7.1.26.
+      // To 8e-8: Abramowitz & Stegun, 7.1.26.
       const float magnitude = x < 0 ? -x : x;
       const float t = reciprocal_for<T>(magnitude * static_cast<float>(0.3275911 * kInvSqrt2) + 1.0f);
       float sum = t * 1.061405429f - 1.453152027f;
       sum = sum * t + 1.421413741f;
       sum = sum * t - 0.284496736f;
       sum = sum * t + 0.254829592f;
-      const float tail = sum * t * e * 0.5f;  // beyond |x|, on one side
+      const float tail = sum * t * e * 0.5f;  // beyond |x|, one side
       return x < 0 ? tail : 1.0f - tail;
     }
   }
 };
 
-// max(x, 0)^2
 struct SquaredRelu {
   template <typename T>
   __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {

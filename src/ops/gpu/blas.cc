@@ -39,19 +39,18 @@ struct BlasDevice {
   std::string name;  // "NVIDIA H200, sm_90"
 };
 
-// Process-wide: handles, workspaces, chosen algorithms.
 struct Blas {
   lt::Functions lt;
   bool is_loaded = lt.load();
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // of the rest
   std::map<c10::DeviceIndex, BlasDevice> devices;
   std::map<std::pair<c10::DeviceIndex, c10::StreamId>, at::Tensor> workspaces;
-  std::map<std::pair<c10::DeviceIndex, ProductCall>, std::optional<Choice>> choices;  // nothing: the library has none
+  std::map<std::pair<c10::DeviceIndex, ProductCall>, std::optional<Choice>> choices;  // nullopt: none
   GemmTuningOptions options;
   TunedProducts tuned;
 };
 Blas& blas() {
-  static auto* const instance = new Blas;  // never destroyed: the device may be gone by then
+  static auto* const instance = new Blas;  // never destroyed: the device may be gone
   return *instance;
 }
 
@@ -78,7 +77,7 @@ class Owned {
 };
 
 struct Pointers {
-  const void *a, *b, *bias, *scale_a, *scale_b;  // a and b as in the call; null: absent
+  const void *a, *b, *bias, *scale_a, *scale_b;  // as in the call; null: absent
   void* c;
 };
 
@@ -118,7 +117,7 @@ class Description {
     lt::prefer_only_nvidias(lt, preference, call);
     std::vector<lt::Heuristic> found(static_cast<size_t>(count));
     int num_found = 0;
-    // Not supported: none was found.
+    // Not supported.
     if (lt.get_heuristics(device_.handle, description_, a_, b_, c_, c_, preference, count, found.data(), &num_found) !=
         lt::kSuccess) {
       return {};
@@ -199,7 +198,7 @@ std::optional<ProductMatrix> matrix_of(const at::Tensor& x) {
                        x.stride(0), x.stride(1), reinterpret_cast<uint64_t>(x.const_data_ptr())};
 }
 
-// AMD's gfx942 reads the same bits as other numbers.
+// AMD's gfx942 reads other numbers from the same bits.
 bool is_readable(const at::Tensor& x, const BlasDevice& device) {
   const bool is_fnuz = x.scalar_type() == at::kFloat8_e4m3fnuz || x.scalar_type() == at::kFloat8_e5m2fnuz;
   return !at::isFloat8Type(x.scalar_type()) || is_fnuz == device.has_fnuz;
@@ -243,8 +242,7 @@ std::optional<Choice> tuned_choice(const Blas& blas, const ProductCall& call) {
   return choice;
 }
 
-// A call with operands of its own, as large as the real ones: timing depends on the numbers, and an untrained model's
-// are not representative.
+// Own operands of real size: timing depends on numbers, and an untrained model's are not representative.
 class Trial {
  public:
   Trial(Blas& blas, const BlasDevice& device, const ProductCall& call, const at::Tensor& like)
@@ -259,7 +257,7 @@ class Trial {
         description_(blas, device, call, pointers_),
         index_(like.device().index()) {}
 
-  // Microseconds per call, the least of three rounds; nothing if the algorithm does not run.
+  // Microseconds per call, the least of three rounds; nothing if it does not run.
   std::optional<double> time(const Choice& choice, const at::Tensor& workspace, lt::RuntimeStream stream) const {
     using Clock = std::chrono::steady_clock;
     constexpr double kRoundUs = 1000;
@@ -282,7 +280,7 @@ class Trial {
         .to(dtype_of(matrix.type, device.has_fnuz));
   }
 
-  // Block scales have room for either kind.
+  // Room for either kind of block.
   static at::Tensor scales(ProductScaling scaling, int64_t rows, int64_t sum, const at::Tensor& like) {
     if (scaling == ProductScaling::kWhole) return {};
     return at::ones({rows, sum / 128 + 4}, like.options().dtype(at::kFloat));
@@ -294,7 +292,7 @@ class Trial {
   c10::DeviceIndex index_;
 };
 
-// The fastest of the library's first choices, written to the file.
+// The fastest of the library's first choices, added to the file.
 Choice tune(Blas& blas, const BlasDevice& device, const ProductCall& call, const std::vector<Choice>& choices,
             const at::Tensor& like, const at::Tensor& workspace, lt::RuntimeStream stream) {
   const Trial trial(blas, device, call, like);

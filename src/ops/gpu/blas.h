@@ -1,7 +1,6 @@
-// Matrix products by cuBLASLt or hipBLASLt, for what LibTorch's operators do not offer: 16-bit operands accumulated
-// into an fp32 matrix in place, accumulating FP8, the choice of the algorithm.
-//
-// Uses the library that LibTorch has loaded. A build without its headers refuses every product.
+// Matrix products by cuBLASLt or hipBLASLt, as LibTorch has loaded it, for what its operators do not offer: 16-bit
+// operands accumulated into an fp32 matrix, accumulating FP8, choice of the algorithm. A build without its headers
+// refuses every product.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,17 +14,16 @@ namespace megalith::ops::gpu {
 
 // c (m, n) = a (m, k) b (k, n) (+ c) (+ bias): tensors of one device, strided like transposes and slices.
 //
-// a, b       bf16, fp16, fp32, or E4M3 and E5M2 mixed (not two E5M2), eight bits multiplied by scale_a, scale_b
+// a, b       bf16, fp16, fp32, or E4M3 and E5M2 mixed (not two E5M2), multiplied by scale_a, scale_b
 // c          fp32 or the dtype of a and b; fp32, bf16 or fp16 for FP8
 // bias       (n), dtype of c, or undefined
-// scale_*    fp32 on the device, contiguous, only for FP8; undefined: 1
-// scaling_*  the block of one scale of a (for scale_b likewise, with n instead of m)
+// scale_*    fp32, contiguous, for FP8; undefined: 1
+// scaling_*  the block of a scale of a (of b likewise, with n instead of m)
 //               kWhole     all of a: one element
 //               kAlongSum  1 x 128 of it: (k / 128, m)
 //               kSquares   128 x 128 of it: (ceil(m / 128), k / 128), each row padded to a multiple of four
 //
-// Sums are in fp32. Allocates only the library's workspace, once per stream, and while gemm_tuning tunes a new shape,
-// operands to time.
+// Sums in fp32. Allocates only the library's workspace per stream and, to tune a new shape, operands.
 struct BlasProduct {
   const at::Tensor &c, &a, &b;
   bool accumulate = false;
@@ -35,23 +33,23 @@ struct BlasProduct {
   ProductScaling scaling_a = ProductScaling::kWhole, scaling_b = ProductScaling::kWhole;
 };
 
-// False, without side effects, if there is no library or it does not support this product; LibTorch then makes it.
+// False, without side effects, if the library does not support this product; LibTorch then makes it.
 bool try_product(const BlasProduct& product);
 
-// The library's support of eight-bit operands (E4M3 and E5M2 as in kFloat8_e4m3fn and kFloat8_e5m2).
+// Support of eight-bit operands (kFloat8_e4m3fn, kFloat8_e5m2).
 struct Fp8Products {
   bool are_made = false;
-  bool want_rows_along_sum = false;  // of both operands: Hopper and Ada
+  bool want_rows_along_sum = false;  // of both: Hopper and Ada
   bool take_blocks = false;          // ProductScaling
 };
 Fp8Products fp8_products_of(at::Device device);
 
-// For main functions, before the first product: process-wide, like LibTorch's handles. UserError if on without a GPU or
-// library, or if the file does not fit.
+// For main functions, before the first product; process-wide. UserError if on without a GPU or library, or if the file
+// does not fit.
 void set_gemm_tuning(const GemmTuningOptions& options, at::Device device);
-// True if products that LibTorch could make belong here, because their algorithms are chosen.
+// Then products that LibTorch could make belong here.
 bool chooses_algorithms();
-// "cuBLASLt 130100, 37 products of gemm_tuning.json"; empty if off.
+// "cuBLASLt 130100, 37 products of gemm_tuning.json"; "" if off.
 std::string gemm_tuning_text();
 
 }  // namespace megalith::ops::gpu

@@ -1,5 +1,4 @@
-// cuBLASLt and hipBLASLt under the same names. Only for blas.cc. Functions are looked up in the libraries that LibTorch
-// has loaded into the process.
+// cuBLASLt and hipBLASLt under the same names, for blas.cc: functions of the libraries that LibTorch has loaded.
 #pragma once
 
 #include <dlfcn.h>
@@ -47,7 +46,7 @@ using RuntimeStream = cudaStream_t;
 inline constexpr const char* kName = "cuBLASLt";
 #endif
 
-// Symbol names behind macros of the vendors' headers (cudaGetDeviceProperties_v2).
+// Expands the vendors' macros (cudaGetDeviceProperties_v2).
 #define MEGALITH_SYMBOL_TEXT(name) #name
 #define MEGALITH_SYMBOL(name) MEGALITH_SYMBOL_TEXT(name)
 #define MEGALITH_LT_FUNCTIONS(each)                                                                                    \
@@ -117,7 +116,7 @@ inline std::string version_of(const Functions& lt, Handle handle) {
   lt.get_version(handle, &version);
   return std::to_string(version);
 }
-// CDNA 3 and later have FP8, of any layout; CDNA 3 that without a negative zero.
+// CDNA 3 and later have FP8, in any layout; CDNA 3 the fnuz forms.
 inline std::string architecture_of(const DeviceProperties& device) {
   const std::string name = device.gcnArchName;  // "gfx942:sramecc+:xnack-"
   return name.substr(0, name.find(':'));
@@ -153,8 +152,7 @@ inline std::string version_of(const Functions& lt, Handle /*handle*/) { return s
 inline std::string architecture_of(const DeviceProperties& device) {
   return "sm_" + std::to_string(10 * device.major + device.minor);
 }
-// FP8 came with sm_89; Blackwell (sm_100) reads its operands in any layout. Scales of 128 numbers came with cuBLASLt
-// 12.9, for Hopper only.
+// FP8 since sm_89; Blackwell (sm_100) reads any layout. Scales of 128 numbers since cuBLASLt 12.9, only for Hopper.
 inline ProductCapability capability_of(const Functions& lt, const DeviceProperties& device) {
   const int architecture = 10 * device.major + device.minor;
   return {.has_fp8 = architecture >= 89,
@@ -169,7 +167,7 @@ inline void set_only_nvidias(const Functions& lt, Description description, const
   lt.set(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
   if (!has_scales) return;
   // CUBLASLT_MATMUL_DESC_{A,B}_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_{VEC128,BLK128x128}_32F, by number for headers
-  // before 12.9. By default one number scales the whole operand.
+  // before 12.9. Default: one number scales the operand.
   constexpr int kScaleModeOfA = 31, kScaleModeOfB = 32;
   constexpr int32_t kVectors = 4, kBlocks = 5;
   const auto set = [&](int attribute, ProductScaling scaling) {
@@ -181,7 +179,7 @@ inline void set_only_nvidias(const Functions& lt, Description description, const
   set(kScaleModeOfB, call.scaling_b);
 }
 inline void prefer_only_nvidias(const Functions& lt, Preference preference, const ProductCall& call) {
-  // No partial sums in the result's 16 bits, nor in a varying order.
+  // No partial sums in 16 bits, nor in a varying order.
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   lt.prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, const CallMatrix& matrix) {

@@ -1,6 +1,5 @@
-// Reproducible sums and maxima over a wave's lanes and a block's threads, in fixed order. Only for gpu.cu files.
-//
-// Lanes exchange values without memory; waves through one row of shared memory, between two barriers.
+// Sums and maxima over a wave's lanes and a block's threads, in fixed order. Waves exchange values through one row of
+// shared memory, between two barriers.
 #pragma once
 
 #include "ops/gpu/compiler.h"
@@ -20,14 +19,14 @@ struct Max {
   }
 };
 
-// Over `lanes` neighbouring lanes, a power of two; all get the result. All lanes of the wave call it.
+// Over neighbouring `lanes`, a power of two; all get the result. Called by whole waves.
 template <typename Combine, typename W>
 __device__ W combine_lanes(Combine combine, W value, int lanes) {
   for (int mask = lanes / 2; mask > 0; mask /= 2) value = combine(value, shuffle_xor(value, mask));
   return value;
 }
 
-// Over the block, each of kCount values by itself; all threads call it and get the results.
+// Each of kCount values over the block; called by all threads, which get the results.
 template <typename Combine, int kCount, typename W>
 __device__ void combine_block(Combine combine, W (&values)[kCount]) {
   MEGALITH_SHARED(W, of_waves, kCount * kMostWaves);
@@ -35,7 +34,7 @@ __device__ void combine_block(Combine combine, W (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) values[i] = combine_lanes(combine, values[i], wave_size());
   const int waves = static_cast<int>(blockDim.x) / wave_size();
   if (waves == 1) return;
-  __syncthreads();  // results of the last call may still be read
+  __syncthreads();  // the last call's results may still be read
   if (lane() == 0) {
     MEGALITH_UNROLL
     for (int i = 0; i < kCount; ++i) of_waves[i * kMostWaves + wave()] = values[i];

@@ -1,9 +1,9 @@
-// The only file that knows its compiler: nvcc, hipcc, or a C++ compiler that builds the kernels for the emulation in
-// tests/gpu_kernels/emulation (MEGALITH_GPU_EMULATION). Only for gpu.cu files and headers of gpu/.
+// The only file that knows its compiler: nvcc, hipcc, or a C++ compiler for the emulation in
+// tests/gpu_kernels/emulation (MEGALITH_GPU_EMULATION). For gpu.cu files.
 //
-// Besides what it declares, kernels use what all three know: __global__, __device__, threadIdx, blockIdx, blockDim,
-// gridDim, __syncthreads(), atomicAdd() and atomicMax() on integers. Blocks have one dim, a multiple of 64 threads
-// where lanes exchange values: waves have 32 lanes on NVIDIA's chips, 64 on AMD's CDNA.
+// Kernels also use what all three know: __global__, __device__, threadIdx, blockIdx, blockDim, gridDim,
+// __syncthreads(), atomicAdd() and atomicMax() on integers. Blocks have one dim, a multiple of 64 threads where lanes
+// exchange values: waves have 32 lanes on NVIDIA, 64 on AMD's CDNA.
 #pragma once
 
 #if defined(MEGALITH_GPU_EMULATION)
@@ -60,7 +60,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 #define MEGALITH_PRAGMA(text) _Pragma(#text)
 #define MEGALITH_UNROLL_BY(count) MEGALITH_PRAGMA(unroll count)
 
-// The emulation checks alignment to `bytes`; chips do so themselves.
+// Chips check it themselves.
 __device__ inline void check_alignment(const void* /*address*/, size_t /*bytes*/) {}
 
 #if defined(__HIPCC__)
@@ -103,7 +103,7 @@ inline const char* last_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
-// More than 48 KiB must be requested; the launch refuses what the chip does not have.
+// More than 48 KiB must be requested; the launch refuses what the chip lacks.
 inline void allow_shared_bytes(const void* kernel, size_t bytes) {
   if (bytes > 48 * 1024) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
@@ -112,8 +112,7 @@ inline void allow_shared_bytes(const void* kernel, size_t bytes) {
 
 #endif
 
-// Every launch of the program: starts `kernel` on the current device's stream. Throws, naming it `name`, if the device
-// refuses the launch; torch sees errors inside the kernel later.
+// Every launch of the program. Throws with `name` if the device refuses it; torch sees errors inside the kernel later.
 template <typename... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, Stream stream,
             std::type_identity_t<Parameters>... arguments) {
@@ -124,8 +123,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 
 #endif
 
-// Shuffles and votes are calls of all lanes of a wave. wave_size() is this chip's; a block has at most so many waves on
-// any:
+// All lanes of a wave must call shuffles and votes. wave_size() is this chip's; bounds for any:
 inline constexpr int kMostThreads = 1024;
 inline constexpr int kMostWaves = kMostThreads / 32;
 

@@ -1,4 +1,4 @@
-// Elements in kernels: every dtype is computed in float, or double if it is double. Only for gpu.cu files.
+// Elements in kernels, computed in float, or double if double.
 #pragma once
 
 #include "ops/dtype.h"
@@ -6,7 +6,7 @@
 
 namespace megalith::ops::gpu {
 
-// bfloat16 as its bits, the same under every compiler and header version.
+// The same under every compiler and header version.
 struct BFloat16 {
   uint16_t bits;
 };

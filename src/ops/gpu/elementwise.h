@@ -1,5 +1,4 @@
-// Elementwise kernels: a thread takes the elements of 16 bytes, so that a wave reads and writes one run of memory. Only
-// for gpu.cu files.
+// Elementwise kernels: a thread takes 16 bytes, so a wave reads and writes one run of memory.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +9,13 @@
 namespace megalith::ops::gpu {
 
 inline constexpr int kElementwiseThreads = 256;
-// Most blocks of a launch: AMD's chips count its threads in 32 bits. Blocks take more work in turns.
+// AMD's chips count a launch's threads in 32 bits. Blocks take more work in turns.
 inline constexpr unsigned kMostBlocks = 1u << 23;
 
-// How blocks share a matrix of vectors: each takes a run of one long row, or several short rows.
+// Each block takes a run of one long row, or several short rows.
 struct VectorGrid {
-  int64_t rows, vectors;  // vectors per row
-  int log2_lanes;         // of neighbouring threads in a row
+  int64_t rows, vectors;  // per row
+  int log2_lanes;         // neighbouring threads in a row
   unsigned blocks_of_row, blocks;
 };
 
@@ -25,7 +24,7 @@ inline VectorGrid make_vector_grid(int64_t rows, int64_t vectors) {
   while ((1 << log2_lanes) < std::min<int64_t>(vectors, kElementwiseThreads)) ++log2_lanes;
   const int64_t lanes = int64_t{1} << log2_lanes, rows_of_block = kElementwiseThreads / lanes;
   const int64_t blocks_of_row = (vectors + lanes - 1) / lanes;
-  // Each block has a kilobyte or more: no memory holds 2^32 of them.
+  // Fits: each has a kilobyte or more.
   return {.rows = rows,
           .vectors = vectors,
           .log2_lanes = log2_lanes,
@@ -38,7 +37,7 @@ __device__ void for_each_vector(const VectorGrid& grid, Body&& body) {
   const int64_t place = threadIdx.x & ((1u << grid.log2_lanes) - 1), row_of_block = threadIdx.x >> grid.log2_lanes;
   const int64_t rows_of_block = kElementwiseThreads >> grid.log2_lanes;
   for (unsigned block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
-    // In 32 bits: a 64-bit division costs a hundred instructions.
+    // 32 bits: a 64-bit division costs a hundred instructions.
     const unsigned block_row = block / grid.blocks_of_row, block_column = block % grid.blocks_of_row;
     const int64_t row = block_row * rows_of_block + row_of_block;
     const int64_t vector = (int64_t{block_column} << grid.log2_lanes) + place;
@@ -46,7 +45,7 @@ __device__ void for_each_vector(const VectorGrid& grid, Body&& body) {
   }
 }
 
-// Launches a kernel whose first parameter is the grid; does nothing without vectors.
+// For kernels whose first parameter is the grid.
 template <typename... Parameters>
 void launch_vectors(const char* name, void (*kernel)(VectorGrid, Parameters...), int64_t rows, int64_t vectors,
                     void* stream, std::type_identity_t<Parameters>... arguments) {
@@ -56,8 +55,8 @@ void launch_vectors(const char* name, void (*kernel)(VectorGrid, Parameters...),
          arguments...);
 }
 
-// Calls body with the number of elements per thread, as a type: a 16-byte vector, or one element if something is
-// unaligned. Doubles, which are for tests, go one by one.
+// Calls body with the elements per thread, as a type: a 16-byte vector, or 1 if unaligned or double, which is for
+// tests.
 template <typename T, typename Body>
 void with_vector_width(bool is_aligned, Body&& body) {
   if constexpr (sizeof(T) < sizeof(double)) {
@@ -66,7 +65,7 @@ void with_vector_width(bool is_aligned, Body&& body) {
   body(std::integral_constant<int, 1>{});
 }
 
-// True if contiguous rows of this many elements all begin at a vector.
+// Contiguous rows all begin at a vector.
 template <typename T>
 bool is_whole_vectors(int64_t columns) {
   return columns % (kVectorBytes / static_cast<int64_t>(sizeof(T))) == 0;

@@ -1,5 +1,5 @@
-// The kernels of swiglu and geglu: y = round(activation(gate)) * up of rows [gate | up], optionally with amax, and the
-// gradient. Only for gpu.cu files.
+// Kernels of swiglu and geglu: y = round(activation(gate)) * up of rows [gate | up], optionally with amax; and the
+// gradient.
 #pragma once
 
 #include "ops/gpu/activations.h"

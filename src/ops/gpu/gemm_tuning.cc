@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kFormat = "megalith gemm tuning 1";
 
-// In hexadecimal: JSON numbers do not hold 64 bits everywhere.
+// JSON numbers do not hold 64 bits everywhere.
 std::string hex_text(uint64_t word) { return fmt::format("{:016x}", word); }
 
 uint64_t hex_word(const std::string& text, const std::string& where) {
@@ -86,7 +86,7 @@ void add_tuned_products(const std::filesystem::path& path, const TunedProducts& 
   TunedProducts all = tuned;
   if (std::filesystem::exists(path)) {
     TunedProducts before = load_tuned_products(path, tuned.library, tuned.device);
-    all.algorithms.merge(before.algorithms);  // those in `tuned` stay
+    all.algorithms.merge(before.algorithms);  // `tuned` overrides
   }
   OrderedJson products = OrderedJson::object();
   for (const auto& [name, algorithm] : all.algorithms) {

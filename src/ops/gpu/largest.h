@@ -1,5 +1,5 @@
-// A kernel's largest absolute value, combined as an integer, which orders non-negative numbers alike, so the order of
-// blocks does not matter. Only for gpu.cu files.
+// A kernel's largest absolute value. Combined as an integer, which orders non-negative numbers alike, in any order of
+// blocks.
 #pragma once
 
 #include <cstring>
@@ -18,7 +18,7 @@ struct Largest {
     value = Max{}(value, magnitude);
   }
 
-  // Raises amax (one W, or null: not computed) to the block's. All threads of the block call it.
+  // Raises *amax (null: not computed) to the block's. Called by all threads.
   __device__ void raise(void* amax) const {
     if (amax == nullptr) return;
     using Bits = std::conditional_t<sizeof(W) == 8, unsigned long long, unsigned>;

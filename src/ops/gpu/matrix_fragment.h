@@ -1,9 +1,8 @@
-// 16 x 16 x 16 products on a chip's matrix units, one per wave: 16-bit numbers, products and sums in float. Only for
-// gpu.cu files.
+// 16 x 16 x 16 products on a chip's matrix units, one per wave: 16-bit numbers, products and sums in float.
 //
 // Sums += Left Right for Left (m, k) and Right (k, n). Operands are in shared memory in rows, `stride` elements apart,
 // starting at a multiple of 32 bytes. Rows run along m or n and follow each other along k (kRowsAreDepth), or run along
-// k. All lanes of a wave make each call. kLanes per wave:
+// k. Whole waves make each call. kLanes per wave:
 //
 //   NVIDIA     32   wmma, which hides what a lane holds
 //   AMD        64   CDNA's MFMA instruction: a lane holds four neighbours in k of a row, and four sums of a column
@@ -21,7 +20,7 @@ namespace megalith::ops::gpu {
 inline constexpr int kFragment = 16;           // m, n and k
 inline constexpr int kFragmentAlignment = 32;  // bytes
 
-// body(integral constant: the lanes of the device's waves)
+// body(lanes of the device's waves, as a type)
 template <typename Body>
 void with_lanes(Body&& body) {
 #if defined(MEGALITH_GPU_EMULATION)
@@ -69,7 +68,7 @@ struct SumFragment {
   __device__ void add(const Left& left, const Right& right) {
     nvcuda::wmma::mma_sync(fragment, left.fragment, right.fragment, fragment);
   }
-  // to[m * 16 + n], from a multiple of 32 bytes on
+  // to[m * 16 + n]; to is a multiple of 32 bytes
   __device__ void store(float* to) const {
     nvcuda::wmma::store_matrix_sync(to, fragment, kFragment, nvcuda::wmma::mem_row_major);
   }
@@ -77,14 +76,14 @@ struct SumFragment {
 
 #else
 
-// Makes the emulation synchronise the lanes of a wave.
+// The emulation synchronises a wave here.
 __device__ inline void meet() {
 #if defined(MEGALITH_GPU_EMULATION)
   vote(true);
 #endif
 }
 
-// A lane's part of an operand, Left or Right: row or column lane % 16, and of k the four from 4 (lane / 16) on.
+// Row or column lane % 16, four of k from 4 (lane / 16) on.
 template <typename T>
 struct MfmaOperand {
   T values[4];
@@ -155,7 +154,7 @@ struct SumFragment {
 
 #if defined(MEGALITH_GPU_EMULATION)
 
-// In waves of 32 lanes: a lane has row lane % 16 of Left, and eight columns of Right and of the sums.
+// Waves of 32: a lane has row lane % 16 of Left, eight columns of Right and of the sums.
 inline constexpr int kColumnsOfLane = 8;
 
 template <typename T, bool kRowsAreDepth>

@@ -1,5 +1,4 @@
-// Calls launchers of gpu.cu files (kernel.h: pointers on the device, the stream as its native handle) for a tensor's
-// device and current stream.
+// Calls a launcher of a gpu.cu file on a tensor's device and current stream.
 #pragma once
 
 #include <ATen/DeviceAccelerator.h>

@@ -1,4 +1,4 @@
-// Philox4x32-10 (core/philox.h) for kernels. Only for gpu.cu files.
+// Philox4x32-10 (core/philox.h) for kernels.
 #pragma once
 
 #include "ops/gpu/compiler.h"

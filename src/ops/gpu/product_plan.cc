@@ -10,10 +10,10 @@ namespace {
 
 bool is_fp8(ProductType type) { return type == ProductType::kFloat8E4m3 || type == ProductType::kFloat8E5m2; }
 
-// The distance of row-major rows; nothing if the matrix is column-major.
+// Row-major rows'; nothing if column-major.
 std::optional<int64_t> rows_apart(const ProductMatrix& x) {
   if (x.column_stride == 1 || x.columns == 1) {
-    // The stride of a single row is meaningless.
+    // A single row's stride is meaningless.
     return x.rows == 1 ? std::max(x.row_stride, x.columns) : x.row_stride;
   }
   return std::nullopt;
@@ -22,7 +22,7 @@ ProductMatrix transposed(const ProductMatrix& x) {
   return {x.type, x.columns, x.rows, x.column_stride, x.row_stride, x.address};
 }
 
-// The largest power of two that divides the address and the columns' distance, up to 256.
+// Largest power of two up to 256 that divides both.
 int32_t alignment_of(uint64_t address, int64_t leading, ProductType type) {
   const uint64_t both = address | static_cast<uint64_t>(leading * bytes_of(type)) | 256;
   return static_cast<int32_t>(both & (~both + 1));
@@ -30,9 +30,9 @@ int32_t alignment_of(uint64_t address, int64_t leading, ProductType type) {
 
 struct Laid {
   CallMatrix matrix;
-  bool is_transposed;  // of the requested x
+  bool is_transposed;  // of x as requested
 };
-// x^T column-major, or x column-major, of which x^T is the transpose.
+// x^T column-major, or x column-major.
 std::optional<Laid> lay(const ProductMatrix& x) {
   const auto make = [&](int64_t rows, int64_t columns, int64_t leading, bool is_transposed) -> std::optional<Laid> {
     if (leading < rows) return std::nullopt;  // columns overlap, or are reversed
@@ -43,7 +43,7 @@ std::optional<Laid> lay(const ProductMatrix& x) {
   return std::nullopt;
 }
 
-// Empty if the library multiplies these types.
+// Empty if supported.
 std::string refuse_types(const Product& product, const ProductCapability& capability) {
   const ProductType a = product.a.type, b = product.b.type, c = product.c.type;
   if (is_fp8(c)) return "results in eight bits are not made";
@@ -77,7 +77,7 @@ bool has_blocks(const Product& product) {
   return product.scaling_a != ProductScaling::kWhole || product.scaling_b != ProductScaling::kWhole;
 }
 
-// FP8: 16 bytes everywhere, and before sm_100 rows of both operands along k.
+// 16 bytes everywhere; before sm_100 both operands' rows along k.
 std::string refuse_fp8(const ProductCall& call, const ProductCapability& capability) {
   constexpr int32_t kBytes = 16;
   for (const CallMatrix* matrix : {&call.a, &call.b, &call.c}) {

@@ -1,7 +1,7 @@
-// Maps a matrix product to a call of cuBLASLt or hipBLASLt: a pure function, tested without a GPU.
+// Maps a matrix product to a call of cuBLASLt or hipBLASLt, as a pure function, to be tested without a GPU.
 //
-// The libraries' matrices are column-major, ours row-major. A row-major (r, c) of some stride is its column-major
-// transpose with that leading dimension, so C = A B becomes C^T = B^T A^T: the call's A is our B, and its B our A.
+// The libraries' matrices are column-major: a row-major (r, c) of some stride is its column-major transpose with that
+// leading dimension, so C = A B becomes C^T = B^T A^T, with our B as the call's A.
 #pragma once
 
 #include <compare>
@@ -14,7 +14,7 @@ enum class ProductType : int32_t { kFloat32, kBFloat16, kFloat16, kFloat8E4m3, k
 const char* name_of(ProductType type);
 int64_t bytes_of(ProductType type);
 
-// (rows, columns): element (r, c) is at r row_stride + c column_stride; one of the two strides is 1.
+// (r, c) is at r row_stride + c column_stride; one stride is 1.
 struct ProductMatrix {
   ProductType type;
   int64_t rows, columns;
@@ -22,53 +22,52 @@ struct ProductMatrix {
   uint64_t address;
 };
 
-// The extent of an FP8 operand's scales: the whole operand, 128 numbers along the sum (k), or 128 x 128.
+// A scale is for the whole operand, 128 numbers along k, or 128 x 128.
 enum class ProductScaling : int32_t { kWhole, kAlongSum, kSquares };
 
-// C (m, n) = A (m, k) B (k, n), plus C itself when accumulating, plus a bias (n) of C's type.
+// C (m, n) = A (m, k) B (k, n) (+ C) (+ bias (n) of C's type).
 struct Product {
   ProductMatrix a, b, c;
   bool accumulate = false;
   bool has_bias = false;
-  bool has_fast_sums = false;  // FP8: sums of fewer bits, as forward passes allow; not with block scales
+  bool has_fast_sums = false;  // FP8: reduced precision, for forward passes; not with block scales
   ProductScaling scaling_a = ProductScaling::kWhole, scaling_b = ProductScaling::kWhole;
 };
 
 struct ProductCapability {
   bool has_fp8 = false;
-  bool takes_any_fp8_layout = false;  // otherwise rows of both operands run along k
-  bool has_block_scales = false;      // of FP8: cuBLASLt 12.9 and later on Hopper
+  bool takes_any_fp8_layout = false;  // else both operands' rows run along k
+  bool has_block_scales = false;      // FP8's: cuBLASLt 12.9 on Hopper
 };
 
-// The library's view of a matrix: (rows, columns), column-major, `leading` apart.
+// (rows, columns), column-major, `leading` apart.
 struct CallMatrix {
   ProductType type;
   int64_t rows, columns, leading;
-  int32_t alignment;  // bytes, a power of two up to 256: of the address and of each column's begin
+  int32_t alignment;  // of all columns, in bytes: a power of two up to 256
   auto operator<=>(const CallMatrix&) const = default;
 };
 
-// D (m, n) = op(A) op(B) + beta C, column-major, D replacing C; op transposes. Sums are in fp32.
+// D (m, n) = op(A) op(B) + beta C, column-major, summed in fp32; D replaces C.
 struct ProductCall {
   int64_t m, n, k;
   bool transposes_a, transposes_b;
   CallMatrix a, b, c;
   bool accumulate;  // beta is 1
-  bool has_bias;    // added to each column
+  bool has_bias;    // to each column
   bool has_fast_sums;
   ProductScaling scaling_a = ProductScaling::kWhole, scaling_b = ProductScaling::kWhole;
   auto operator<=>(const ProductCall&) const = default;
 };
 
-// The call, or why there is none, in words.
 struct ProductPlan {
   ProductCall call;
-  std::string refusal;  // empty: `call` holds
+  std::string refusal;  // or empty
   explicit operator bool() const { return refusal.empty(); }
 };
 ProductPlan plan_product(const Product& product, const ProductCapability& capability);
 
-// The line that names a call in files: "TN 4096x8192x1024 a bf16/1024/16 b bf16/1024/16 c fp32/4096/16 beta1".
+// For files: "TN 4096x8192x1024 a bf16/1024/16 b bf16/1024/16 c fp32/4096/16 beta1".
 std::string name_of(const ProductCall& call);
 
 }  // namespace megalith::ops::gpu

@@ -1,9 +1,8 @@
-// How threads share the rows of a matrix: elements are kept in registers if a row fits, and summed over rows and
-// columns. Only for gpu.cu files.
+// How threads share the rows of a matrix, in registers if a row fits, and sum over rows and columns.
 //
 // A row's team is a part of a wave, so that a block has many rows, or a block. Threads take vectors of 16 bytes in
-// turn, so that a wave accesses one run of memory. Rows too long for registers, unaligned, or of doubles (for tests)
-// are read element by element, as often as needed.
+// turn: a wave accesses one run of memory. Rows too long, unaligned, or of doubles (for tests) are read by element, as
+// often as needed.
 #pragma once
 
 #include "ops/gpu/block_sum.h"
@@ -12,7 +11,7 @@
 
 namespace megalith::ops::gpu {
 
-// A thread keeps at most kElements of a row, in registers; 0: any number, in memory.
+// kElements: most of a row per thread, in registers; 0: any number, in memory.
 template <typename Element, int kElements_, bool kIsOfLanes_>
 struct RowKind {
   using T = Element;
@@ -26,14 +25,14 @@ struct RowKind {
   using Values = Vector<T, kWidth>;
 };
 
-// The threads of a row and, in a block, the rows taken at once.
+// Threads of a row; rows that a block takes at once.
 struct RowShape {
   int team_size, teams;
 
   int threads() const { return team_size * teams; }
 };
 
-// Calls body(RowKind, RowShape) for rows of this many elements of type T; a thread keeps at most kMostElements.
+// Calls body(RowKind, RowShape); a thread keeps at most kMostElements.
 template <typename T, int kMostElements, typename Body>
 void with_row_kind(int64_t columns, bool is_aligned, Body&& body) {
   const auto threads_for = [&](int elements) {
@@ -61,7 +60,7 @@ void with_row_kind(int64_t columns, bool is_aligned, Body&& body) {
 
 template <typename Kind>
 struct RowTeam {
-  int size, member, index, count;  // threads of the team, which of them this is; which team of the block, of how many
+  int size, member, index, count;  // size: threads; member: this one; index of count: the block's teams
 
   __device__ explicit RowTeam(int team_size)
       : size(team_size),
@@ -69,7 +68,7 @@ struct RowTeam {
         index(Kind::kIsOfLanes ? static_cast<int>(threadIdx.x) / team_size : 0),
         count(Kind::kIsOfLanes ? static_cast<int>(blockDim.x) / team_size : 1) {}
 
-  // body(slot, column) for the first column of each vector of this thread.
+  // body(slot, column) for each vector of this thread.
   template <typename Body>
   __device__ void for_each_vector(int64_t columns, Body&& body) const {
     if constexpr (Kind::kIsInRegisters) {
@@ -83,7 +82,7 @@ struct RowTeam {
     }
   }
 
-  // Sums each value over the team. All threads of the block call it, even without a row.
+  // Called by all threads of the block, even without a row.
   template <int kCount>
   __device__ void sum(typename Kind::W (&values)[kCount]) const {
     if constexpr (Kind::kIsOfLanes) {
@@ -101,7 +100,7 @@ class KeptRow {
  public:
   using Values = typename Kind::Values;
 
-  // All are loaded before the first is used, so that memory answers them together.
+  // Loads all before using the first, so that memory answers them together.
   __device__ KeptRow(const RowTeam<Kind>& team, int64_t columns, const typename Kind::T* row) : row_(row) {
     if constexpr (Kind::kIsInRegisters) {
       team.for_each_vector(columns,
@@ -116,7 +115,7 @@ class KeptRow {
       return load_vector<Kind::kWidth>(row_ + column);
     }
   }
-  // Adds another row, rounded; the result is written to `sum` and becomes this row.
+  // Adds another row, rounded; the result also goes to `sum`.
   __device__ void add(const RowTeam<Kind>& team, int64_t columns, const typename Kind::T* row, typename Kind::T* sum) {
     const KeptRow added(team, columns, row);
     team.for_each_vector(columns, [&](int slot, int64_t column) {
@@ -135,13 +134,13 @@ class KeptRow {
   Values vectors_[Kind::kSlots];
 };
 
-// A block's column sums over the rows that its teams take in turn.
+// A block's, over the rows that its teams take in turn.
 template <typename Kind>
 class ColumnSums {
  public:
   using W = typename Kind::W;
 
-  // finish() writes `sums`, one per column, undefined before.
+  // sums: one per column, undefined before finish().
   __device__ ColumnSums(const RowTeam<Kind>& team, int64_t columns, W* sums) : sums_(sums) {
     if constexpr (Kind::kIsInRegisters) {
       MEGALITH_UNROLL
@@ -159,7 +158,7 @@ class ColumnSums {
     }
   }
 
-  // All threads of the block call it.
+  // Called by all threads of the block.
   __device__ void finish(const RowTeam<Kind>& team, int64_t columns) {
     if constexpr (Kind::kIsOfLanes) {
       add_teams(team, columns);
@@ -177,10 +176,10 @@ class ColumnSums {
   }
 
  private:
-  // A block's teams took different rows of the same columns.
+  // Teams took different rows of the same columns.
   __device__ void add_teams(const RowTeam<Kind>& team, int64_t columns) {
     MEGALITH_SHARED(W, of_threads, Kind::kElements * Kind::kMostThreads);
-    __syncthreads();  // another object's may still be read
+    __syncthreads();  // another object's may be read
     MEGALITH_UNROLL
     for (int i = 0; i < Kind::kElements; ++i)
       of_threads[i * Kind::kMostThreads + static_cast<int>(threadIdx.x)] = mine_[i];
@@ -198,14 +197,14 @@ class ColumnSums {
   W mine_[Kind::kIsInRegisters ? Kind::kElements : 1];
 };
 
-// A row of a matrix; nullptr without a matrix.
+// Null without a matrix.
 template <typename T, typename Pointer>
 __device__ auto row_at(Pointer* matrix, int64_t start) {
   using Typed = std::conditional_t<std::is_const_v<Pointer>, const T*, T*>;
   return matrix == nullptr ? nullptr : static_cast<Typed>(matrix) + start;
 }
 
-// Adds blocks' partial sums, one row of `parts` each, in fixed order: sum[column] = parts[0][column] + …
+// sum[column] = parts[0][column] + …, in fixed order.
 inline constexpr int kSumColumns = 32, kSumSlices = 8;
 
 template <typename W>

@@ -1,8 +1,8 @@
 // A block's tile of C (m, n) = A (m, k) B (k, n), of any strides and sizes: 16-bit numbers on the matrix units, others
-// by multiplying and adding; wide sums in the order of k, reproducible to the bit. Only for gpu.cu files.
+// by multiply-add; wide sums in order of k, reproducible to the bit.
 //
-// Pieces of A and B of kDepth of k are in shared memory with their rows as on the device. While a piece is multiplied,
-// the next is loaded into registers. Beyond m, n and k there are zeros.
+// Pieces of A and B of kDepth of k are in shared memory, rows as on the device. While one is multiplied, the next is
+// loaded into registers. Beyond m, n and k there are zeros.
 #pragma once
 
 #include "ops/gpu/matrix_fragment.h"
@@ -19,12 +19,12 @@ inline constexpr int kTile = kHasFragments<T> ? 128 : 64;  // rows and columns o
 template <typename T>
 inline constexpr int kTileDepth = kHasFragments<T> ? 32 : 16;
 
-// A matrix in memory: rows along m or n, one after another along k (kRowsAreDepth), or rows along k.
+// Rows along m or n, one after another along k (kRowsAreDepth), or along k.
 template <typename T>
 struct Operand {
   const T* data;
   int64_t stride;
-  bool is_aligned;  // all rows begin at a multiple of 16 bytes, and their length is one
+  bool is_aligned;  // rows begin at, and are multiples of, 16 bytes
 
   static Operand of(const void* data, int64_t stride, int64_t length) {
     constexpr int64_t kWidth = kVectorBytes / static_cast<int64_t>(sizeof(T));
@@ -32,15 +32,15 @@ struct Operand {
   }
 };
 
-// A piece of an operand, kMajor rows of kMinor elements, on its way through a block's registers.
+// kMajor rows of kMinor elements, on their way through registers.
 template <typename T, int kMajor, int kMinor>
 class Piece {
  public:
   static constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T)), kInRow = kMinor / kWidth;
-  // Rows in shared memory are 16 bytes further apart, to put neighbours in different banks.
+  // 16 bytes of padding put neighbours in different banks.
   static constexpr int kStride = kMinor + kWidth, kSize = kMajor * kStride;
 
-  // majors and minors: the operand's extent from `from` on.
+  // majors, minors: the operand's extent from `from` on.
   __device__ void fetch(const T* from, int64_t stride, int64_t majors, int64_t minors, bool is_aligned) {
     MEGALITH_UNROLL
     for (int i = 0; i < kVectors; ++i) {
@@ -73,7 +73,7 @@ class Piece {
 template <typename T, bool kRowsAreDepth>
 using PieceOf = Piece<T, kRowsAreDepth ? kTileDepth<T> : kTile<T>, kRowsAreDepth ? kTile<T> : kTileDepth<T>>;
 
-// The sums of a tile, in fragments of 16 x 16: a wave has four times kAcross of them, side by side.
+// Fragments of 16 x 16: a wave has four times kAcross, side by side.
 template <typename T, int kLanes, bool kLeftIsDepth, bool kRightIsDepth>
 class FragmentSums {
  public:
@@ -110,16 +110,16 @@ class FragmentSums {
     MEGALITH_UNROLL
     for (int i = 0; i < kDown * kAcross; ++i) {
       sums_[i].store(mine);
-      __syncthreads();  // a fragment's elements are written by all lanes of its wave
+      __syncthreads();  // written by all lanes of the wave
       const int row = row_of(i / kAcross), column = column_of(i % kAcross);
       for (int e = lane(); e < kFragment * kFragment; e += kLanes) {
         write(row + e / kFragment, column + e % kFragment, mine[e]);
       }
-      __syncthreads();  // the next fragment takes the memory
+      __syncthreads();  // for the next fragment
     }
   }
 
-  // The first place for a fragment: shared arrays begin at a multiple of 16 bytes.
+  // Shared arrays begin at multiples of only 16 bytes.
   template <typename E>
   __device__ static E* align_fragment(E* shared) {
     const auto address = reinterpret_cast<uintptr_t>(shared);
@@ -133,18 +133,18 @@ class FragmentSums {
 
   __device__ static int row_of(int i) { return (wave() / kWavesAcross * kDown + i) * kFragment; }
   __device__ static int column_of(int j) { return (wave() % kWavesAcross * kAcross + j) * kFragment; }
-  // In a piece: `across` along m or n.
+  // `across`: along m or n.
   template <bool kRowsAreDepth>
   __device__ static int element(int across, int depth) {
     constexpr int kStride = PieceOf<T, kRowsAreDepth>::kStride;
     return kRowsAreDepth ? depth * kStride + across : across * kStride + depth;
   }
 
-  int64_t rows_, columns_;  // C's extent from this tile on
+  int64_t rows_, columns_;  // of C from this tile on
   SumFragment<T, kLanes> sums_[kDown * kAcross];
 };
 
-// The sums of a tile, 4 x 4 of each thread, 16 apart.
+// 4 x 4 of each thread, 16 apart.
 template <typename T, bool kLeftIsDepth, bool kRightIsDepth>
 class PlainSums {
  public:
@@ -190,7 +190,7 @@ class PlainSums {
   T sums_[kCount][kCount] = {};
 };
 
-// write(row, column, sum) for each element of C in the block's tile, which begins at (first_row, first_column).
+// Calls write(row, column, sum) for the tile at (first_row, first_column).
 template <int kLanes, bool kLeftIsDepth, bool kRightIsDepth, typename T, typename Write>
 __device__ void multiply_tile(const Operand<T>& a, const Operand<T>& b, int64_t m, int64_t n, int64_t k,
                               int64_t first_row, int64_t first_column, Write&& write) {
@@ -223,7 +223,7 @@ __device__ void multiply_tile(const Operand<T>& a, const Operand<T>& b, int64_t 
     __syncthreads();
     if (depth + kTileDepth<T> < k) fetch(depth + kTileDepth<T>);
     sums.add(left, right);
-    __syncthreads();  // the next pieces take the memory
+    __syncthreads();  // for the next pieces
   }
   sums.write([&](int row, int column, Wide<T> sum) {
     if (row < rows && column < columns) write(first_row + row, first_column + column, sum);

@@ -1,5 +1,4 @@
-// Neighbouring elements loaded and stored at once: 16 bytes are a chip's widest access, and its memory's preference.
-// Only for gpu.cu files.
+// Neighbouring elements in one access; 16 bytes are a chip's widest.
 #pragma once
 
 #include "ops/gpu/compiler.h"
@@ -17,13 +16,13 @@ struct alignas(sizeof(T) * kCount) Vector {
   __device__ const T& operator[](int i) const { return values[i]; }
 };
 
-// True if 16-byte vectors may begin at all of these addresses; null, for absent tensors, is fine.
+// Whether 16-byte vectors may begin at all of these; null is fine.
 template <typename... Pointers>
 bool are_aligned(Pointers... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % kVectorBytes == 0) && ...);
 }
 
-// The address must be a multiple of the vector's bytes.
+// from: a multiple of the vector's bytes.
 template <int kCount, typename T>
 __device__ Vector<T, kCount> load_vector(const T* from) {
   check_alignment(from, sizeof(T) * kCount);

@@ -1,5 +1,5 @@
-// Sums of squares in double over sixteen lanes, whatever the register width: squares of floats are exact in double, so
-// every processor gives the same bits for bf16, fp16 and fp32.
+// Sums in double over sixteen lanes, whatever the registers: squares of floats are exact in double, so every processor
+// gives the same bits for bf16, fp16 and fp32.
 #include <ATen/Parallel.h>
 
 #include <cstring>
@@ -28,7 +28,7 @@ inline void add_squares(const T* p, Doubles& sum) {
   } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
     HalfWords bits;
     std::memcpy(&bits, p, sizeof(bits));
-    const Words words = __builtin_convertvector(bits, Words) << 16;  // bf16 is the upper half of a float
+    const Words words = __builtin_convertvector(bits, Words) << 16;  // bf16 is a float's upper half
     Floats floats;
     std::memcpy(&floats, &words, sizeof(floats));
     values = __builtin_convertvector(floats, Doubles);

@@ -1,5 +1,5 @@
-// Sums over many tensors: a block of threads per piece of a tensor, then one block that adds the pieces in order. Each
-// launch takes a table of tensors as its argument, so nothing is copied to the device.
+// A block per piece of a tensor, then one that adds pieces in order. A table of tensors is a launch's argument: nothing
+// is copied to the device.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/vector.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kThreadsOfTotal = 1024;
 
-// Tensors of one dtype, as many as the 4 KiB of a launch's arguments hold.
+// One dtype; launch arguments are limited to 4 KiB.
 constexpr int kMostTensors = 160;
 struct TensorTable {
   int num_tensors;
@@ -22,12 +22,12 @@ struct TensorTable {
 };
 static_assert(sizeof(TensorTable) <= 4000);
 
-// Threads take groups of 16 bytes regardless of alignment, so the order of the sum does not depend on addresses.
+// In groups of 16 bytes regardless of alignment: sums do not depend on addresses.
 template <typename T>
 __global__ void sum_pieces(TensorTable table, double* squares, double* zeros) {
   constexpr int kCount = kVectorBytes / sizeof(T);
   const int64_t block = blockIdx.x;
-  int tensor = 0, end = table.num_tensors;  // the last tensor that begins at this block or before
+  int tensor = 0, end = table.num_tensors;  // the last tensor that begins by this block
   while (tensor + 1 < end) {
     const int middle = (tensor + end) / 2;
     if (table.tensors[middle].first_block <= block) {
@@ -68,7 +68,7 @@ __global__ void add_pieces(int64_t num_pieces, const double* squares, const doub
   double values[] = {0, 0};
   for (int64_t i = threadIdx.x; i < num_pieces; i += kThreadsOfTotal) {
     values[0] += squares[i];
-    values[1] += zeros[i];  // whole numbers below 2^53: exact
+    values[1] += zeros[i];  // exact below 2^53
   }
   combine_block(Sum{}, values);
   if (threadIdx.x != 0) return;
@@ -86,7 +86,7 @@ void gradient_sums(const GradientSums& a, void* stream) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kFloat16}) {
     TensorTable table{};
     const auto launch_table = [&] {
-      if (table.num_blocks == 0) return;  // a launch of no blocks is refused
+      if (table.num_blocks == 0) return;  // launches need blocks
       with_type(dtype, [&](auto zero) {
         launch("gradient_sums", sum_pieces<decltype(zero)>, static_cast<unsigned>(table.num_blocks), kThreads, 0, queue,
                table, squares + done, zeros + done);

@@ -1,4 +1,4 @@
-// Tensors are cut into pieces by size only, and the pieces' sums are added in order.
+// Tensors are cut by size only, and pieces' sums added in order.
 #include "ops/grad_norm/grad_norm.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,4 @@
-// Sum of squares over many tensors, for the global gradient norm: in float64, in fixed order, reproducible to the bit.
-// inf and NaN pass through.
+// Sum of squares over many tensors: in float64, in fixed order, reproducible to the bit; inf and NaN pass through.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,15 +9,14 @@
 
 namespace megalith::ops {
 
-// tensors  any shapes, fp32 | fp64 | bf16, one device, contiguous
-// returns  0-d float64 tensor on that device (0 for an empty list, on the CPU)
+// tensors  fp32 | fp64 | bf16, one device, contiguous
+// returns  0-d float64 on that device (0 for an empty list, on the CPU)
 at::Tensor squared_norm(const std::vector<at::Tensor>& tensors, Kernels kernels = Kernels::kFused);
 
-// Also counts zeros; on a GPU both from one reading of the tensors, 4 bytes per parameter.
-// returns  (2) float64 tensor: sum of squares, zeros
+// returns  (2) float64: sum of squares, number of zeros; on a GPU from one reading
 at::Tensor squared_norm_and_zeros(const std::vector<at::Tensor>& tensors, Kernels kernels = Kernels::kFused);
 
-struct GradNormTable {  // of at least one tensor
+struct GradNormTable {  // of one tensor or more
   at::Tensor (*squared_norm)(const std::vector<at::Tensor>& tensors);
   at::Tensor (*squared_norm_and_zeros)(const std::vector<at::Tensor>& tensors);
 };

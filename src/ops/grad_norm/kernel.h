@@ -1,4 +1,4 @@
-// Arguments of squared_norm's kernels.
+// squared_norm's kernels.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,23 @@ struct SquaredPiece {
 };
 
 namespace cpu {
-// sums[i] = sum of squares of piece i, in an order that depends only on its length.
+// sums[i]: of piece i, in an order that depends only on its length.
 MEGALITH_DECLARE_CPU_KERNEL(squared_sums, (const SquaredPiece* pieces, int64_t num_pieces, double* sums));
 }  // namespace cpu
 
 namespace gpu {
 
-// Elements of a tensor per block of threads.
+// Per block of threads.
 inline constexpr int64_t kSquaredPieceElements = 1 << 15;
 inline constexpr int64_t num_squared_pieces(int64_t elements) {
   return (elements + kSquaredPieceElements - 1) / kSquaredPieceElements;
 }
 
-// The sum of squares and number of zeros of many tensors, in double, in an order that depends only on dtypes and sizes.
-// Tensors need no alignment. Every element is read once.
+// In double, in an order that depends only on dtypes and sizes. No alignment needed; elements are read once.
 struct GradientSums {
-  const SquaredPiece* tensors;  // on the host; may change once the call has returned
+  const SquaredPiece* tensors;  // on the host; may change after the call
   int64_t num_tensors;
-  double* scratch;  // (2, sum of num_squared_pieces), written before it is read
+  double* scratch;  // (2, sum of num_squared_pieces)
   double* sums;     // (2): squares, zeros
 };
 void gradient_sums(const GradientSums& a, void* stream);

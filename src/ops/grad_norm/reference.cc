@@ -1,4 +1,4 @@
-// squared_norm in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/grad_norm/grad_norm.h"

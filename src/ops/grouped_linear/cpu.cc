@@ -1,4 +1,4 @@
-// Products of many matrices of any dtype: blocks of a and b are widened into scratch memory and multiplied there.
+// Products of many matrices: blocks of a and b are widened into scratch memory and multiplied there.
 #include <algorithm>
 
 #include "ops/cpu/plain_product.h"
@@ -8,7 +8,7 @@
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
 
-constexpr int64_t kGroupedDepth = 128;  // of k at a time: 64 columns of b are then 32 KB of fp32
+constexpr int64_t kGroupedDepth = 128;  // 64 columns of b are then 32 KB of fp32
 constexpr int64_t kGroupedRows = WidenedProducts::kTaskRows, kGroupedColumns = WidenedProducts::kTaskColumns;
 
 template <typename T>
@@ -20,7 +20,7 @@ void widen_rows(const T* x, int64_t stride, int64_t rows, int64_t columns, Wide<
   }
 }
 
-// out (columns, rows) = x^T for x (rows, columns), in squares that stay in the first cache.
+// out (columns, rows) = x^T, in squares that stay in the first cache.
 template <typename T>
 void widen_transposed(const T* x, int64_t stride, int64_t rows, int64_t columns, Wide<T>* out, int64_t out_stride) {
   constexpr int64_t kSide = 16;
@@ -101,7 +101,7 @@ void widened_products(const WidenedProducts& all, std::atomic<int64_t>* next) {
     const WidenedScratch<Wide<T>> scratch{.left = memory.take<Wide<T>>(kGroupedRows * kGroupedDepth),
                                           .right = memory.take<Wide<T>>(kGroupedDepth * kGroupedColumns),
                                           .sums = memory.take<Wide<T>>(kGroupedRows * kGroupedColumns)};
-    int64_t i = 0;  // the counter only rises, and so does the product of a task
+    int64_t i = 0;  // rises with the counter
     for (int64_t task; (task = next->fetch_add(1)) < all.num_tasks;) {
       while (i + 1 < all.num_products && task >= all.products[i + 1].first_task) ++i;
       multiply_widened<T>(all, all.products[i], task - all.products[i].first_task, scratch);

@@ -1,7 +1,5 @@
-// The experts' products. Rows per expert are read on the device, without synchronising.
-//
-// A block computes a tile of one expert's result. The host starts the most blocks there may be; a block finds its
-// expert by counting tiles, and ends if there is none.
+// Rows per expert are read on the device. The host starts the most blocks there may be; a block finds its expert's tile
+// by counting tiles, and ends if there is none.
 #include "ops/gpu/tile_product.h"
 #include "ops/grouped_linear/kernel.h"
 
@@ -29,7 +27,7 @@ __global__ void __launch_bounds__(kTileThreads) sum_gradients(GroupedGradient a,
                                     });
 }
 
-// kIsDepth: rows of w follow each other along k, as in the input's gradient.
+// kIsDepth: w's rows follow each other along k, as in the input's gradient.
 template <typename T, int kLanes, bool kIsDepth>
 __global__ void __launch_bounds__(kTileThreads) multiply_rows(GroupedProduct a, Operand<T> x, Operand<T> w) {
   const int64_t across = tiles_of<T>(a.n), block = blockIdx.x;
@@ -42,7 +40,7 @@ __global__ void __launch_bounds__(kTileThreads) multiply_rows(GroupedProduct a, 
     tile -= tiles;
   }
   if (expert > a.experts) return;
-  const int64_t k = expert < a.experts ? a.k : 0;  // rows without an expert become 0
+  const int64_t k = expert < a.experts ? a.k : 0;  // rows without an expert are 0
   x.data += first * x.stride;
   w.data += expert * a.n * a.k;
   T* const y = static_cast<T*>(a.y) + first * a.n;
@@ -56,7 +54,7 @@ dim3 grid_of(const char* name, int64_t blocks) {
   return {static_cast<unsigned>(blocks)};
 }
 
-// body(zero of the dtype, integral constant: lanes per wave, for the matrix units)
+// body(zero of the dtype, lanes per wave or 0, as types)
 template <typename Body>
 void with_type_and_lanes(Dtype dtype, Body&& body) {
   with_type(dtype, [&](auto zero) {
@@ -75,7 +73,7 @@ void grouped_product(const GroupedProduct& a, void* stream) {
     using T = decltype(zero);
     constexpr int kLanes = decltype(lanes)::value;
     constexpr const char* kName = "grouped_product";
-    // Each expert's last tile may be partial, as may that of rows without an expert.
+    // Each expert's last tile may be partial, and that of rows without one.
     const dim3 grid = grid_of(kName, (tiles_of<T>(a.rows) + a.experts + 1) * tiles_of<T>(a.n));
     const auto x = Operand<T>::of(a.x, a.x_stride, a.k);
     const int64_t length = a.w_is_transposed ? a.k : a.n;

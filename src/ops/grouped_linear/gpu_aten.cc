@@ -1,7 +1,5 @@
-// The experts' products through ATen's grouped GEMM, the choice for bf16 on GPUs. Nothing synchronises. Not yet run on
-// a GPU: tests run it on the CPU, where ATen composes it.
-//
-// The weight gradient is our kernel's or the reference's: ATen's would be rounded to bf16 before accumulation.
+// ATen's grouped GEMM, the choice for bf16 on GPUs, without synchronising. Not yet run on a GPU: tests run it on the
+// CPU, where ATen composes it. ATen would round the weight gradient to bf16 before accumulation.
 #include <ATen/ATen.h>
 
 #include "ops/grouped_linear/grouped_linear.h"

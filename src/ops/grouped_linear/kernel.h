@@ -1,5 +1,5 @@
-// Arguments of the experts' kernels. The CPU's serve where nothing multiplies pairs of bf16: any dtype, summed in fp32
-// (fp64 for fp64) in order of k, so results do not depend on the number of threads.
+// Arguments of the experts' kernels. Sums are wide, in order of k, reproducible to the bit. The CPU's are for dtypes
+// and processors without bf16 pair products.
 #pragma once
 
 #include <atomic>
@@ -10,38 +10,37 @@
 
 namespace megalith::ops::cpu {
 
-// c (m, n) = a b, rounded once to its dtype; or c (+)= a b if c is wide.
+// c (m, n) = a b, rounded once; or c (+)= a b if wide.
 struct WidenedProduct {
   int64_t m, n, k;
-  const void* a;  // (m, k), or (k, m) if a is transposed
+  const void* a;  // (m, k), or (k, m) if transposed
   int64_t a_stride;
-  const void* b;  // (k, n), or (n, k) if b is transposed
+  const void* b;  // (k, n), or (n, k) if transposed
   int64_t b_stride;
   void* c;
   int64_t c_stride;
   int64_t first_task;  // tasks of earlier products
 };
 
-// The products of all experts, cut into tasks of kTaskRows x kTaskColumns of c.
+// All experts', cut into tasks of kTaskRows x kTaskColumns.
 struct WidenedProducts {
   static constexpr int64_t kTaskRows = 240, kTaskColumns = 128;
   Dtype dtype;  // of a and b
   bool a_is_transposed, b_is_transposed;
-  bool c_is_wide, accumulate;  // accumulate: only if c is wide
+  bool c_is_wide, accumulate;  // accumulate needs a wide c
   const WidenedProduct* products;
   int64_t num_products, num_tasks;
 };
-// Each thread calls once and takes tasks from the counter until none is left.
+// Each thread takes tasks from the counter.
 MEGALITH_DECLARE_CPU_KERNEL(widened_products, (const WidenedProducts& all, std::atomic<int64_t>* next));
 
 }  // namespace megalith::ops::cpu
 
-// offsets (experts + 1): rows before each expert, and of all. Sums are in fp32 (fp64 for fp64), in order of k,
-// reproducible to the bit.
+// offsets (experts + 1): rows before each expert, and all.
 namespace megalith::ops::gpu {
 
-// y (rows, n) = x (rows, k) times the expert's matrix: w (experts, n, k) transposed, or w (experts, k, n). Rows after
-// the last expert's become 0.
+// y (rows, n) = x (rows, k) times the expert's w (experts, n, k), transposed, or w (experts, k, n). Rows after the last
+// expert's become 0.
 struct GroupedProduct {
   Dtype dtype;
   int64_t experts, rows, n, k;
@@ -54,7 +53,7 @@ struct GroupedProduct {
 };
 void grouped_product(const GroupedProduct& a, void* stream);
 
-// dw (experts, o, h) wide (+)= dy^T x over the rows of each expert, in place.
+// dw (experts, o, h) wide (+)= dy^T x over each expert's rows.
 struct GroupedGradient {
   Dtype dtype;
   int64_t experts, o, h;

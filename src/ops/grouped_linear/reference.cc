@@ -1,4 +1,4 @@
-// The experts' products in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include <vector>
@@ -9,7 +9,7 @@ namespace megalith::ops {
 namespace reference {
 namespace {
 
-// body(j, first row, number of rows) for each expert; synchronises if offsets are on a device.
+// body(j, first row, number of rows); synchronises if offsets are on a device.
 template <typename Body>
 void for_each_expert(const at::Tensor& offsets, Body&& body) {
   const at::Tensor on_cpu = offsets.cpu();
@@ -36,7 +36,7 @@ at::Tensor grouped_linear_dgrad(const at::Tensor& dy, const at::Tensor& w, const
 void grouped_linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets,
                            bool accumulate) {
   for_each_expert(offsets, [&](int64_t j, int64_t first, int64_t count) {
-    // Widened first: a bf16 product would be rounded before it is summed.
+    // A bf16 product would be rounded before it is summed.
     const auto wide = [&](const at::Tensor& rows) { return rows.narrow(0, first, count).to(dw.scalar_type()); };
     const at::Tensor product = at::mm(wide(dy).t(), wide(x));
     if (accumulate)

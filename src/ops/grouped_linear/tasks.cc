@@ -1,8 +1,5 @@
-// The experts' products on the CPU and on meta.
-//
-// Threads take tasks from all experts' products, to balance experts of many and few rows. bf16 uses the kernels of
-// linear if the processor multiplies it, everything else widened products. Results do not depend on the number of
-// threads.
+// The experts' products on the CPU and on meta. Threads take tasks from all experts' products, to balance experts of
+// many and few rows. bf16 uses linear's kernels if the processor multiplies it, else widened products.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -21,7 +18,7 @@ namespace megalith::ops {
 namespace cpu {
 namespace {
 
-constexpr int64_t kTasksPerThread = 6;  // enough for the last ones to end nearly together
+constexpr int64_t kTasksPerThread = 6;  // for the last ones to end nearly together
 
 struct ExpertRows {
   const int64_t* offsets;
@@ -45,7 +42,7 @@ void on_threads(int64_t threads, const Body& body) {
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) { body(); });
 }
 
-// Calls of one kernel, each with its own counter of tasks, so that a thread never waits between calls.
+// Own counters per call: threads never wait between calls.
 template <typename Call>
 struct CounterCall {
   Call call;
@@ -107,7 +104,7 @@ void multiply_bf16(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w
   run_calls(calls, MEGALITH_CPU_KERNEL(matrix_product));
 }
 
-// With few tasks over all experts, dw is cut finer, which changes no result.
+// Changes no result.
 void cut_gradients(std::vector<WgradCall>& calls) {
   const int64_t wanted = kTasksPerThread * at::get_num_threads();
   for (WgradCall& c : calls) {
@@ -124,7 +121,7 @@ void cut_gradients(std::vector<WgradCall>& calls) {
   }
 }
 
-// Rounds of at most kWgradTokens rows of each expert, accumulated in order.
+// Rounds of at most kWgradTokens rows per expert, accumulated in order.
 void wgrad_bf16(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const ExpertRows& rows,
                 bool accumulate) {
   int64_t longest = 0;

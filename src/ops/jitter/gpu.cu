@@ -1,4 +1,4 @@
-// A thread draws one block of Philox, the noise of four columns.
+// A thread draws one Philox block, for four columns.
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
 #include "ops/gpu/philox.h"
@@ -11,7 +11,7 @@ constexpr int kWordsOfBlock = 4;
 
 struct JitterNumbers {
   uint64_t key;
-  double least, range;  // of the noise
+  double least, range;  // noise
   int64_t columns;
 };
 

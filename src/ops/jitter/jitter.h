@@ -1,13 +1,13 @@
-// Jitter: multiplies elements by uniform numbers near one, keyed by their global position, so every parallel layout,
-// device and recomputation sees the same noise.
+// Multiplies elements by uniform numbers near one, keyed by global position: every layout, device and recomputation
+// sees the same noise.
 //
 //   y[r, c] = x[r, c] noise[r, c],   noise = 1 - eps + 2 eps u(key, row_ids[r], c)
 //
-// u is uniform in [0, 1) from Philox4x32-10 (core/philox.h): word (c mod 4) of the block with counter (row id, c / 4).
-// noise is computed in fp64 and rounded to fp32 (not for fp64 x) and then to x's dtype; so is the product.
+// u is as in ops/dropout. noise is computed in fp64, rounded to fp32 (not for fp64 x) and then to x's dtype; so is the
+// product.
 //
 // x        (t, h)  bf16 | fp16 | fp32 | fp64
-// row_ids  (t)     int64: global number of each row
+// row_ids  (t)     int64: global row numbers
 // eps              in [0, 1)
 // Backward is the same operator on dy.
 #pragma once

@@ -1,4 +1,4 @@
-// Arguments of jitter's kernel: contiguous rows. Memory moves 2 elements per element of x (1 read, 1 written).
+// Contiguous rows. Moves 2 elements per element (1 read, 1 written).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Jitter in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"

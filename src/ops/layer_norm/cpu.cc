@@ -1,4 +1,4 @@
-// One pass over a row for the mean, then two from the cache, for the variance around it and for the result.
+// Reads a row once for the mean, then twice from the cache, for variance and result.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -17,8 +17,8 @@ struct Statistics {
   W mean, inv_std;
 };
 
-// `sum` is the row's, with a long addition's rounding errors. Deviations from its mean are small, so their sum corrects
-// the mean, and their squares lose nothing to a large one.
+// `sum` has a long addition's rounding errors: the small deviations' sum corrects the mean, and their squares lose
+// nothing to a large one.
 template <typename T>
 Statistics<Wide<T>> statistics_of(const T* row, int64_t columns, Wide<T> sum, double eps) {
   using W = Wide<T>;
@@ -55,7 +55,7 @@ void forward(const LayerNormForward& a) {
         const T* residual = static_cast<const T*>(a.residual) + row * columns;
         T* sum = static_cast<T*>(a.sum) + row * columns;
         for_each_lanes<T>(columns, [&](int64_t i, auto count) {
-          // Normalises the rounded sum, which backward will see.
+          // Rounded, as backward will see it.
           const Lanes<T> value = rounded<T>(load(x + i, count) + load(residual + i, count));
           store(sum + i, value, count);
           total = total + value;
@@ -77,7 +77,7 @@ void forward(const LayerNormForward& a) {
   });
 }
 
-// With n = (x - mean) * inv_std and g = dy * weight:
+// n = (x - mean) * inv_std,  g = dy * weight:
 //   dx = inv_std * (g - mean(g) - n * mean(g * n)),  dweight = sum over rows of dy * n,  dbias = sum over rows of dy.
 template <typename T, bool kAdds>
 void backward(const LayerNormBackward& a) {
@@ -101,7 +101,7 @@ void backward(const LayerNormBackward& a) {
         const Lanes<T> center(static_cast<const W*>(a.mean)[row]), scale(inv_std);
         Lanes<T> sums(0), dots(0);
         for_each_lanes<T>(columns, [&](int64_t i, auto count) {
-          // 0 in unused lanes, where dy is 0.
+          // 0 in unused lanes, like dy.
           const Lanes<T> g = load(dy + i, count) * (load(weight + i, count) + weight_offset);
           sums = sums + g;
           dots = at::vec::fmadd(g, load(x + i, count) - center, dots);

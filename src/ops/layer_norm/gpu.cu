@@ -1,5 +1,5 @@
-// Each row is read once and kept in registers; gradients of weight and bias come from the same pass as dx, summed over
-// blocks of rows in order, reproducible to the bit.
+// Each row is read once and kept in registers; gradients of weight and bias come from dx's pass, summed over blocks of
+// rows in order.
 #include "ops/gpu/largest.h"
 #include "ops/gpu/row.h"
 #include "ops/layer_norm/kernel.h"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_rows(LayerNormF
   KeptRow<Kind> normed(team, columns, row_at<T>(a.x, start));
   if (residual != nullptr) normed.add(team, columns, residual, sum);
 
-  // Normalises the rounded sum, which backward will see.
+  // From the rounded sum, which backward will see.
   W total[] = {0};
   team.for_each_vector(columns, [&](int slot, int64_t column) {
     const auto x = normed.get(slot, column);
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_rows(LayerNormF
   largest.raise(a.amax);
 }
 
-// With n = (x - mean) * inv_std and g = dy * weight:  dx = inv_std * (g - mean(g) - n * mean(g * n)), dweight = sum
-// over rows of dy * n, dbias = sum over rows of dy.
+// n = (x - mean) * inv_std,  g = dy * weight:
+//   dx = inv_std * (g - mean(g) - n * mean(g * n)),  dweight = sum over rows of dy * n,  dbias = sum over rows of dy.
 template <typename Kind>
 __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_gradients(LayerNormBackward a, int team_size) {
   using T = typename Kind::T;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_gradients(Layer
 }  // namespace
 
 void layer_norm_forward(const LayerNormForward& a, void* stream) {
-  if (a.rows == 0) return;  // a launch of no blocks is refused
+  if (a.rows == 0) return;  // launches need blocks
   with_type(a.dtype, [&](auto zero) {
     const bool is_aligned = are_aligned(a.x, a.residual, a.weight, a.bias, a.y, a.sum);
     with_row_kind<decltype(zero), 32>(a.columns, is_aligned, [&](auto kind, RowShape shape) {
@@ -144,7 +144,7 @@ void layer_norm_backward(const LayerNormBackward& a, void* stream) {
     const auto queue = static_cast<Stream>(stream);
     if (a.rows > 0) {
       const bool is_aligned = are_aligned(a.dy, a.dsum, a.x, a.weight, a.dx, a.scratch);
-      // Two sums per column: 32 of them would not stay in registers.
+      // Two sums per column: 32 would not stay in registers.
       with_row_kind<decltype(zero), 16>(a.columns, is_aligned, [&](auto kind, RowShape shape) {
         launch("layer_norm_backward", layer_norm_gradients<decltype(kind)>, static_cast<unsigned>(a.blocks),
                shape.threads(), 0, queue, a, shape.team_size);

@@ -22,7 +22,7 @@ void check_layer_norm(const char* op, const Tensor& x, const Tensor& weight, con
   check_dense(op, {"bias", bias}, {x.size(1)}, x.scalar_type(), {"x", x});
 }
 
-// x is what was normalised.
+// x: what was normalised.
 void check_layer_norm_backward(const char* op, const Tensor& dy, const Argument& x, const Tensor& weight,
                                const Tensor& mean, const Tensor& inv_std) {
   check_plane_and_weight(op, x, weight);

@@ -8,9 +8,9 @@
 // x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
 // weight   (h)     dtype of x
 // bias     (h)     dtype of x
-// mean     (t)     fp32 (fp64 for fp64 inputs), kept for backward
-// inv_std  (t)     as mean: 1 / sqrt(var + eps), kept for backward
-// amax     (0-d)   wide, or undefined: raised to the largest |y| (ops/amax.h)
+// mean     (t)     wide, for backward
+// inv_std  (t)     wide: 1 / sqrt(var + eps), for backward
+// amax     (0-d)   raised to the largest |y| (ops/amax.h), or undefined
 // throws   UserError if weight or bias is not (h)
 #pragma once
 
@@ -22,28 +22,27 @@
 
 namespace megalith::ops {
 
-// returns (y (t, h), mean (t), inv_std (t))
+// returns (y (t, h), mean, inv_std)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                                   const at::Tensor& bias, double eps,
                                                                   bool zero_centered_weight = false,
                                                                   Kernels kernels = Kernels::kFused,
                                                                   const at::Tensor& amax = {});
 
-// returns (dx (t, h) dtype of x, dweight (h) fp32 (fp64 for fp64 inputs), dbias (h) as dweight)
+// returns (dx (t, h), dweight (h) wide, dbias (h) wide)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                                    const at::Tensor& weight, const at::Tensor& mean,
                                                                    const at::Tensor& inv_std,
                                                                    bool zero_centered_weight = false,
                                                                    Kernels kernels = Kernels::kFused);
 
-// sum = x + residual, rounded to their dtype; y = layer_norm(sum).
-// returns (y (t, h), sum (t, h), mean (t), inv_std (t))
+// sum = x + residual, rounded; y = layer_norm(sum). returns (y (t, h), sum (t, h), mean, inv_std)
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_forward(
     const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias, double eps,
     bool zero_centered_weight = false, Kernels kernels = Kernels::kFused, const at::Tensor& amax = {});
 
 // dsum  (t, h)  other gradient of `sum` (the residual stream)
-// returns (dx (t, h), the gradient of both x and residual; dweight (h) fp32; dbias (h) fp32)
+// returns (dx (t, h), the gradient of both x and residual; dweight (h) wide; dbias (h) wide)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_layer_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
                                                                        const at::Tensor& sum, const at::Tensor& weight,
                                                                        const at::Tensor& mean,
@@ -51,7 +50,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_layer_norm_backward(const at:
                                                                        bool zero_centered_weight = false,
                                                                        Kernels kernels = Kernels::kFused);
 
-// residual and dsum are undefined without an addition; then so is sum.
+// Without an addition residual, dsum and sum are undefined.
 struct LayerNormTable {
   // (y, sum, mean, inv_std)
   std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,

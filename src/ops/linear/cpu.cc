@@ -1,4 +1,4 @@
-// Gradients of linear layers and embeddings, summed in fp32 (fp64 for fp64) straight into the gradient buffer.
+// Gradients of linear layers and embeddings, summed wide, straight into the gradient buffer.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/tiles.h"
@@ -10,10 +10,10 @@ namespace {
 int64_t at_most(int64_t limit, int64_t value) { return value < limit ? value : limit; }
 int64_t width_of(const WgradCall& call, int64_t panel) { return at_most(kWgradPanel, call.h - panel * kWgradPanel); }
 
-constexpr int64_t kTransposedStride = kWgradTokens + 32;  // not 4 KB, or all rows would share one set of the cache
+constexpr int64_t kTransposedStride = kWgradTokens + 32;  // rows 4 KB apart would share a set of the cache
 
-// dy (t, rows of the block) -> its transpose (rows, kTransposedStride): two tokens become 32-bit pairs, which are then
-// transposed 16 by 16. Tokens past the end are zero.
+// dy (t, rows of the block) -> (rows, kTransposedStride): pairs of tokens are transposed 16 by 16. Tokens past the end
+// are zero.
 void transpose_block(const WgradCall& call, int64_t first_row, int64_t rows, uint16_t* pairs, uint16_t* out) {
   constexpr int64_t kTokens = 32, kColumns = 256;
   alignas(64) uint16_t zeros[kColumns] = {};
@@ -79,9 +79,9 @@ void wgrad(const WgradCall& call, std::atomic<int64_t>* next) {
     const int64_t first_panel = block % call.num_panel_blocks() * call.block_panels;
     for (int64_t panel = first_panel; panel < at_most(call.num_panels(), first_panel + call.block_panels); ++panel) {
       float* dw = call.dw + first_row * call.dw_stride + panel * kWgradPanel;
-      // dw's rows are far apart: without prefetching, storing takes half of the time.
+      // Rows are far apart: without prefetching, storing takes half of the time.
       prefetch_rows(dw, call.dw_stride, rows, width_of(call, panel));
-      // One call over all rows and tokens: cutting either was never faster (AMX, 2 MB of L2).
+      // Cutting rows or tokens was never faster (AMX, 2 MB of L2).
       tile_product(rows, kWgradPanel, call.t_padded(), transposed, kTransposedStride,
                    call.packed_x + panel * kWgradPanel * call.t_padded(), kWgradPanel, sums, kWgradPanel, false);
       add_block(sums, rows, width_of(call, panel), call.accumulate, dw, call.dw_stride);
@@ -93,7 +93,7 @@ void wgrad(const WgradCall& call, std::atomic<int64_t>* next) {
 void column_sum(const ColumnSum& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    constexpr int64_t kBlock = 128;  // columns per task; each is summed from the first row to the last
+    constexpr int64_t kBlock = 128;  // columns per task; rows are summed in order
     at::parallel_for(0, (a.columns + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * kBlock; first < at_most(a.columns, end * kBlock); first += kBlock) {
         const int64_t columns = at_most(kBlock, a.columns - first);

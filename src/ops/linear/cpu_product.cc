@@ -1,4 +1,4 @@
-// Products of bf16 matrices by oneDNN's block kernel: packed panels of b stay in L2 while the rows of a pass by.
+// bf16 products by oneDNN's block kernel: packed panels of b stay in L2 while the rows of a pass by.
 #include "ops/cpu/tiles.h"
 #include "ops/linear/kernel.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Rows [first, first + rows) x columns [begin, begin + columns) of x, zeros up to `padded` columns -> out.
+// Zero-pads columns.
 void copy_padded(const uint16_t* x, int64_t stride, int64_t rows, int64_t columns, int64_t padded, uint16_t* out,
                  int64_t out_stride) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -16,7 +16,7 @@ void copy_padded(const uint16_t* x, int64_t stride, int64_t rows, int64_t column
   }
 }
 
-// Rows of b are the panel's columns: transposed, two k at a time.
+// b's rows are the panel's columns.
 void pack_transposed(const MatrixProduct& call, int64_t column, int64_t first_k, int64_t count, uint16_t* out) {
   constexpr int64_t kDepth = 64;
   const int64_t width = smaller(kProductPanel, call.n - column);
@@ -79,7 +79,7 @@ void store_rounded(const float* sums, int64_t sums_stride, int64_t rows, int64_t
 }
 
 struct ProductScratch {
-  uint16_t *panels, *rows;  // rows: those of a if k is odd, as bf16 are multiplied in pairs
+  uint16_t *panels, *rows;  // rows: a's if k is odd, as bf16 are multiplied in pairs
   float* sums;
 };
 

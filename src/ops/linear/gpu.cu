@@ -1,15 +1,11 @@
-// The embedding and the gradient of a bias; linear's products are LibTorch's.
-//
-// The embedding's gradient adds each row's tokens in order: the thread that finds the first of an id's tokens in the
-// sorted list adds them all. The bias's has two stages: runs of rows, then the sums of runs.
+// The embedding and the bias' gradient. The thread that finds the first of an id's tokens in the sorted list adds all
+// of them, in order. The bias sums runs of rows, then the runs' sums.
 #include "ops/gpu/elementwise.h"
 #include "ops/gpu/row.h"
 #include "ops/linear/gpu_kernel.h"
 
 namespace megalith::ops::gpu {
 namespace {
-
-// ---- The embedding ----
 
 // U: the widest unit that the addresses allow.
 template <typename U, int kCount>
@@ -74,9 +70,7 @@ __global__ void __launch_bounds__(kElementwiseThreads) scatter(VectorGrid grid, 
   });
 }
 
-// ---- The bias ----
-
-// Threads of a block: neighbours in a row, so that their loads are 512 bytes; and slices of a run.
+// A block's: neighbours load 512 bytes of a row; a run has several slices.
 constexpr int kSumLanes = 32, kRunSlices = 8;
 
 template <typename T, int kCount>
@@ -103,7 +97,7 @@ __global__ void __launch_bounds__(kSumLanes* kRunSlices) sum_runs(SumRows a, uns
   __syncthreads();
   for (int c = static_cast<int>(threadIdx.x); c < kWidth; c += static_cast<int>(blockDim.x)) {
     if (first_column + c >= a.columns) continue;
-    // The first run includes the previous content.
+    // Includes the previous content.
     W sum = run == 0 ? static_cast<const W*>(a.db)[first_column + c] : W(0);
     for (int s = 0; s < kRunSlices; ++s) sum += of_slices[s * kWidth + c];
     static_cast<W*>(a.parts)[run * a.columns + first_column + c] = sum;

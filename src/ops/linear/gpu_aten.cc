@@ -1,5 +1,5 @@
-// The vendor's products on a GPU, which read bf16 and fp16 directly and add weight gradients in fp32 in place: called
-// directly if LibTorch's operators do not offer that, else through them. Bias and embedding have our kernels.
+// The vendor's products, which read bf16 and fp16 and add weight gradients in fp32 in place: called directly if
+// LibTorch's operators do not offer that, else through them. Bias and embedding have our kernels.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
@@ -34,7 +34,7 @@ void linear_wgrad_by_vendor(const at::Tensor& dw, const at::Tensor& dy, const at
   } else if (dw.is_cuda() && !at::Context::hasROCM()) {
     at::addmm_out(sum, dw, dy.t(), x, dw.scalar_type(), beta);
   } else {
-    // Only LibTorch's CUDA operator multiplies 16-bit numbers into fp32.
+    // Only LibTorch's CUDA operator multiplies 16 bits into fp32.
     kLinearReference.wgrad_(dw, dy, x, accumulate);
   }
 }

@@ -1,4 +1,4 @@
-// Arguments of the GPU kernels of the bias's gradient and of the embedding.
+// GPU kernels of the bias' gradient and the embedding.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct GatherRows {
 };
 void gather_rows(const GatherRows& a, void* stream);
 
-// dw[id - start] += dy[order[i]] + dy[order[i + 1]] + …, in order, over the i of each id in `sorted`; ids outside of
-// the table add nothing.
+// dw[id - start] += dy[order[i]] + dy[order[i + 1]] + …, in order, over each id's i in `sorted`; none for ids outside
+// of the table.
 struct ScatterRows {
   Dtype dtype;
   int64_t num_ids, columns;
-  const int64_t *sorted, *order;  // ids in order; the token of each
+  const int64_t *sorted, *order;  // ids in order; their tokens
   int64_t start, num_rows;
   const void* dy;
   int64_t dy_stride;
@@ -33,16 +33,16 @@ struct ScatterRows {
 };
 void scatter_rows(const ScatterRows& a, void* stream);
 
-// db += dy[0] + …: runs of rows first, then their sums.
+// db += dy[0] + …: runs of rows, then their sums.
 struct SumRows {
   Dtype dtype;
   int64_t rows, columns, stride;
   const void* dy;
   void* db;     // wide
-  void* parts;  // (runs, columns) wide, written before it is read
+  void* parts;  // (runs, columns) wide
   int64_t runs;
 };
-// Enough runs to keep a chip busy, from the sizes only, so sums are reproducible.
+// From sizes only, so sums are reproducible; enough to keep a chip busy.
 int64_t runs_of_rows(int64_t rows, int64_t columns);
 void sum_rows(const SumRows& a, void* stream);
 

@@ -1,4 +1,4 @@
-// Arguments of the CPU kernels of the linear layer and of the embedding.
+// CPU kernels of the linear layer and the embedding.
 #pragma once
 
 #include <atomic>
@@ -9,9 +9,9 @@
 
 namespace megalith::ops::cpu {
 
-// dw (o, h) fp32 (+)= dy^T x for bf16 dy (t, o) and x (t, h), t at most kWgradTokens, in blocks of dw: `block_rows`
-// rows by `block_panels` panels of 64 columns. The cut changes no result: an element is summed over t in one order.
-inline constexpr int64_t kWgradTokens = 2048;  // rows of dy^T: 4 KB; a block of 256 of them is half of a 2 MB L2
+// dw (o, h) fp32 (+)= dy^T x for bf16 dy (t, o) and x (t, h), t at most kWgradTokens, in blocks of `block_rows` rows by
+// `block_panels` panels of 64 columns, which change no result.
+inline constexpr int64_t kWgradTokens = 2048;  // rows of dy^T: 4 KB; 256 are half of a 2 MB L2
 inline constexpr int64_t kWgradPanel = 64;
 struct WgradCall {
   int64_t t, o, h;
@@ -23,18 +23,18 @@ struct WgradCall {
   int64_t dw_stride;
   bool accumulate;
   int64_t block_rows, block_panels;
-  uint16_t* packed_x;  // panels of 64 columns, each (t_padded / 2, 64, 2)
+  uint16_t* packed_x;  // (panels, t_padded / 2, 64, 2)
 
   int64_t t_padded() const { return (t + 31) / 32 * 32; }
   int64_t num_panels() const { return (h + kWgradPanel - 1) / kWgradPanel; }
   int64_t num_row_blocks() const { return (o + block_rows - 1) / block_rows; }
   int64_t num_panel_blocks() const { return (num_panels() + block_panels - 1) / block_panels; }
 };
-// Each thread calls once and takes tasks (panels; blocks of dw) from the counter until none is left.
+// Each thread takes tasks (panels; blocks of dw) from the counter.
 MEGALITH_DECLARE_CPU_KERNEL(wgrad_pack, (const WgradCall& call, std::atomic<int64_t>* next));
 MEGALITH_DECLARE_CPU_KERNEL(wgrad, (const WgradCall& call, std::atomic<int64_t>* next));
 
-// db (columns) += sum over rows of dy (rows, columns), wide.
+// db (columns) wide += sum over rows of dy (rows, columns).
 struct ColumnSum {
   Dtype dtype;
   int64_t rows, columns, stride;
@@ -43,7 +43,7 @@ struct ColumnSum {
 };
 MEGALITH_DECLARE_CPU_KERNEL(column_sum, (const ColumnSum& a));
 
-// dw[rows[s]] += dy[tokens[i]] for i in [starts[s], starts[s + 1]), in that order; the rows are distinct.
+// dw[rows[s]] += dy[tokens[i]] for i in [starts[s], starts[s + 1]), in order; rows are distinct.
 struct ScatterAdd {
   Dtype dtype;
   int64_t num_segments, columns;
@@ -55,30 +55,28 @@ struct ScatterAdd {
 };
 MEGALITH_DECLARE_CPU_KERNEL(scatter_add, (const ScatterAdd& a));
 
-// The product of bf16 matrices: y = a b^T (+ bias) or y = a b, cut into independent tasks.
-//
-// A task is a group of panels (64 columns of y) times a run of rows. It packs its panels of b into pairs of rows, block
-// of k by block, multiplies its rows with them in fp32 and rounds once at the end. Only block_k changes results, and
-// depends only on k: they are the same for any number of threads.
+// y = a b^T (+ bias) or y = a b in bf16, cut into independent tasks: a group of panels (64 columns of y) times a run of
+// rows. A task packs its panels of b into pairs of rows, block of k by block, multiplies in fp32 and rounds once. Only
+// block_k changes results, and depends only on k.
 inline constexpr int64_t kProductPanel = 64;
 struct MatrixProduct {
   int64_t m, n, k;
-  const uint16_t* a;  // (m, k) bf16
+  const uint16_t* a;  // (m, k)
   int64_t a_stride;
-  const uint16_t* b;  // (n, k) bf16 if b is transposed, else (k, n)
+  const uint16_t* b;  // (n, k) if transposed, else (k, n)
   int64_t b_stride;
   bool b_is_transposed;
-  const uint16_t* bias;  // (n) bf16, or null
-  uint16_t* y;           // (m, n) bf16
+  const uint16_t* bias;  // (n), or null
+  uint16_t* y;           // (m, n)
   int64_t y_stride;
   int64_t block_rows, block_k;     // per call of tile_product; block_k is even
-  int64_t task_rows, task_panels;  // task_rows is a multiple of block_rows
+  int64_t task_rows, task_panels;  // a multiple of block_rows
 
   int64_t task_columns() const { return task_panels * kProductPanel; }
   int64_t num_row_runs() const { return (m + task_rows - 1) / task_rows; }
   int64_t num_tasks() const { return num_row_runs() * ((n + task_columns() - 1) / task_columns()); }
 };
-// Tasks are taken from the counter, as above.
+// As above.
 MEGALITH_DECLARE_CPU_KERNEL(matrix_product, (const MatrixProduct& call, std::atomic<int64_t>* next));
 
 }  // namespace megalith::ops::cpu

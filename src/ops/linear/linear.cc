@@ -1,5 +1,4 @@
-// On the CPU our products and the gradients of bias and embedding are the same for any number of threads; LibTorch's
-// GEMMs promise that only for one number.
+// On the CPU ours do not depend on the number of threads; LibTorch's GEMMs may.
 #include "ops/linear/linear.h"
 
 #include <ATen/ATen.h>
@@ -90,7 +89,7 @@ at::Tensor embedding_forward_on_cpu(const at::Tensor& ids, const at::Tensor& tab
 void embedding_wgrad_on_cpu(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start) {
   const at::Tensor dense_ids = ids.contiguous();
   const auto* id = dense_ids.const_data_ptr<int64_t>();
-  // Tokens sorted by row, then token: one thread adds all of a row's, so results are reproducible.
+  // Sorted by row, then token: one thread adds all of a row's.
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < ids.size(0); ++i) {
     if (id[i] >= start && id[i] - start < dw.size(0)) tokens.push_back(i);

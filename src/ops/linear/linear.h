@@ -1,7 +1,7 @@
 // Matrix products of a linear layer, y = x w^T + bias, its three gradients, and the embedding's.
 //
-// t tokens, h in, o out; x (t, h), w (o, h), bias (o), y and dy (t, o): one dtype of bf16 | fp16 | fp32 | fp64; x and
-// dy may be strided in t. Weight gradients accumulate in a wider dtype: fp32, or fp64 for fp64 inputs ("wide" below).
+// t tokens, h in, o out; x (t, h), w (o, h), bias (o), y and dy (t, o): one of bf16 | fp16 | fp32 | fp64; x and dy may
+// be strided in t. Weight gradients accumulate wide.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,26 +10,24 @@
 
 namespace megalith::ops {
 
-// x w^T + bias
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {},
                           Kernels kernels = Kernels::kFused);
 
 // dx = dy w  (t, h)
 at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w, Kernels kernels = Kernels::kFused);
 
-// dw += dy^T x, or dw = dy^T x if not accumulating.  dw (o, h) wide, contiguous rows.
+// dw (o, h) wide, contiguous rows: (+)= dy^T x
 void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = true,
                    Kernels kernels = Kernels::kFused);
 
-// db += sum over t of dy.  db (o) wide.
+// db (o) wide += sum over t of dy
 void bias_grad_(const at::Tensor& db, const at::Tensor& dy, Kernels kernels = Kernels::kFused);
 
-// Rows of `table` (v, h) for ids (t) int64 -> (t, h). Ids outside [start, start + v) give zeros, for ranks with a slice
-// of the vocabulary.
+// `table` (v, h), ids (t) int64 -> (t, h). Ids outside [start, start + v) give zeros, for slices of the vocabulary.
 at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int64_t start = 0,
                              Kernels kernels = Kernels::kFused);
 
-// dw[ids[i] - start] += dy[i] in token order (deterministic).  dw (v, h) wide, dy (t, h).
+// dw (v, h) wide: dw[ids[i] - start] += dy[i] (h) in token order, reproducible.
 void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start = 0,
                       Kernels kernels = Kernels::kFused);
 

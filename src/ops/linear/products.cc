@@ -1,11 +1,9 @@
-// Chooses between our product of bf16 matrices and LibTorch's, and cuts ours into tasks.
-//
 // Without bf16 instructions (AVX2), LibTorch's bf16 product a b is a scalar loop, two hundred times as slow as fp32:
-// the operands are widened instead, block by block. So are fp16's.
+// operands are widened instead, block by block. So are fp16's.
 //
-// Ours serves processors with AVX512_BF16 but no AMX, where both come near the 231 GFLOP/s of a Zen 4 core: over a
-// step's products ours took 2 to 3 % less CPU time in one thread on a busy machine (single shapes: from 3 % more to 8 %
-// less, at k 4096). On AMX ours was not measured.
+// Our bf16 product serves processors with AVX512_BF16 but no AMX, where both come near the 231 GFLOP/s of a Zen 4 core:
+// over a step's products ours took 2 to 3 % less CPU time in one thread on a busy machine (single shapes: from 3 % more
+// to 8 % less, at k 4096). On AMX ours was not measured.
 #include "ops/linear/products.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +20,7 @@
 namespace megalith::ops::cpu {
 namespace {
 
-constexpr int64_t kSmallest = 64;  // of rows, columns and k: below, packing takes longer than the product
+constexpr int64_t kSmallest = 64;  // below, packing takes longer than the product
 
 bool is_ours(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
   if (y.scalar_type() != at::kBFloat16 || !has_own_bf16_products()) return false;
@@ -34,15 +32,15 @@ bool is_ours(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
 int64_t round_up(int64_t value, int64_t unit) { return div_up(value, unit) * unit; }
 
 void choose_tasks(MatrixProduct& call) {
-  // 64 rows and 2 panels of 2048 k fill three quarters of a 1 MB L2. More rows were slower while others used the cache.
+  // Three quarters of a 1 MB L2. More rows were slower while others used the cache.
   constexpr int64_t kBlockRows = 64, kBlockK = 2048, kPanels = 2;
   constexpr int64_t kFewestRows = 256, kMostRows = 2048;      // of a task
-  const int64_t wanted = int64_t{6} * at::get_num_threads();  // enough for the last ones to end nearly together
+  const int64_t wanted = int64_t{6} * at::get_num_threads();  // for the last ones to end nearly together
   call.block_rows = kBlockRows;
   call.block_k = round_up(div_up(call.k, div_up(call.k, kBlockK)), 64);
   call.task_panels = kPanels;
   call.task_rows = std::min(round_up(call.m, kBlockRows), kMostRows);
-  // Half the rows for twice the tasks: each packs its panels again, at the cost of 16 rows.
+  // More tasks pack more panels, at the cost of 16 rows each.
   while (call.num_tasks() < wanted && call.task_rows > kFewestRows) {
     call.task_rows = round_up(call.task_rows / 2, kBlockRows);
   }
@@ -74,14 +72,14 @@ bool is_widened(const at::Tensor& y) {
   return y.scalar_type() == at::kHalf || (y.scalar_type() == at::kBFloat16 && !has_bf16_blocks());
 }
 
-// Rows widened at a time: an eighth, to keep the scratch small.
+// An eighth of the rows, to keep the scratch small.
 int64_t wide_run(int64_t rows) { return std::clamp<int64_t>(div_up(rows, 8), 128, 2048); }
 
 at::Tensor wide_rows(const at::Tensor& t, int64_t first, int64_t count) {
   return t.narrow(0, first, count).to(at::kFloat);
 }
 
-// y = a b^T + bias, summed in fp32 and rounded once
+// y = a b^T + bias
 void widened_forward(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   const int64_t most_rows = wide_run(a.size(0)), most_columns = wide_run(b.size(0));
   for (int64_t row = 0; row < a.size(0); row += most_rows) {

@@ -1,4 +1,4 @@
-// Products of a linear layer and of the embedding in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/linear/linear.h"
@@ -14,7 +14,7 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Te
 at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
 
 void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
-  // Widened first: a bf16 product would be rounded before it is summed.
+  // A bf16 product would be rounded before it is summed.
   const at::Tensor product = at::mm(dy.to(dw.scalar_type()).t(), x.to(dw.scalar_type()));
   if (accumulate)
     dw.add_(product);
@@ -25,8 +25,8 @@ void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor&
 void bias_grad_(const at::Tensor& db, const at::Tensor& dy) { db.add_(dy.sum(0, false, db.scalar_type())); }
 
 struct LocalIds {
-  at::Tensor rows;     // (t) rows of the local table; 0 for ids of others
-  at::Tensor foreign;  // (t, 1) bool: the id belongs to another rank's slice
+  at::Tensor rows;     // (t) local rows; 0 for foreign ids
+  at::Tensor foreign;  // (t, 1) bool: in another slice
 };
 LocalIds localise(const at::Tensor& ids, int64_t start, int64_t num_rows) {
   const at::Tensor rows = ids - start;

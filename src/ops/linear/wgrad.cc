@@ -1,5 +1,5 @@
-// The bf16 weight gradient is ours if the processor multiplies bf16: LibTorch's would be rounded to bf16 before it is
-// summed, and takes twice as long on AMX.
+// LibTorch would round the bf16 weight gradient before it is summed, and takes twice as long on AMX: ours serves if the
+// processor multiplies bf16.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -21,7 +21,7 @@ void run_tasks(WgradKernel* kernel, const WgradCall& call, int64_t num_tasks) {
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) { kernel(call, &next); });
 }
 
-// Cuts dw into blocks to minimise the busiest thread's work.
+// Minimises the busiest thread's work.
 void choose_blocks(WgradCall& call) {
   const int64_t threads = at::get_num_threads();
   double best = 0;
@@ -31,7 +31,7 @@ void choose_blocks(WgradCall& call) {
       trial.block_rows = rows;
       trial.block_panels = div_up(call.num_panels(), cuts);
       const int64_t rounds = div_up(trial.num_row_blocks() * trial.num_panel_blocks(), threads);
-      // Plus reading the panels (the cost of 16 rows) and transposing dy (that of 1 panel).
+      // Adds reading the panels (as 16 rows) and transposing dy (as 1 panel).
       const double cost = static_cast<double>(rounds * (rows + 16) * (trial.block_panels + 1));
       if (best == 0 || cost < best) {
         best = cost;

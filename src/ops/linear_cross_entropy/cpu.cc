@@ -1,4 +1,4 @@
-// Rows of logits (64 KB for 32,000 in bf16) stay in L2 between passes.
+// A row of logits (64 KB for 32,000 in bf16) stays in L2 between passes.
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 template <typename T>
 constexpr Wide<T> kInfinity = std::numeric_limits<Wide<T>>::infinity();
 
-// 20 ulp of float are far below the rounding of 16-bit logits.
+// exp_u20's error of up to 20 ulp vanishes in 16 bits.
 template <typename T>
 Lanes<T> exp_of(const Lanes<T>& x) {
   if constexpr (sizeof(T) == 2)
@@ -40,18 +40,18 @@ Wide<T> maximum_of(const T* logits, int64_t count) {
 
 template <typename T>
 Wide<T> sum_exp_of(const T* logits, int64_t count, Wide<T> highest) {
-  // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
+  // exp(-inf - 0) = 0, but exp(-inf + inf) is NaN.
   const Lanes<T> shift(highest == -kInfinity<T> ? Wide<T>(0) : highest);
   Lanes<T> sums(0);
   for_each_lanes<T>(count, [&](int64_t i, auto n) { sums = sums + exp_of<T>(load_logits(logits + i, n) - shift); });
   return sum_of(sums);
 }
 
-// logits <- scale * (exp(logits - lse) - onehot(target)), 0 from `valid` on; target < 0: no column of this row.
+// logits <- scale * (exp(logits - lse) - onehot(target)), 0 from `valid` on; target < 0: none.
 template <typename T>
 void write_gradient(T* logits, int64_t columns, int64_t valid, int64_t target, Wide<T> lse, Wide<T> scale) {
   if (scale == 0) {
-    // An ignored row gives zeros even if its logits are not finite.
+    // Even if its logits are not finite.
     std::fill(logits, logits + columns, T(0));
     return;
   }
@@ -60,7 +60,7 @@ void write_gradient(T* logits, int64_t columns, int64_t valid, int64_t target, W
   for_each_lanes<T>(valid,
                     [&](int64_t i, auto n) { store(logits + i, exp_of<T>(load(logits + i, n) - shift) * factor, n); });
   std::fill(logits + valid, logits + columns, T(0));
-  // expm1 keeps the digits of a probability near 1, which the difference of two rounded numbers would lose.
+  // expm1 keeps a probability's digits near 1.
   if (target >= 0) logits[target] = static_cast<T>(scale * std::expm1(at_target - lse));
 }
 

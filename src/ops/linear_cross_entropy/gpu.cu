@@ -1,8 +1,6 @@
-// Softmax statistics, loss and gradient of rows of logits: a block of threads per row.
-//
-// Maximum and sum of exponentials come from one reading: a thread keeps the sum of exp(x - its maximum so far),
-// rescaled when that rises (Milakov & Gimelshein 2018, arXiv:1805.02867). Threads' sums are joined in order,
-// reproducible to the bit.
+// A block of threads per row. Maximum and sum of exponentials come from one reading: a thread keeps the sum of exp(x -
+// its maximum so far), rescaled when that rises (Milakov & Gimelshein 2018, arXiv:1805.02867). Threads' sums are joined
+// in order.
 #include <cmath>
 
 #include "ops/gpu/block_sum.h"
@@ -13,7 +11,7 @@
 namespace megalith::ops::gpu {
 namespace {
 
-// At least two waves of any width, so that joining a row's threads is a barrier, too.
+// At least two waves of any width, so that joining threads is a barrier, too.
 constexpr int kFewestRowThreads = 128, kMostRowThreads = 512;
 
 template <typename T>
@@ -39,7 +37,7 @@ constexpr W kInfinity = static_cast<W>(HUGE_VAL);
 
 __device__ inline double exp_of(double x, double shift, double /*of T*/) { return exp(x - shift); }
 __device__ inline float exp_of(float x, float shift, float /*of T*/) { return expf(x - shift); }
-// An error of 2^-22 for each unit of the difference is far below the rounding of 16-bit logits.
+// An error of 2^-22 per unit of difference vanishes in 16 bits.
 template <typename T>
 __device__ float exp_of(float x, float shift, T /*of T*/) {
   return exp2f((x - shift) * 1.44269504f);
@@ -49,9 +47,8 @@ __device__ inline float log_of(float x) { return logf(x); }
 __device__ inline double expm1_of(double x) { return expm1(x); }
 __device__ inline float expm1_of(float x) { return expm1f(x); }
 
-// body(first, elements) for all `count` elements of p: aligned vectors of 16 bytes, and single elements around them.
-// `elements` are Vector<T, n>; body returns true to store them. A thread meets the same elements in each call with the
-// same p and count.
+// body(first, elements) over p: aligned vectors of 16 bytes, and single elements around them. `elements` are Vector<T,
+// n>; body returns true to store them. A thread meets the same elements in each call with the same p and count.
 template <typename T, typename Body>
 __device__ void for_each_vector(T* p, int64_t count, Body&& body) {
   constexpr int kCount = kVectorBytes / sizeof(T);
@@ -74,14 +71,14 @@ __device__ void for_each_vector(T* p, int64_t count, Body&& body) {
 
 template <typename W>
 struct SoftmaxSum {
-  W highest, sum;  // the sum of exp(x - highest); both are known to all threads
+  W highest, sum;  // of exp(x - highest); known to all threads
 };
 
 template <typename T>
 __device__ SoftmaxSum<Wide<T>> softmax_sum(T* logits, int64_t count) {
   using W = Wide<T>;
   const auto shift_of = [](W highest) {
-    // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
+    // exp(-inf - 0) = 0, but exp(-inf + inf) is NaN.
     return highest == -kInfinity<W> ? W(0) : highest;
   };
   W highest = -kInfinity<W>, sum = 0;
@@ -111,14 +108,14 @@ __device__ SoftmaxSum<Wide<T>> softmax_sum(T* logits, int64_t count) {
 template <typename T>
 __device__ void write_gradient(T* logits, int64_t columns, int64_t valid, int64_t target, Wide<T> lse, Wide<T> scale) {
   using W = Wide<T>;
-  // An ignored row gives zeros even if its logits are not finite.
+  // Ignored rows give zeros even if logits are not finite.
   const int64_t counted = scale == 0 ? 0 : valid;
   for_each_vector(logits, counted, [&](int64_t first, auto& elements) {
     constexpr int kCount = sizeof(elements) / sizeof(T);
     MEGALITH_UNROLL
     for (int i = 0; i < kCount; ++i) {
       const W x = widen(elements[i]);
-      // expm1 keeps the digits of a probability near 1, which the difference of two rounded numbers would lose.
+      // expm1 keeps a probability's digits near 1.
       const W difference = first + i == target ? expm1_of(x - lse) : exp_of(x, lse, T{});
       elements[i] = Rounding<T>::of(difference * scale);
     }
@@ -170,7 +167,7 @@ unsigned threads_of(int64_t columns, size_t element_bytes) {
 
 template <typename Choose>
 void launch_rows(const char* name, const LogitRows& a, void* stream, Choose&& choose) {
-  if (a.rows == 0) return;  // a launch of no blocks is refused
+  if (a.rows == 0) return;  // launches need blocks
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     using W = Wide<T>;

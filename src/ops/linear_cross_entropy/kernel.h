@@ -1,4 +1,4 @@
-// Arguments of cross entropy's kernels.
+// Cross entropy's kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,8 @@
 
 namespace megalith::ops {
 
-// Rows of logits over columns [vocab_start, vocab_start + columns) of the vocabulary, of which the first `valid` count.
-// Per logit of b bytes the statistics read b, and the gradient reads and writes b; cross_entropy's second reading comes
-// from a cache.
+// Rows of logits of columns [vocab_start, vocab_start + columns), of which the first `valid` count. Per logit of b
+// bytes the statistics read b, and the gradient reads and writes b; cross_entropy reads again from a cache.
 struct LogitRows {
   Dtype dtype;
   int64_t rows, columns, valid, stride;
@@ -18,12 +17,12 @@ struct LogitRows {
   const int64_t* labels;
   int64_t vocab_start;
 
-  void *row_max, *sum_exp, *target_logit;  // softmax_statistics, wide
+  void *row_max, *sum_exp, *target_logit;  // of softmax_statistics, wide
 
-  const void* lse;        // cross_entropy_gradient, wide
-  const void* row_scale;  // cross_entropy_gradient and cross_entropy, wide
-  void* losses;           // cross_entropy, wide
-  bool with_grad;         // cross_entropy: replace the logits by their gradient
+  const void* lse;        // of cross_entropy_gradient, wide
+  const void* row_scale;  // of both others, wide
+  void* losses;           // of cross_entropy, wide
+  bool with_grad;         // of cross_entropy: replaces logits by gradients
 };
 
 namespace cpu {

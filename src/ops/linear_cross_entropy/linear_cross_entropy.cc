@@ -1,5 +1,4 @@
-// A chunk's logits are in one buffer of the model's dtype (bf16 logits are rounded once, by the product); softmax, loss
-// and gradient are computed in fp32, and the gradient, rounded once, replaces the logits.
+// A chunk's logits are in one buffer of the model's dtype, where the gradient replaces them.
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -112,7 +111,7 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy_by(const at::Tensor& x, 
   return {losses, dx};
 }
 
-// Allocates a chunk's logits too, for measuring memory on meta.
+// Allocates a chunk's logits too, for memory estimates.
 std::tuple<at::Tensor, at::Tensor> measurable_linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
                                                                    const at::Tensor& labels,
                                                                    const at::Tensor& row_scale, bool with_grad,

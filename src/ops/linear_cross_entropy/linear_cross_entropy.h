@@ -1,21 +1,18 @@
-// The language-model head and its loss in chunks of rows, so that the logits are never held whole.
+// The language-model head and its loss in chunks of rows: logits are never held whole.
 //
 //   logits = x w^T (only columns < valid_vocab take part);  loss[i] = logsumexp(logits[i]) - logits[i, labels[i]]
 //   dlogits[i] = row_scale[i] * (softmax(logits[i]) - onehot(labels[i]));   dx = dlogits w;   dw += dlogits^T x
 //
-// Gradients are computed in forward, chunk by chunk, so the caller gives each row's whole loss factor (its weight,
-// divided by the global number of valid tokens, times the loss scale), and the gradient that reaches the loss must be
-// one.
-//
-// Logits are rounded to x's dtype by the product; softmax and loss are in fp32 (fp64), and the logits' gradient is
-// rounded to that dtype once.
+// Gradients are computed in forward, so row_scale is each row's whole factor (its weight / the global number of valid
+// tokens * the loss scale), and the gradient that reaches the loss must be one. Logits are rounded to x's dtype by the
+// product, their gradient once; softmax and loss are wide.
 //
 // t tokens, h hidden, v vocabulary (rows of w)
 // x            (t, h)  bf16 | fp16 | fp32 | fp64
 // w            (v, h)  dtype of x
-// labels       (t)     int64 in [0, valid_vocab); rows with row_scale 0 may hold anything
-// row_scale    (t)     fp32 (fp64 for fp64)
-// losses       (t)     fp32 (fp64): unweighted loss of each row, 0 where row_scale is 0
+// labels       (t)     int64 in [0, valid_vocab); ignored if row_scale is 0
+// row_scale    (t)     wide
+// losses       (t)     wide, unweighted; 0 where row_scale is 0
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,35 +25,35 @@
 namespace megalith::ops {
 
 struct LinearCrossEntropyOptions {
-  int64_t valid_vocab = -1;  // columns from here on are padding, outside the softmax; -1 = all of v
+  int64_t valid_vocab = -1;  // later columns are padding; -1: none
   int64_t chunk_rows = 1024;
   Kernels kernels = Kernels::kFused;
 };
 
-// with_grad  compute dx, and add to `dw` ((v, h) wide; undefined for a frozen head)
+// with_grad  compute dx, and add to `dw` ((v, h) wide; undefined: frozen)
 // returns    (losses (t), dx (t, h) or undefined)
 std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
                                                         const at::Tensor& labels, const at::Tensor& row_scale,
                                                         bool with_grad, const at::Tensor& dw,
                                                         const LinearCrossEntropyOptions& options = {});
 
-// The two halves for a rank with columns [vocab_start, vocab_start + v) of the vocabulary; the caller reduces in
-// between. logits (c, v) any dtype, labels (c) global ids.
+// Halves for a rank with columns [vocab_start, vocab_start + v); the caller reduces in between. logits (c, v), labels
+// (c) global ids.
 struct SoftmaxStatistics {
-  at::Tensor row_max;       // (c) wide: maximum over the local valid columns (-inf if none)
+  at::Tensor row_max;       // (c) wide, of local valid columns; -inf if none
   at::Tensor sum_exp;       // (c) wide: sum of exp(logit - row_max)
-  at::Tensor target_logit;  // (c) wide: the label's logit if this rank holds it, else 0
+  at::Tensor target_logit;  // (c) wide, 0 on other ranks
 };
 SoftmaxStatistics softmax_statistics(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
                                      int64_t local_valid_vocab, Kernels kernels = Kernels::kFused);
 
-// logits <- row_scale * (exp(logits - lse) - onehot), 0 in padding columns.  lse (c) wide.
+// logits <- row_scale * (exp(logits - lse) - onehot), 0 in padding; lse (c) wide.
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& labels,
                              const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab,
                              Kernels kernels = Kernels::kFused);
 
 struct LinearCrossEntropyTable {
-  // options.valid_vocab is given; dw may be undefined, and dx is without with_grad.
+  // valid_vocab is given; dw may be undefined, as dx without with_grad.
   std::tuple<at::Tensor, at::Tensor> (*whole)(const at::Tensor& x, const at::Tensor& w, const at::Tensor& labels,
                                               const at::Tensor& row_scale, bool with_grad, const at::Tensor& dw,
                                               const LinearCrossEntropyOptions& options);

@@ -1,4 +1,4 @@
-// The two halves of cross entropy over a slice of the vocabulary, and the chunked head that joins them.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 at::ScalarType wide_type_of(const at::Tensor& x) { return wide_dtype(x.scalar_type()); }
 
-// Column of each row's label in this slice (else 0), and whether it is here: (c, 1) both.
+// Label's column in this slice (else 0); whether it is here: (c, 1) both.
 std::pair<at::Tensor, at::Tensor> label_columns(const at::Tensor& labels, int64_t vocab_start, int64_t num_columns) {
   const at::Tensor columns = (labels - vocab_start).unsqueeze(1);
   const at::Tensor is_local = (columns >= 0).logical_and_(columns < num_columns);
@@ -48,7 +48,7 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& lse, co
   const auto [columns, is_local] = label_columns(labels, vocab_start, local_valid_vocab);
   gradient.scatter_add_(1, columns, is_local.to(gradient.scalar_type()).neg_());
   gradient.mul_(row_scale.unsqueeze(1));
-  // An ignored row gives zeros even if its logits are not finite.
+  // Even if its logits are not finite.
   valid.copy_(gradient.masked_fill_((row_scale == 0).unsqueeze(1), 0));
 }
 

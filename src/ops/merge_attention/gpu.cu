@@ -1,4 +1,4 @@
-// One pass over the rows, then one over their log-sum-exps, which the first still reads.
+// One pass over rows, then one over their log-sum-exps, which the first reads.
 #include <cmath>
 
 #include "ops/gpu/element.h"
@@ -11,7 +11,7 @@ namespace {
 struct RowPlace {
   int64_t sequence, token, head;
 
-  // In 32 bits: a 64-bit division costs a hundred instructions.
+  // 32 bits: a 64-bit division costs a hundred instructions.
   __device__ RowPlace(const MergeAttention& a, int64_t row) {
     const auto number = static_cast<unsigned>(row), heads = static_cast<unsigned>(a.heads);
     const unsigned of_batch = number / heads, tokens = static_cast<unsigned>(a.tokens);
@@ -26,16 +26,16 @@ struct RowPlace {
 
 template <typename W>
 struct MergedRow {
-  W both, weight, more_weight;  // of the row so far, and of the addition
+  W both, weight, more_weight;  // weights of the row so far, and of the addition
 
   __device__ MergedRow(const MergeAttention& a, const RowPlace& place) {
     const W so_far = static_cast<const W*>(a.lse)[place.start(a.lse_strides)];
     const W more = static_cast<const W*>(a.more_lse)[place.start(a.more_lse_strides)];
     const W larger = so_far < more ? more : so_far, smaller = so_far < more ? so_far : more;
-    // For infinities of one sign the difference would be NaN.
+    // The difference of equal infinities is NaN.
     both =
         larger == smaller ? larger + W(0.6931471805599453) : larger + static_cast<W>(::log1p(::exp(smaller - larger)));
-    // exp(-inf - 0) = 0, whereas exp(-inf + inf) would be NaN.
+    // exp(-inf - 0) = 0, but exp(-inf + inf) is NaN.
     const W base = both < 0 && both - both != 0 ? W(0) : both;
     weight = ::exp(so_far - base);
     more_weight = ::exp(more - base);

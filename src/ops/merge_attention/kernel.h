@@ -1,4 +1,4 @@
-// Arguments of merge_attention's kernels. Moves out twice, more_out, and both log-sum-exps, one of them twice.
+// Moves out twice, more_out, and both log-sum-exps, one of them twice.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct MergeAttention {
   Dtype dtype;  // of more_out
   int64_t batch, tokens, heads, channels;
   void* out;               // wide
-  int64_t out_strides[3];  // of batch, token and head
+  int64_t out_strides[3];  // batch, token, head
   void* lse;               // wide
   int64_t lse_strides[3];
   const void* more_out;

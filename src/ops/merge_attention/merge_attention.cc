@@ -46,7 +46,7 @@ void check_channels(const Argument& argument) {
 
 }  // namespace
 
-// ATen's vectorised passes suffice on the CPU: beside the attention before them they take no time.
+// On the CPU ATen takes no time beside attention.
 constexpr Operator<MergeAttentionTable> kMergeAttention{.name = "merge_attention",
                                                         .reference = &kMergeAttentionReference,
                                                         .cpu = &kMergeAttentionReference,

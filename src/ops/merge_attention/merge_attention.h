@@ -3,11 +3,9 @@
 //   both = log(exp(lse) + exp(more_lse))
 //   out  = exp(lse - both) out + exp(more_lse - both) more_out      lse = both
 //
-// Rows that have seen no key have -inf and zeros, and merge to that again. Used by ring attention. Source: Milakov &
-// Gimelshein 2018, arXiv:1805.02867; Liu et al. 2023, arXiv:2310.01889.
+// Rows without keys have -inf and zeros, also merged. Sources: arXiv:1805.02867; ring attention: arXiv:2310.01889.
 //
-// b sequences, s tokens, n heads, e channels per head
-// out       (b, s, n, e)  wide: fp32, or fp64 for fp64
+// out       (b, s, n, e)  wide
 // lse       (b, n, s)     wide
 // more_out  (b, s, n, e)  bf16 | fp16 | fp32 | fp64
 // more_lse  (b, n, s)     wide

@@ -1,4 +1,4 @@
-// merge_attention_ in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -13,7 +13,7 @@ using at::Tensor;
 
 void merge_attention_(const Tensor& out, const Tensor& lse, const Tensor& more_out, const Tensor& more_lse) {
   const Tensor both = at::logaddexp(lse, more_lse);
-  // For rows without keys: -inf minus 0 keeps weights of zero, minus -inf gives NaN.
+  // Without keys: -inf - 0 keeps zero weights, -inf + inf gives NaN.
   const Tensor base = both.masked_fill(both == -std::numeric_limits<double>::infinity(), 0);
   const auto weight = [&](const Tensor& one) { return (one - base).exp_().transpose(1, 2).unsqueeze(-1); };
   out.mul_(weight(lse)).addcmul_(more_out.to(out.scalar_type()), weight(more_lse));

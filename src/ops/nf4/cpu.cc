@@ -1,4 +1,4 @@
-// A block of 64 at a time. Codes index a table of 16 numbers: two registers of AVX2, one of AVX-512.
+// By blocks of 64. Codes index 16 numbers: two registers of AVX2, one of AVX-512.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -12,7 +12,7 @@ constexpr int kNf4ZeroCode = 7, kNf4Codes = 16;
 constexpr Nf4Values kNf4Values;
 
 struct Nf4Boundaries {
-  float above[kNf4Codes - 1] = {};  // above[k] is halfway between values k and k + 1
+  float above[kNf4Codes - 1] = {};  // halfway between values k and k + 1
   constexpr Nf4Boundaries() {
     for (int k = 0; k + 1 < kNf4Codes; ++k) above[k] = (kNf4Values.of[k] + kNf4Values.of[k + 1]) / 2;
   }
@@ -26,7 +26,7 @@ float quantise_nf4_block(const T* x, int64_t count, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) {
     values[i] = static_cast<float>(x[i]);
     const float magnitude = values[i] < 0 ? -values[i] : values[i];
-    // NaN is sticky, for the whole block.
+    // NaN is sticky in a block.
     largest = magnitude > largest || magnitude != magnitude ? magnitude : largest;
   }
   int32_t found[kNf4BlockSize] = {};
@@ -38,7 +38,7 @@ float quantise_nf4_block(const T* x, int64_t count, uint8_t* codes) {
   if (largest == 0) {
     for (int32_t& code : found) code = kNf4ZeroCode;
   }
-  // A row of odd width ends with a padding code, which is not read.
+  // An odd row ends with an unread code.
   for (int64_t i = 0; i < count; i += 2) codes[i / 2] = static_cast<uint8_t>(found[i] << 4 | found[i + 1]);
   return largest;
 }
@@ -58,7 +58,7 @@ void quantise_nf4_rows(const Nf4QuantiseCall& a) {
   });
 }
 
-// A block's numbers for the 16 codes.
+// A block's codes as numbers.
 template <typename W>
 struct Nf4Numbers {
   alignas(64) W of[kNf4Codes];
@@ -127,7 +127,7 @@ void dequantise_nf4_rows(const Nf4DequantiseCall& a) {
       T* y = static_cast<T*>(a.y) + row * a.columns;
       for (int64_t block = 0; block < blocks; ++block) {
         const float* group = a.groups + 2 * ((a.first_blocks[row] + block) >> kLog2Nf4ScaleGroup);
-        // In double the product is exact: contraction with the sum changes no bit.
+        // Exact in double: contraction changes no bit.
         const auto scale = static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0] + group[1]);
         const Nf4Numbers<Wide<T>> numbers(scale);
         const int64_t first = block * kNf4BlockSize, left = a.columns - first;

@@ -1,5 +1,5 @@
-// A thread writes 16 bytes, so a wave's codes are one run of memory. The 16 values are in shared memory, where
-// different lanes' reads do not conflict.
+// A thread writes 16 bytes, so a wave's codes are consecutive. Lanes reading different values from shared memory do not
+// conflict.
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
 #include "ops/nf4/kernel.h"
@@ -16,7 +16,7 @@ struct Nf4Row {
 
 __device__ inline float nf4_scale(const Nf4DequantiseCall& a, int64_t blocks, int64_t row, int64_t block) {
   const float* group = a.groups + 2 * ((a.first_blocks[row] + block) >> kLog2Nf4ScaleGroup);
-  // In double the product is exact: contraction with the sum changes no bit.
+  // A double's product is exact: contraction changes no bit.
   return static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0] + group[1]);
 }
 
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     dequantise(VectorGrid grid, Nf4DequantiseCall a, Nf4Row every) {
   MEGALITH_SHARED(float, values, kNumValues);
   if (threadIdx.x < kNumValues) values[threadIdx.x] = every.values.of[threadIdx.x];
-  __syncthreads();  // the values are there
+  __syncthreads();
   for_each_vector(grid, [&](int64_t row, int64_t vector) {
     const int64_t column = vector * kCount;
     const Wide<T> scale = nf4_scale(a, every.blocks, row, column >> kLog2Nf4Block);

@@ -1,4 +1,4 @@
-// Arguments of nf4's kernels. Reads half a byte plus a 64th per element of y, which is written.
+// Arguments of nf4's kernels. An element of y costs half a byte and a 64th of reads, and its write.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace megalith::ops {
 
-// bitsandbytes' create_normal_map(), as its kernels have it.
+// bitsandbytes' create_normal_map(), as in its kernels.
 struct Nf4Values {
   float of[16] = {-1.0F,
                   -0.6961928009986877F,
@@ -44,8 +44,8 @@ struct Nf4QuantiseCall {
   float* scales;
 };
 
-// Everything is contiguous. Scale b of row r is levels[scales[r, b]] * groups[g, 0] + groups[g, 1], where g is
-// (first_blocks[r] + b) / 256.
+// All contiguous. Scale b of row r is levels[scales[r, b]] * groups[g, 0] + groups[g, 1],  g = (first_blocks[r] + b) /
+//                                                                                          256.
 struct Nf4DequantiseCall {
   Dtype dtype;
   int64_t rows, columns;

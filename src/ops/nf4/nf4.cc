@@ -66,7 +66,7 @@ Tensor nf4_dequantise_on_gpu(const Tensor& codes, const Nf4Matrix& matrix, int64
   return y;
 }
 
-// Weights are quantised once, by the reference.
+// The reference quantises weights, once.
 constexpr Nf4Table kNf4Gpu{.quantise = nullptr, .dequantise = nf4_dequantise_on_gpu};
 #endif
 

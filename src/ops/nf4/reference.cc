@@ -1,4 +1,4 @@
-// nf4 in ATen's operators, and the scales' codes, which have no other form.
+// Also the only form of the scales' codes.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -62,7 +62,7 @@ at::Tensor nf4_scale_levels() {
   constexpr int kRanges = 7;
   std::vector<at::Tensor> levels = {at::zeros({1}, at::kDouble), at::ones({1}, at::kDouble)};
   for (int range = 0; range < kRanges; ++range) {
-    // In fp32, and multiplied in fp64: where bitsandbytes rounds.
+    // fp32, multiplied in fp64: where bitsandbytes rounds.
     const at::Tensor edges = at::linspace(0.1, 1, (1 << range) + 1, at::kFloat);
     const at::Tensor middles = (edges.narrow(0, 0, 1 << range) + edges.narrow(0, 1, 1 << range)) / 2.0;
     const at::Tensor side = middles.to(at::kDouble) * std::pow(10.0, range + 1 - kRanges);
@@ -77,12 +77,12 @@ Nf4Scales nf4_quantise_scales(const at::Tensor& scales) {
   check_rank("nf4_quantise_scales", {"scales", scales}, 1);
   const int64_t count = scales.size(0), groups = (count + kNf4ScaleGroup - 1) / kNf4ScaleGroup;
   if (count == 0) return {scales.to(at::kByte), at::zeros({0, 2}, scales.options())};
-  // In fp64, so that the number of threads changes no bit.
+  // fp64: the number of threads changes no bit
   const at::Tensor mean = scales.mean(at::kDouble).to(at::kFloat);
   const at::Tensor centred =
       at::constant_pad_nd(scales - mean, {0, groups * kNf4ScaleGroup - count}).view({groups, kNf4ScaleGroup});
   const at::Tensor factors = centred.abs().amax(1);
-  // Equal scales have factor 0; the code of 0 serves them.
+  // Equal scales have factor 0, for which 0's code serves.
   const at::Tensor divisors = factors.masked_fill(factors.eq(0), 1);
   const at::Tensor levels = nf4_scale_levels().to(scales.device());
   const at::Tensor found =

@@ -1,4 +1,4 @@
-// One pass over a row for the statistics, a second, from the cache, for the result.
+// Reads a row once for the statistics, then from the cache for the result.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void forward(const RmsNormForward& a) {
         const T* residual = static_cast<const T*>(a.residual) + row * columns;
         T* sum = static_cast<T*>(a.sum) + row * columns;
         for_each_lanes<T>(columns, [&](int64_t i, auto count) {
-          // Normalises the rounded sum, which backward will see.
+          // Rounded, as backward will see it.
           const Lanes<T> value = rounded<T>(load(x + i, count) + load(residual + i, count));
           store(sum + i, value, count);
           squares = at::vec::fmadd(value, value, squares);
@@ -49,7 +49,7 @@ void forward(const RmsNormForward& a) {
   });
 }
 
-// With n = x * inv_rms and g = dy * weight:  dx = inv_rms * (g - n * mean(g * n)),  dweight = sum over rows of dy * n.
+// n = x * inv_rms,  g = dy * weight:  dx = inv_rms * (g - n * mean(g * n)),  dweight = sum over rows of dy * n.
 template <typename T, bool kAdds>
 void backward(const RmsNormBackward& a) {
   using W = Wide<T>;
@@ -78,7 +78,7 @@ void backward(const RmsNormBackward& a) {
           Lanes<T> result = (grad * load(weight + i, count) - n * mean) * scale;
           if constexpr (kAdds) result = result + load(static_cast<const T*>(a.dsum) + row * columns + i, count);
           store(dx + i, result, count);
-          // The forward multiplied the rounded n, so the weight's gradient must too.
+          // forward multiplied the rounded n
           store(dweight + i, at::vec::fmadd(grad, rounded<T>(n), load(dweight + i, count)), count);
         });
       }

@@ -1,5 +1,5 @@
-// Each row is read once and kept in registers; the weight's gradient comes from the same pass as dx, summed over blocks
-// of rows in order, reproducible to the bit.
+// Each row is read once and kept in registers; the weight's gradient comes from dx's pass, summed over blocks of rows
+// in order.
 #include "ops/gpu/largest.h"
 #include "ops/gpu/row.h"
 #include "ops/rms_norm/kernel.h"
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_rows(RmsNormForwa
   T* sum = row_at<T>(a.sum, start);
   KeptRow<Kind> normed(team, columns, row_at<T>(a.x, start));
   if (residual != nullptr) normed.add(team, columns, residual, sum);
-  // Normalises the rounded sum, which backward will see.
+  // Rounded, as backward will see it.
   W squares[] = {0};
   team.for_each_vector(columns, [&](int slot, int64_t column) {
     const auto x = normed.get(slot, column);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_rows(RmsNormForwa
   largest.raise(a.amax);
 }
 
-// With n = x * inv_rms and g = dy * weight:  dx = inv_rms * (g - n * mean(g * n)),  dweight = sum over rows of dy * n.
+// n = x * inv_rms,  g = dy * weight:  dx = inv_rms * (g - n * mean(g * n)),  dweight = sum over rows of dy * n.
 template <typename Kind>
 __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_gradients(RmsNormBackward a, int team_size) {
   using T = typename Kind::T;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_gradients(RmsNorm
         W value = (grad * widen(w[i]) - n * mean) * scale;
         if (dsum != nullptr) value += widen(others[i]);
         result[i] = Rounding<T>::of(value);
-        // The forward multiplied the rounded n, so the weight's gradient must too.
+        // forward multiplied the rounded n
         dweight.add(slot, column, i, grad * rounded<T>(n));
       }
       store_vector(dx + column, result);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_gradients(RmsNorm
 }  // namespace
 
 void rms_norm_forward(const RmsNormForward& a, void* stream) {
-  if (a.rows == 0) return;  // a launch of no blocks is refused
+  if (a.rows == 0) return;  // launches need blocks
   with_type(a.dtype, [&](auto zero) {
     const bool is_aligned = are_aligned(a.x, a.residual, a.weight, a.y, a.sum);
     with_row_kind<decltype(zero), 32>(a.columns, is_aligned, [&](auto kind, RowShape shape) {

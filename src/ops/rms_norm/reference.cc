@@ -1,4 +1,4 @@
-// rms_norm in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/amax.h"
@@ -28,7 +28,7 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& dsu
   const Tensor n = x.to(wide) * scale;
   const Tensor g = dy.to(wide) * weight.to(wide);
   const Tensor dx = (g - n * (g * n).mean(-1, /*keepdim=*/true)) * scale;
-  // The forward multiplied the rounded n, so the weight's gradient must too.
+  // forward multiplied the rounded n
   const Tensor dweight = (dy.to(wide) * n.to(x.scalar_type()).to(wide)).sum(0);
   return {(dsum.defined() ? dx + dsum : dx).to(x.scalar_type()), dweight};
 }

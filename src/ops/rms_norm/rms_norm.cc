@@ -52,7 +52,7 @@ std::tuple<Tensor, Tensor, Tensor> rms_norm_by(const Tensor& x, const Tensor& re
            .inv_rms = inv_rms.mutable_data_ptr(),
            .amax = x.is_cpu() ? nullptr : mutable_data_or_null(amax)},
           x);
-  if (x.is_cpu()) raise_amax(amax, y);  // a pass of its own
+  if (x.is_cpu()) raise_amax(amax, y);
   return {y, sum, inv_rms};
 }
 

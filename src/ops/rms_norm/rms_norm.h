@@ -1,13 +1,12 @@
 // Root-mean-square normalisation over the last dim, also fused with the preceding residual addition.
 //
-//   y = round(x / sqrt(mean(x^2) + eps)) * weight          statistics in float32, round() to the dtype of x
+//   y = round(x / sqrt(mean(x^2) + eps)) * weight          statistics wide, round() to x's dtype
 //
-// The rounding before the multiplication is Hugging Face's, and matters in bf16. Source: Zhang & Sennrich 2019,
-// arXiv:1910.07467.
+// That rounding is Hugging Face's, and matters in bf16. Source: arXiv:1910.07467 (RMSNorm).
 //
 // x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
 // weight   (h)     dtype of x
-// inv_rms  (t)     fp32 (fp64 for fp64 inputs): 1 / sqrt(mean(x^2) + eps), kept for backward
+// inv_rms  (t)     wide: 1 / sqrt(mean(x^2) + eps), kept for backward
 // amax     (0-d)   wide, or undefined: raised to the largest |y| (ops/amax.h)
 // throws   UserError if weight is not (h)
 #pragma once
@@ -20,29 +19,27 @@
 
 namespace megalith::ops {
 
-// returns (y (t, h), inv_rms (t))
+// (y (t, h), inv_rms (t))
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
                                                     Kernels kernels = Kernels::kFused, const at::Tensor& amax = {});
 
-// returns (dx (t, h) dtype of x, dweight (h) fp32 (fp64 for fp64 inputs))
+// (dx (t, h) dtype of x, dweight (h) wide)
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                      const at::Tensor& weight, const at::Tensor& inv_rms,
                                                      Kernels kernels = Kernels::kFused);
 
-// sum = x + residual, rounded to their dtype; y = rms_norm(sum).
-// returns (y (t, h), sum (t, h), inv_rms (t))
+// sum = x + residual, rounded; y = rms_norm(sum). Returns (y (t, h), sum (t, h), inv_rms (t)).
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Tensor& x, const at::Tensor& residual,
                                                                     const at::Tensor& weight, double eps,
                                                                     Kernels kernels = Kernels::kFused,
                                                                     const at::Tensor& amax = {});
 
-// dsum  (t, h)  other gradient of `sum` (the residual stream)
-// returns (dx (t, h), the gradient of both x and residual; dweight (h) fp32)
+// dsum (t, h): other gradient of `sum` (the residual stream). Returns (dx (t, h), of both x and residual; dweight (h)).
 std::tuple<at::Tensor, at::Tensor> add_rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
                                                          const at::Tensor& sum, const at::Tensor& weight,
                                                          const at::Tensor& inv_rms, Kernels kernels = Kernels::kFused);
 
-// residual and dsum are undefined without an addition; then so is sum.
+// Without an addition residual, dsum and sum are undefined.
 struct RmsNormTable {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,
                                                             const at::Tensor& weight, double eps,

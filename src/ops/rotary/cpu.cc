@@ -1,4 +1,4 @@
-// The angles of a few channels are loaded and rounded once for all heads of a token.
+// A few channels' angles are loaded and rounded once for all of a token's heads.
 #include <ATen/Parallel.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A thread loads and rounds the angles of a few channels once for several heads of a token.
+// A thread loads and rounds a few channels' angles once for several of a token's heads.
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
 #include "ops/rotary/kernel.h"
@@ -10,7 +10,7 @@ constexpr int kHeadsOfThread = 4;
 
 template <typename T, int kCount>
 __device__ void load_angles(const Wide<T>* from, Wide<T> (&angles)[kCount]) {
-  constexpr int kWidth = kCount < 4 ? kCount : 4;  // floats of 16 bytes
+  constexpr int kWidth = kCount < 4 ? kCount : 4;  // floats in 16 bytes
   MEGALITH_UNROLL
   for (int first = 0; first < kCount; first += kWidth) {
     const auto some = load_vector<kWidth>(from + first);
@@ -19,7 +19,7 @@ __device__ void load_angles(const Wide<T>* from, Wide<T> (&angles)[kCount]) {
   }
 }
 
-// Turns kCount pairs: two runs of kCount channels, with the pairs' first and second channels, or alternating.
+// Turns kCount pairs: two runs of kCount channels, the pairs' first and second ones, or alternating.
 template <typename T, int kCount, bool kIsInterleaved>
 __device__ void turn_pairs(const T* x, T* y, int64_t apart, const Wide<T> (&cos)[kCount],
                            const Wide<T> (&sin)[kCount]) {
@@ -36,7 +36,7 @@ __device__ void turn_pairs(const T* x, T* y, int64_t apart, const Wide<T> (&cos)
   store_vector(y + apart, out[1]);
 }
 
-// A row of the grid is a few heads of one token.
+// A row of the grid is a few of a token's heads.
 template <typename T, int kCount, bool kIsInterleaved>
 __global__ void __launch_bounds__(kElementwiseThreads) turn(VectorGrid grid, RotaryTurn a, int64_t runs_of_heads) {
   for_each_vector(grid, [&](int64_t row, int64_t vector) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kElementwiseThreads) turn(VectorGrid grid, Rot
   });
 }
 
-// True if every head begins at a vector. The stride of a dim of size one does not matter.
+// Every head begins at a vector. Dims of size one may have any stride.
 template <typename T>
 bool are_heads_aligned(const RotaryTurn& a, const HeadStrides& strides) {
   return (a.batch == 1 || is_whole_vectors<T>(strides.batch)) &&

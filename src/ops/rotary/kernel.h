@@ -1,5 +1,5 @@
-// Arguments of rotary's kernel, forward and backward. Memory moves 2 elements (1 read, 1 written) per element of x,
-// plus the angles, which all heads share.
+// Arguments of rotary's kernel, forward and backward. Moves 2 elements (1 read, 1 written) per element of x, and the
+// angles, which heads share.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ struct HeadStrides {
 struct RotaryTurn {
   Dtype dtype;
   int64_t batch, sequence, heads, channels;
-  int64_t half;  // r / 2: angles per position
+  int64_t half;  // r / 2, angles per position
   const void* x;
   HeadStrides x_strides;
-  const void* cos;  // (batch or 1, sequence, half) contiguous float or double
+  const void* cos;  // (batch or 1, sequence, half) contiguous, wide
   const void* sin;
-  int64_t angle_batch_stride;  // of cos and sin; 0 if the batch shares them
+  int64_t angle_batch_stride;  // for cos and sin; 0: shared by the batch
   bool is_interleaved;
   bool turns_back;  // negative angles
   void* y;

@@ -1,4 +1,4 @@
-// rotary in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"
@@ -11,7 +11,7 @@ namespace {
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved) {
   const at::ScalarType dtype = x.scalar_type(), wide = wide_dtype(dtype);
   const int64_t half = cos.size(-1), d = x.size(-1);
-  // (b or 1, s, 1, r/2), rounded to the dtype of x
+  // (b or 1, s, 1, r/2), rounded to x's dtype
   const at::Tensor c = cos.to(dtype).to(wide).unsqueeze(2), s = sin.to(dtype).to(wide).unsqueeze(2);
   const at::Tensor turning = x.narrow(-1, 0, 2 * half).to(wide);
   const at::Tensor pairs = is_interleaved ? turning.unflatten(-1, {half, 2}).transpose(-1, -2)

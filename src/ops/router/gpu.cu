@@ -1,6 +1,5 @@
-// A wave has a token at a time, a lane every 32nd (64th) of its logits in registers, and the k best are found one by
-// one. Sums over tokens stay in registers until a block is done; blocks' sums are added in order, reproducible to the
-// bit.
+// A wave takes a token at a time, each lane every 32nd (64th) logit in registers, and finds the k best one by one. A
+// block's sums over tokens stay in registers; blocks' sums are added in order.
 #include <cmath>
 
 #include "ops/gpu/block_sum.h"
@@ -21,7 +20,7 @@ __device__ W infinity() {
 __device__ int expert_of_slot(int slot) { return slot * wave_size() + lane(); }
 __device__ int waves_of_block() { return kRouterThreads / wave_size(); }
 
-// ---- The values of one token, over the lanes of its wave ----
+// ---- One token's values, over a wave's lanes ----
 
 template <typename W, int kSlots, typename Value>
 __device__ void fill_slots(W (&values)[kSlots], int64_t num_experts, W beyond, Value&& value) {
@@ -55,7 +54,7 @@ __device__ W sigmoid(W x) {
   return W(1) / (W(1) + ::exp(-x));
 }
 
-// The softmax of a token: values exp(x - largest) / sum. One quotient per token: each takes as long as ten products.
+// A token's softmax: values exp(x - largest) / sum. One quotient per token: it takes as long as ten products.
 template <typename W>
 struct SoftmaxOfToken {
   W largest = 0, sum = 1, inverse = 1;
@@ -96,8 +95,8 @@ struct Candidate {
   }
 };
 
-// Calls found(j, expert) for the `count` largest of the values before `end`, in order; all lanes call it. Returns, as
-// bits, which of its slots are among them.
+// All lanes call it. Calls found(j, expert) for the `count` largest values before `end`, in order. Returns, as bits,
+// which slots hold them.
 template <typename W, int kSlots, typename Found>
 __device__ uint32_t find_largest(const W (&values)[kSlots], int64_t end, int64_t count, Found&& found) {
   uint32_t taken = 0;
@@ -118,7 +117,7 @@ __device__ uint32_t find_largest(const W (&values)[kSlots], int64_t end, int64_t
   return taken;
 }
 
-// The sum of the `count` largest of a group.
+// The sum of a group's `count` largest.
 template <typename W>
 __device__ W score_of_group(const W* values, int size, int64_t count) {
   W sum = 0;
@@ -135,14 +134,14 @@ __device__ W score_of_group(const W* values, int size, int64_t count) {
   return sum;
 }
 
-// Minus infinity outside the best groups. room: experts and groups of each wave, in shared memory. All threads of the
-// block call it.
+// Minus infinity outside the best groups. room: shared memory, a wave's experts and groups. All of the block's threads
+// call it.
 template <typename W, int kSlots>
 __device__ void close_groups(const RouterForm& form, int64_t num_experts, W* room, W (&scores)[kSlots]) {
   const int groups = static_cast<int>(form.num_groups), size = static_cast<int>(num_experts) / groups;
   W* const of_experts = room + wave() * (num_experts + groups);
   W* const of_groups = of_experts + num_experts;
-  __syncthreads();  // those of the last token may still be read
+  __syncthreads();  // the last token's may still be read
   MEGALITH_UNROLL
   for (int i = 0; i < kSlots; ++i) {
     if (expert_of_slot(i) < num_experts) of_experts[expert_of_slot(i)] = scores[i];
@@ -176,7 +175,7 @@ __device__ void score_experts(const RouteTokens& a, const W (&x)[kSlots], const 
   });
 }
 
-// ---- The weights of the chosen: lane j has the j-th ----
+// ---- The chosen's weights: lane j has the j-th ----
 
 // Without the factor. x: its logit; is_chosen: this lane has one.
 template <typename W>
@@ -194,12 +193,11 @@ __device__ W weight_of(RouterWeights weights, bool is_chosen, W x, const Softmax
 
 // ---- Sums over tokens ----
 
-// A block's shared memory: for each wave as many numbers as experts and groups, exchanged between lanes, and counters
-// of all its tokens.
+// A block's shared memory: per wave a number for each expert and group, exchanged between lanes; the block's counters.
 template <typename W>
 struct Room {
   W* of_waves;
-  unsigned *loads, *counts;  // of the experts
+  unsigned *loads, *counts;  // per expert
 
   __device__ Room(W* memory, const RouteTokens& a)
       : of_waves(memory),
@@ -213,7 +211,7 @@ size_t bytes_of_room(int64_t experts, int64_t groups) {
   return static_cast<size_t>(waves * (experts + groups)) * sizeof(W) + static_cast<size_t>(experts) * 2 * sizeof(int);
 }
 
-// part[expert] = the sum over the block's waves. All threads of the block call it.
+// part[expert] = the sum over the block's waves. All of its threads call it.
 template <typename W, int kSlots>
 __device__ void add_waves(const W (&sums)[kSlots], int64_t num_experts, W* room, W* part) {
   __syncthreads();  // the last ones may still be read
@@ -229,7 +227,7 @@ __device__ void add_waves(const W (&sums)[kSlots], int64_t num_experts, W* room,
   }
 }
 
-// The local tokens of a sequence: [begin, end).
+// A sequence's local tokens: [begin, end).
 struct TokenRange {
   int64_t begin, end;
 };
@@ -239,7 +237,7 @@ __device__ inline TokenRange tokens_of_sequence(const RouterSums& sums, int64_t 
   return {begin < 0 ? 0 : begin, end > tokens ? tokens : end};
 }
 
-// Adds the token's shares; calls counted(j, expert) for the largest, unless choices are counted.
+// Adds the token's shares; calls counted(j, expert) for the largest, unless choices count.
 template <typename W, int kSlots, typename Counted>
 __device__ void add_to_balance(const RouteTokens& a, const W (&x)[kSlots], const SoftmaxOfToken<W>& softmax,
                                bool has_token, W (&sums)[kSlots], Counted&& counted) {
@@ -257,7 +255,7 @@ __device__ void add_to_balance(const RouteTokens& a, const W (&x)[kSlots], const
   for (int i = 0; i < kSlots; ++i) sums[i] += has_token ? shares[i] : W(0);
 }
 
-// A block's results: shares, counts and loads of the experts, and the squares for z.
+// A block's results: experts' shares, counts and loads, and the squares for z.
 __device__ int64_t columns_of_part(int64_t num_experts) { return 3 * num_experts + 1; }
 
 template <typename W, int kSlots>
@@ -271,7 +269,7 @@ __global__ void __launch_bounds__(kRouterThreads, 1) decide(RouteTokens a, int64
   W shares[kSlots] = {}, z = 0;
   for (int64_t i = threadIdx.x; i < 2 * a.num_experts; i += kRouterThreads) room.loads[i] = 0;
   __syncthreads();  // the counters are zero
-  // All waves loop as often as the first: they meet at barriers.
+  // All waves loop as often as the first, to meet at barriers.
   for (int64_t first = range.begin + place * waves_of_block(); first < range.end;
        first += blocks_of_sequence * waves_of_block()) {
     const int64_t token = first + wave();
@@ -285,7 +283,7 @@ __global__ void __launch_bounds__(kRouterThreads, 1) decide(RouteTokens a, int64
     const auto count = [&](unsigned* counters, int expert) {
       if (has_token && lane() == 0) atomicAdd(counters + expert, 1u);
     };
-    int mine = 0;  // the expert of this lane's choice
+    int mine = 0;  // the expert this lane chose
     if (a.given == nullptr) {
       W scores[kSlots];
       score_experts(a, x, softmax, scores);
@@ -327,7 +325,7 @@ __global__ void __launch_bounds__(kRouterThreads, 1) decide(RouteTokens a, int64
   if (threadIdx.x == 0) part[3 * a.num_experts] = z;
 }
 
-// Adds the blocks' results in order: a thread per result.
+// Adds blocks' results in order, a thread per result.
 template <typename W>
 __global__ void __launch_bounds__(kRouterThreads) add_blocks(RouteTokens a, int64_t blocks_of_sequence) {
   const int64_t e = a.num_experts, sequences = a.sums.num_sequences > 0 ? a.sums.num_sequences : 1;
@@ -375,7 +373,7 @@ __device__ void add_shares_gradient(const RouteTokensBackward& a, int64_t token,
   }
 }
 
-// The gradient of the weights: with softmax over all experts to every logit, else to the chosen ones.
+// The weights' gradient: with softmax over all experts to every logit, else to the chosen.
 template <typename W, int kSlots>
 __device__ void add_weights_gradient(const RouteTokensBackward& a, int64_t token, const W (&x)[kSlots],
                                      const SoftmaxOfToken<W>& softmax, W (&dx)[kSlots]) {
@@ -441,7 +439,7 @@ __global__ void __launch_bounds__(kRouterThreads, 1) differentiate(RouteTokensBa
   }
 }
 
-// Calls body(W, slots) as types: waves have 32 lanes at least.
+// Calls body(W, slots) as types; waves have at least 32 lanes.
 template <typename Body>
 void with_slots(Dtype dtype, int64_t num_experts, Body&& body) {
   static_assert(kMostRouterExperts <= 16 * 32 && kMostRouterChoices <= 32);

@@ -1,5 +1,4 @@
-// Arguments of the router's kernels; forms and sums as in form.h. Moves the logits once, and each token's experts and
-// weights; dlogits too in backward.
+// Forms and sums as in form.h. Moves the logits once, each token's experts and weights, and in backward dlogits.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 namespace megalith::ops::gpu {
 
 inline constexpr int64_t kMostRouterExperts = 512, kMostRouterChoices = 32;
-// Most blocks for all sequences together, or one per sequence. A block takes 8 tokens at once if waves have 32 lanes.
+// Most blocks for all sequences together, or one per sequence. A block of 32-lane waves takes 8 tokens at once.
 inline constexpr int64_t kRouterBlocks = 256, kTokensOfRouterBlock = 8;
 
 inline int64_t router_blocks_of_sequence(const RouterSums& sums, int64_t tokens) {
@@ -19,21 +18,21 @@ inline int64_t router_blocks_of_sequence(const RouterSums& sums, int64_t tokens)
   const int64_t most = kRouterBlocks / sums.balance_rows(), blocks = wanted < most ? wanted : most;
   return blocks < 1 ? 1 : blocks;
 }
-// A block's results: shares and counts of the experts, their loads, and the squares for z.
+// A block's results: experts' shares, counts and loads, and the squares for z.
 inline int64_t router_columns(int64_t experts) { return 3 * experts + 1; }
 
 struct RouteTokens {
-  Dtype dtype;  // kFloat32 | kFloat64: of logits, bias and all results that are not integers
+  Dtype dtype;  // kFloat32 | kFloat64: logits, bias and results other than integers
   int64_t tokens, num_experts;
   RouterForm form;
   RouterSums sums;
-  const void *logits, *bias;  // bias: null if there is none
-  const int64_t* given;       // null: the choice is made here
+  const void *logits, *bias;  // bias: null if none
+  const int64_t* given;       // null: chosen here
   int64_t* experts;           // not written if given
   void* weights;
   int64_t* loads;  // like the following, null if not requested
   void *counts, *score_sums, *z_sum;
-  void* parts;  // (blocks of all sequences, router_columns), written before it is read; null without any sums
+  void* parts;  // (blocks of all sequences, router_columns); null without sums
 };
 void route_tokens(const RouteTokens& a, void* stream);
 
@@ -44,7 +43,7 @@ struct RouteTokensBackward {
   RouterSums sums;
   const void* logits;
   const int64_t* experts;
-  const void *dweights, *dscore_sums, *dz_sum;  // null if there is no such gradient
+  const void *dweights, *dscore_sums, *dz_sum;  // null: no such gradient
   void* dlogits;
 };
 void route_tokens_backward(const RouteTokensBackward& a, void* stream);

@@ -1,5 +1,4 @@
-// A router's decision in ATen's operators, without synchronising. The gradient has the operators of ATen's autograd in
-// the same order, so the same roundings.
+// Does not synchronise. The gradient has ATen's autograd's operators in the same order: the same roundings.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -15,7 +14,7 @@ at::Tensor find_largest(const at::Tensor& scores, int64_t k) {
   return std::get<1>(at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/true)).narrow(1, 0, k);
 }
 
-// scores with minus infinity outside the best groups.
+// scores, minus infinity outside the best groups.
 at::Tensor without_other_groups(const at::Tensor& scores, const RouterForm& form, decltype(&find_largest) largest) {
   const int64_t n = scores.size(0), groups = form.num_groups, size = div_exact(scores.size(1), groups);
   const at::Tensor of_groups = scores.reshape({n * groups, size});
@@ -72,7 +71,7 @@ at::Tensor softmax_backward(const at::Tensor& gradient, const at::Tensor& y) {
   return at::_softmax_backward_data(gradient, y, 1, y.scalar_type());
 }
 
-// The gradient of scores / sum_of_row(scores), scores being sigmoids.
+// The gradient of scores / sum_of_row(scores), for sigmoids.
 at::Tensor sigmoid_share_backward(const at::Tensor& gradient, const at::Tensor& scores) {
   const at::Tensor sum = sum_of_row(scores);
   const at::Tensor of_sum = (-gradient * ((scores / sum) / sum)).sum(1, /*keepdim=*/true);

@@ -19,7 +19,7 @@ bool is_larger(T a, T b) {
   return a > b || (a != a && b == b);
 }
 
-// The indices of a row's k largest, kept in order in one pass.
+// Indices of a row's k largest, kept in order in one pass.
 template <typename T>
 void find_largest_of_row(const T* row, int64_t columns, int64_t k, int64_t* found) {
   int64_t count = 0;

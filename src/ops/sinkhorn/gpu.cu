@@ -1,8 +1,8 @@
-// One block of threads, which itself finds the end of the iteration, so the host need not ask and a round costs two
-// barriers instead of two launches. A router's matrix fits into the second cache: 8,192 tokens of 64 experts are 4 MiB.
+// One block of threads, which itself ends the iteration: the host need not ask, and a round costs two barriers, not two
+// launches. A router's matrix fits into the second cache: 8,192 tokens of 64 experts are 4 MiB.
 //
-// Waves take rows in turn: they compute a row's factor from the columns' and add its contribution to every column; the
-// waves' sums meet in memory.
+// Waves take rows in turn, compute their factors from the columns' and add their contributions to every column; waves'
+// sums meet in memory.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
 #include "ops/sinkhorn/kernel.h"
@@ -10,15 +10,14 @@
 namespace megalith::ops::gpu {
 namespace {
 
-// Lanes with many columns need more registers, which a block's threads share.
+// Many columns per lane need more registers, which a block's threads share.
 constexpr int balance_threads(int slots) { return slots > 2 ? 256 : 1024; }
 
-// A block's numbers.
 struct SinkhornScratch {
   double *of_rows, *of_columns, *of_waves;  // (rows), (columns), (waves, columns)
 };
 
-// One round: new factors of the rows, and their contributions in of_waves. kSlots: columns per lane.
+// A round: the rows' new factors, and their contributions in of_waves. kSlots: columns per lane.
 template <int kSlots>
 __device__ void scale_rows(const SinkhornCall& a, const SinkhornScratch& s) {
   const int waves = static_cast<int>(blockDim.x) / wave_size();
@@ -50,7 +49,7 @@ __device__ void scale_rows(const SinkhornCall& a, const SinkhornScratch& s) {
   }
 }
 
-// New factors of the columns; returns their mean change.
+// The columns' new factors; returns their mean change.
 __device__ double scale_columns(const SinkhornCall& a, const SinkhornScratch& s) {
   const int waves = static_cast<int>(blockDim.x) / wave_size();
   double moved = 0;
@@ -72,9 +71,9 @@ __global__ void __launch_bounds__(balance_threads(kSlots)) balance(SinkhornCall 
   for (int64_t i = threadIdx.x; i < a.rows * a.columns; i += blockDim.x) a.y[i] = ::exp(static_cast<double>(x[i]));
   for (int64_t i = threadIdx.x; i < a.columns; i += blockDim.x) s.of_columns[i] = 1;
   for (int round = 0; round < kMostSinkhornRounds; ++round) {
-    __syncthreads();  // the columns' factors are written
+    __syncthreads();
     scale_rows<kSlots>(a, s);
-    __syncthreads();  // the waves' sums are written
+    __syncthreads();
     if (!(scale_columns(a, s) > kSinkhornTolerance)) break;
   }
   __syncthreads();
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(balance_threads(kSlots)) balance(SinkhornCall 
 
 template <typename T>
 void launch_balance(const SinkhornCall& a, Stream stream) {
-  if (a.columns <= 64) {  // waves have 32 lanes at least
+  if (a.columns <= 64) {  // waves have at least 32 lanes
     launch("sinkhorn", balance<T, 2>, 1, balance_threads(2), 0, stream, a);
   } else {
     static_assert(kMostSinkhornColumns <= 16 * 32);

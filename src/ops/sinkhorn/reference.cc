@@ -1,4 +1,4 @@
-// Sinkhorn's balance in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/sinkhorn/kernel.h"

@@ -14,7 +14,7 @@ using at::Tensor;
 
 Tensor empty_sinkhorn(const Tensor& x) { return at::empty(x.sizes(), x.options().dtype(at::kDouble)); }
 
-// The reference is as fast: its products are LibTorch's, and its end is known at once.
+// The reference is as fast: its products are LibTorch's, its end known at once.
 constexpr SinkhornTable kSinkhornCpu{.sinkhorn = [](const Tensor& x) { return kSinkhornReference.sinkhorn(x); }};
 constexpr SinkhornTable kSinkhornMeta{.sinkhorn = empty_sinkhorn};
 

@@ -7,7 +7,7 @@
 //
 // x  (t, e)  fp32 | fp64
 // y  (t, e)  fp64: exp(89) overflows fp32
-// On a GPU the kernel finds the end by itself; the reference synchronises in every round.
+// The GPU kernel ends by itself; the reference synchronises in every round.
 // Source: Megatron-LM, megatron/core/transformer/moe/moe_utils.py, sinkhorn.
 #pragma once
 

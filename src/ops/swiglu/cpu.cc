@@ -1,4 +1,4 @@
-// One pass, limited by memory if the exponential keeps up.
+// One pass, memory-bound if the exponential keeps up.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -9,10 +9,10 @@ namespace {
 
 int64_t swiglu_rows_per_task(int64_t columns) { return 1 + 8192 / (columns + 1); }
 
-// The reciprocal of the logistic function.
+// The logistic function's reciprocal.
 template <typename T>
 Lanes<T> one_plus_exp_of_negative(const Lanes<T>& x) {
-  // 16-bit results hide the quick exponential's error of up to 20 ulp.
+  // 16-bit results hide its error of up to 20 ulp.
   if constexpr (sizeof(T) == 2) {
     return Lanes<T>(1) + x.neg().exp_u20();
   } else {
@@ -36,7 +36,7 @@ void forward(const SwigluForward& a) {
   });
 }
 
-// With s = logistic(gate):  dgate = dy up s (1 + gate (1 - s)),  dup = dy silu(gate).
+// s = logistic(gate):  dgate = dy up s (1 + gate (1 - s)),  dup = dy silu(gate).
 template <typename T>
 void backward(const SwigluBackward& a) {
   at::parallel_for(0, a.rows, swiglu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {

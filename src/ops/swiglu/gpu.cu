@@ -1,4 +1,4 @@
-// One pass, limited by memory.
+// One memory-bound pass.
 #include "ops/gpu/gated_activation.h"
 #include "ops/swiglu/kernel.h"
 

@@ -1,5 +1,4 @@
-// Arguments of swiglu's kernels: contiguous rows of [gate | up]. Elements moved per element of y: 3 forward (2 read, 1
-// written), 5 backward (3 and 2).
+// Contiguous rows of [gate | up]. Moves 3 elements per element of y forward (2 read, 1 written), 5 backward (3 and 2).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@ namespace megalith::ops {
 
 struct SwigluForward {
   Dtype dtype;
-  int64_t rows, columns;  // columns of y; gate_up has twice as many
+  int64_t rows, columns;  // y's columns; gate_up has twice as many
   const void* gate_up;
   void* y;
   void* amax = nullptr;  // on a GPU: wide, raised to the largest |y|; null: not computed

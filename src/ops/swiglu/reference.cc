@@ -1,4 +1,4 @@
-// swiglu in ATen's operators.
+// In ATen's operators.
 #include <ATen/ATen.h>
 
 #include "ops/amax.h"

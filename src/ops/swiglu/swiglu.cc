@@ -33,7 +33,7 @@ Tensor swiglu_by(const Tensor& gate_up, const Tensor& amax) {
            .y = y.mutable_data_ptr(),
            .amax = gate_up.is_cpu() ? nullptr : mutable_data_or_null(amax)},
           gate_up);
-  if (gate_up.is_cpu()) raise_amax(amax, y);  // a pass of its own
+  if (gate_up.is_cpu()) raise_amax(amax, y);
   return y;
 }
 

@@ -1,7 +1,7 @@
 // The gated activation of Llama's MLP: y = silu(gate) * up, gate_up = [gate | up] along the last dim.
 //
-// Computed in float32 with silu(gate) rounded to the input's dtype before the product, as if unfused. Source: Shazeer
-// 2020, arXiv:2002.05202.
+// Computed in float32, silu(gate) rounded to the input's dtype before the product, as if unfused. Source:
+// arXiv:2002.05202 (GLU variants).
 //
 // gate_up  (t, 2f)  bf16 | fp16 | fp32 | fp64, contiguous
 // amax     (0-d)    wide, or undefined: raised to the largest |y| (ops/amax.h)

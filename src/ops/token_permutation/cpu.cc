@@ -1,4 +1,4 @@
-// Sums of a token's rows, in fixed order; each result is written by one thread.
+// A token's rows are summed in fixed order; one thread writes each result.
 #include <ATen/Parallel.h>
 
 #include "ops/cpu/lanes.h"
@@ -36,7 +36,7 @@ void weigh_rows(const CombineTokensBackward& a) {
   at::parallel_for(0, a.rows, tokens_per_task(a.columns), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t token = a.source[row];
-      W weight(0);  // of the token's one pair that went to this row
+      W weight(0);  // the weight of the token's pair that went to this row
       for (int64_t j = 0; token >= 0 && j < a.k; ++j) {
         if (a.slots[token * a.k + j] == row) weight = static_cast<const W*>(a.weights)[token * a.k + j];
       }

@@ -1,7 +1,7 @@
 // The host knows all sizes; nothing is read from the device.
 //
-// Pairs are sorted by counting: each block of pairs finds a pair's number among those of its expert in the block; sums
-// over the blocks, then over the experts, give the rows before it.
+// Sorts pairs by counting: a block finds each pair's number among those of its expert in the block; sums over blocks,
+// then experts, give the rows before it.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/vector.h"
@@ -15,15 +15,14 @@ static_assert(kThreads == kSortedPairs);
 
 unsigned blocks_of(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
 
-// The expert of a pair, or -1 if dropped.
+// A pair's expert, or -1 if dropped.
 __device__ int expert_of(const SortByExpert& a, int64_t pair) {
   if (a.keep != nullptr && !a.keep[pair]) return -1;
   const int64_t expert = a.experts[pair];
   return expert >= 0 && expert < a.num_experts ? static_cast<int>(expert) : -1;
 }
 
-// slots[pair] = pairs of the same expert before it in this block; scratch[expert][block] = pairs of the expert in the
-// block.
+// slots[pair] = its expert's earlier pairs in this block; scratch[expert][block] = the expert's pairs in the block.
 __global__ void count_pairs(SortByExpert a) {
   MEGALITH_SHARED(int, experts, kThreads);
   const int thread = static_cast<int>(threadIdx.x);
@@ -54,7 +53,7 @@ __device__ N sum_before(N value, N& total) {
     const N other = shuffle(sum, source < 0 ? 0 : source);
     if (source >= 0) sum += other;
   }
-  __syncthreads();  // sums of the last call may still be read
+  __syncthreads();  // the last call's may still be read
   if (lane() == wave_size() - 1) of_waves[wave()] = sum;
   __syncthreads();
   N before = 0;
@@ -66,8 +65,7 @@ __device__ N sum_before(N value, N& total) {
   return before + sum - value;
 }
 
-// scratch[expert][block] becomes the sum over earlier blocks, counts[expert] the sum over all; a block of threads per
-// expert.
+// scratch[expert][block] becomes the sum over earlier blocks, counts[expert] over all; a block of threads per expert.
 __global__ void add_blocks_of_pairs(SortByExpert a, int64_t blocks) {
   const int64_t expert = blockIdx.x;
   int32_t* const counts = a.scratch + expert * blocks;
@@ -83,7 +81,7 @@ __global__ void add_blocks_of_pairs(SortByExpert a, int64_t blocks) {
   if (threadIdx.x == 0) a.counts[expert] = sum;
 }
 
-// offsets from counts, by one block; with padding all experts have equally many rows.
+// One block: offsets from counts; with padding experts have equally many rows.
 __global__ void add_experts(SortByExpert a) {
   int64_t sum = 0;
   for (int64_t first = 0; first < a.num_experts; first += kThreads) {
@@ -113,18 +111,18 @@ __global__ void place_pairs(SortByExpert a) {
     a.pairs[row] = pair;
     a.source[row] = pair / a.k;
   }
-  // Each row after the last expert's is marked by the thread of that number.
+  // Rows after the last expert's are marked by the threads of their numbers.
   if (!is_padded && pair >= a.offsets[a.num_experts]) a.pairs[pair] = a.source[pair] = -1;
 }
 
-// The padding rows of each expert.
+// Each expert's padding rows.
 __global__ void mark_padding(SortByExpert a) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= a.num_experts * a.rows_per_expert) return;
   if (row % a.rows_per_expert >= a.counts[row / a.rows_per_expert]) a.pairs[row] = a.source[row] = -1;
 }
 
-// Rows are copied in the widest units that their addresses allow.
+// Rows are copied in the widest units that addresses allow.
 struct Unit16 {
   uint32_t words[4];
 };
@@ -201,7 +199,7 @@ __global__ void weigh_and_multiply_rows(CombineTokensBackward a) {
   }
 }
 
-// Zeroes padding rows: each thread checks one row, and its wave writes those found.
+// Zeroes padding rows: a thread checks one row, its wave writes those found.
 template <typename T, int kCount>
 __global__ void clear_padding(CombineTokensBackward a) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, first = row - lane();
@@ -218,7 +216,7 @@ __global__ void clear_padding(CombineTokensBackward a) {
   }
 }
 
-// A power of two of threads per row of this many vectors: a block has several short rows.
+// A power of two of threads per row of so many vectors: several short rows fit a block.
 int threads_of(int64_t vectors) {
   int threads = 1;
   while (threads < kThreads && threads < vectors) threads *= 2;
@@ -226,7 +224,7 @@ int threads_of(int64_t vectors) {
 }
 unsigned blocks_of_rows(int64_t rows, int threads_of_row) { return blocks_of(rows * threads_of_row); }
 
-// Calls body with the elements of a vector, as a type: 16 bytes if all rows begin at a multiple of that.
+// Calls body with a vector's elements, as a type: 16 bytes if all rows begin at a multiple of that.
 template <typename T, typename Body>
 void with_vector(bool is_aligned, Body&& body) {
   if (is_aligned) {
@@ -235,7 +233,7 @@ void with_vector(bool is_aligned, Body&& body) {
     body(std::integral_constant<int, 1>{});
   }
 }
-// True if rows of these strides begin at multiples of 16 bytes when the first one does.
+// Rows of these strides begin at multiples of 16 bytes if the first does.
 template <typename T, typename... Strides>
 bool are_vectors(Strides... strides) {
   return ((strides * static_cast<int64_t>(sizeof(T)) % kVectorBytes == 0) && ...);
@@ -252,7 +250,7 @@ void launch_copy(const PermuteTokens& a, Stream stream) {
 
 void sort_by_expert(const SortByExpert& a, void* stream) {
   const auto queue = static_cast<Stream>(stream);
-  const unsigned blocks = blocks_of(a.num_pairs);  // a launch of no blocks is refused
+  const unsigned blocks = blocks_of(a.num_pairs);  // launches need blocks
   if (blocks > 0) launch("sort_by_expert, count", count_pairs, blocks, kThreads, 0, queue, a);
   if (a.num_experts > 0) {
     launch("sort_by_expert, blocks", add_blocks_of_pairs, static_cast<unsigned>(a.num_experts), kThreads, 0, queue, a,

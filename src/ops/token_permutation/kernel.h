@@ -1,4 +1,4 @@
-// Arguments of the token permutation's kernels; maps as in token_permutation.h.
+// Maps are as in token_permutation.h.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace megalith::ops {
 
-// out (tokens, columns) = sum over j of weights y. Moves every row of y with a pair, and out.
+// out (tokens, columns) = sum over j of weights y. Moves out and every row of y with a pair.
 struct CombineTokens {
   Dtype dtype;
   int64_t tokens, k, columns;
@@ -40,20 +40,20 @@ MEGALITH_DECLARE_CPU_KERNEL(combine_tokens_backward, (const CombineTokensBackwar
 
 namespace gpu {
 
-// Pairs are counted in blocks of this size.
+// Pairs are counted in such blocks.
 inline constexpr int64_t kSortedPairs = 256;
 
 // Bytes per pair: 8 for its expert and 1 for keep, read; 24 for pairs, source and slots, written; and 16 per padding
 // row.
 struct SortByExpert {
   int64_t num_pairs, num_experts, k;
-  int64_t rows_per_expert;  // of pairs and source, with padding; -1: num_pairs of them for all experts
+  int64_t rows_per_expert;  // of pairs and source, with padding; -1: num_pairs for all experts
   const int64_t* experts;
   const bool* keep;  // null: all
   int64_t *counts, *offsets, *pairs, *source, *slots;
-  int32_t* scratch;  // (num_experts, blocks of kSortedPairs pairs), written before it is read
+  int32_t* scratch;  // (num_experts, blocks of kSortedPairs pairs)
 };
-// Treats pairs of nonexistent experts as dropped.
+// Drops pairs of nonexistent experts.
 void sort_by_expert(const SortByExpert& a, void* stream);
 
 // y (rows, row_bytes) = rows of x, of any dtype. Moves y, and as much of x.

@@ -1,4 +1,4 @@
-// The token permutation in ATen's operators, without synchronising.
+// Does not synchronise.
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"
@@ -20,7 +20,7 @@ at::Tensor chosen_rows(const at::Tensor& y, const at::Tensor& slots) {
   return rows_or_zero(y, slots).to(wide_dtype(y.scalar_type())).view({slots.size(0), slots.size(1), y.size(1)});
 }
 
-// The token of each pair; -1 stays.
+// Each pair's token; -1 stays.
 at::Tensor tokens_of(const at::Tensor& pairs, int64_t k) { return k == 0 ? pairs : pairs.div(k, "floor"); }
 
 // Pads each expert to rows_per_expert.
