@@ -1,4 +1,4 @@
-// Argument checks, made once, in an operator's interface. UserErrors name operator, argument, wanted and found.
+// Checks of arguments. UserErrors name operator, argument, wanted and found.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,7 +8,8 @@
 //
 // Each operator's .cc file names its tables, among which a tensor's device and `kernels` choose; there is no registry.
 //
-// "wide" is fp32, or fp64 for fp64 (wide_dtype).
+// In operators' headers "floating" is bf16, fp16, fp32 or fp64, "wide" fp32, or fp64 for fp64 (wide_dtype). UserError
+// answers other shapes, dtypes and devices.
 #pragma once
 
 #include <ATen/core/Tensor.h>

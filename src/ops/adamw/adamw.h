@@ -3,11 +3,11 @@
 //   g = grad_scale * grad;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr * (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay * w)
 //
-// like torch.optim.AdamW (decay first: w *= 1 - lr * weight_decay, then the step), in float32 for any dtype of states.
-// Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
+// like torch.optim.AdamW (decay first: w *= 1 - lr * weight_decay), in float32 for any dtype of states. Source:
+// arXiv:1711.05101 (AdamW).
 //
-// Beside a bf16 weight the master may take less than 4 bytes:
-//   remainder  the 16 bits that the weight lacks; results equal those of an fp32 master to the bit (narrow_master.h)
+// A bf16 weight's master may take less than 4 bytes:
+//   remainder  the 16 bits that the weight lacks; equals an fp32 master to the bit (narrow_master.h)
 //   none       only the weight
 // bf16 moments, and weights without a master, are rounded to nearest, or stochastically with exact expected value, by
 // step, the tensor's name and the element's position, whatever the shards.
@@ -44,10 +44,10 @@ struct AdamwOptions {
 // 0-d tensors that only the device knows; undefined if the host does.
 struct AdamwDecision {
   at::Tensor step;     // fp64, overrides AdamwOptions::step
-  at::Tensor is_made;  // bool: false changes nothing, whatever the gradients; undefined: true
+  at::Tensor is_made;  // bool: false changes nothing; undefined: true
 };
 
-// grad_scale  0-d fp32 or fp64 on the shards' device, so the host need not wait: clipping factor over loss scale.
+// grad_scale: 0-d fp32 or fp64 on the shards' device (the host need not wait): clipping factor over loss scale.
 void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
             Kernels kernels = Kernels::kFused, const AdamwDecision& decision = {});
 

@@ -1,4 +1,4 @@
-// One pass over memory. Narrow states are converted a few hundred elements at a time, in the first cache.
+// One pass. Narrow states are converted a few hundred elements at a time, in the first cache.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void update(const AdamwPiece& piece, const AdamwStep& step) {
   const auto* grad = static_cast<const W*>(piece.grad);
   auto* exp_avg = static_cast<Moment*>(piece.exp_avg);
   auto* exp_avg_sq = static_cast<Moment*>(piece.exp_avg_sq);
-  // In double, rounded once, like torch's.
+  // double, rounded once, like torch's
   const L grad_scale(static_cast<W>(step.grad_scale)), decay(static_cast<W>(1 - piece.lr * piece.weight_decay));
   const L new1(static_cast<W>(1 - step.beta1)), old2(static_cast<W>(step.beta2)), new2(static_cast<W>(1 - step.beta2));
   const L root2(static_cast<W>(std::sqrt(step.correction2))), eps(static_cast<W>(step.eps));
@@ -46,7 +46,7 @@ constexpr uint32_t kSignBit = 0x80000000, kInfinityBits = 0x7F800000;
 inline uint32_t float_bits(float value) { return std::bit_cast<uint32_t>(value); }
 inline float from_bf16_bits(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// Before truncation, rounds to nearest, ties to even.
+// Before truncation: rounds to nearest, ties to even.
 inline uint32_t half_of(uint32_t bits) { return 0x7FFF + ((bits >> 16) & 1); }
 inline uint16_t narrowed(uint32_t bits, uint32_t addend) {
   return (bits & ~kSignBit) > kInfinityBits ? uint16_t{0x7FC0} : static_cast<uint16_t>((bits + addend) >> 16);
@@ -61,7 +61,7 @@ struct Draws {
 
 constexpr int kDrawnBlocks = 64;
 
-// Neighbouring elements [from, from + count) share a Philox block in pairs.
+// Neighbours [from, from + count) share a Philox block in pairs.
 void draw_neighbours(uint64_t key, uint64_t number, int64_t from, int64_t count, uint32_t* first, uint32_t* second) {
   uint64_t low[kDrawnBlocks], high[kDrawnBlocks];
   uint32_t words[4][kDrawnBlocks];

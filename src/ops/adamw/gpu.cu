@@ -1,5 +1,5 @@
-// Reads and writes every state once. A table of shards of equal dtypes is a launch's argument: nothing is copied to the
-// device, and what only it knows (gradient factor, step, decision) is read there.
+// Reads and writes every state once. A launch's argument is a table of shards of equal dtypes: nothing is copied to the
+// device, where the gradient factor, step and decision are read.
 #include <cmath>
 
 #include "ops/adamw/kernel.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kPieceElements = 1 << 14;
 
-// Types, to name kernels in tables and profiles.
+// To name kernels.
 struct WholeMaster {};
 struct RemainderMaster {};
 struct NoMaster {};
@@ -56,7 +56,7 @@ __global__ void make_scalars(AdamwStep a) {
 __device__ inline float add_product(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double add_product(double a, double b, double c) { return fma(a, b, c); }
 
-// In double, rounded once, like torch's.
+// double, rounded once, like torch's
 template <typename W>
 struct Factors {
   W grad_scale, decay, new1, old2, new2, root2, eps, step_size;

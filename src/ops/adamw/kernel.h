@@ -8,8 +8,8 @@
 
 namespace megalith::ops {
 
-// Place of a run in the tensor that keys random numbers: element i is first + (i / columns) * row_stride + (i %
-// columns) * column_stride.
+// A run's place in the tensor that keys random numbers: element i is first + (i / columns) * row_stride + (i % columns)
+// * column_stride.
 struct DrawnRun {
   uint64_t key = 0;
   int64_t first = 0, columns = 1, row_stride = 0, column_stride = 1;
@@ -30,7 +30,7 @@ struct AdamwPiece {
   void* exp_avg_sq;
   double lr, weight_decay;
   MasterForm master_form = MasterForm::kWhole;
-  bool is_stochastic = false;  // by `drawn` of the whole shard
+  bool is_stochastic = false;  // by the whole shard's `drawn`
   DrawnRun drawn;
   int64_t first = 0;
 };

@@ -1,9 +1,9 @@
 // A master as a bf16 weight and the 16 bits that it lacks.
 //
-// With a float's bits as an integer, remainder = master - (weight << 16), the weight being the nearest bf16, ties to
-// even. It is in [-2^15, 2^15], one number too many: both ends are ties that round to the same even weight. The upper
-// is stored as the lower and marked by a negative exp_avg_sq (-0 for 0), otherwise never negative. Every float
-// survives; a NaN stays some NaN.
+// On float bits as integers, remainder = master - (weight << 16), the weight being the nearest bf16, ties to even. It
+// is in [-2^15, 2^15], one number too many: both ends are ties that round to the same even weight. The upper is stored
+// as the lower, marked by a negative exp_avg_sq (-0 for 0), otherwise never negative. Every float survives; a NaN stays
+// some NaN.
 #pragma once
 
 #include <ATen/core/Tensor.h>

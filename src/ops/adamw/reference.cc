@@ -41,7 +41,7 @@ at::Tensor master_of(const AdamwShard& shard) {
   return shard.model.to(at::kFloat);
 }
 
-// Copies replace the originals only if decided, so the host reads nothing. Scalars are double until they meet a tensor.
+// Copies replace the originals if decided; the host reads nothing. Scalars are double until they meet a tensor.
 void adamw_(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options,
             const AdamwDecision& decision) {
   const auto [beta1, beta2, eps, host_step] = options;

@@ -1,20 +1,20 @@
-// Scaled dot-product attention with grouped heads and one description of every mask.
+// Scaled dot-product attention with grouped heads, under any mask.
 //
 //   scores = scale * q k^T + bias;   p = softmax over allowed keys (float32);   out = dropout(p) v
 //   or     = softcap * tanh(scale * q k^T / softcap)
 //   lse    = log sum over allowed keys of exp(scores)
 //
-// A query without keys gives zeros, lse = -inf and no gradient. Query head j reads KV head j / (n / g).
-// Sources: arXiv:2307.08691 (fused), arXiv:2408.00118 (softcap).
+// A query without keys gives zeros, lse = -inf and no gradient. Query head j reads KV head j / (n / g). Sources:
+// arXiv:2307.08691 (fused), arXiv:2408.00118 (softcap).
 //
-// q    (b, sq, n, d)   bf16 | fp16 | fp32 | fp64; any strides with d contiguous
+// q    (b, sq, n, d)   floating; any strides with d contiguous
 // k    (b, sk, g, d)   g divides n
 // v    (b, sk, g, dv)
 // out  (b, sq, n, dv)  contiguous, dtype of q
 // lse  (b, n, sq)      wide
 //
-// On the CPU results do not depend on the number of threads, memory grows with sq + sk, and positions must be within
-// ±2^30. On a GPU a library computes supported masks (plan.h) in as much memory; the reference keeps score matrices.
+// On the CPU the number of threads changes no result, memory grows with sq + sk, and positions must be within ±2^30. On
+// a GPU a library computes supported masks (plan.h) in as much memory; the reference keeps score matrices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,13 +47,13 @@ struct AttentionMask {
 // InternalError if runs contradict tensors in host memory.
 void check_runs(const AttentionMask& mask, int64_t sq, int64_t sk);
 
-// Dropout of probabilities, independent of the layout: word (key position mod 4) of the Philox block with counter (low
-// = (head_start + head) * 2^40 + key position / 4, high = row id); see dropout.h.
+// Dropout of probabilities, whatever the layout: word (key position mod 4) of the Philox block with counter (low =
+// (head_start + head) * 2^40 + key position / 4, high = row id); see dropout.h.
 struct AttentionDropout {
   double p = 0;
   uint64_t key = 0;
   at::Tensor row_ids;      // (b, sq) int64: global token numbers
-  int64_t head_start = 0;  // of the first local head
+  int64_t head_start = 0;  // the first local head
 };
 
 // returns (out, lse)
@@ -67,7 +67,7 @@ struct AttentionGradients {
   at::Tensor dbias;       // fp32, like bias; undefined unless requested
 };
 
-// With out and lse of the whole softmax, a block of keys can be differentiated by itself, as in ring attention.
+// Given the whole softmax's out and lse, a block of keys can be differentiated by itself, as in ring attention.
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
                                       const AttentionMask& mask, const AttentionDropout& dropout = {},

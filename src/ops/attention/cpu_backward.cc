@@ -1,9 +1,9 @@
 // Attention backward, for a block of 64 queries and a chunk of up to 256 keys:
 //
 //   S^T = K Q^T,  P^T = exp(scale S^T - lse),  dV += P^T dO,  dP^T = V dO^T,  dS^T = P^T (dP^T - delta)
-//   dK += scale dS^T Q,  dQ^T += scale K^T dS^T,  with delta = dO . out of each query
+//   dK += scale dS^T Q,  dQ^T += scale K^T dS^T,  delta = dO . out of each query
 //
-// A row holds 64 queries, so lse and delta are vectors along the lanes, and the loop transposes nothing.
+// Rows hold 64 queries: lse and delta are vectors along the lanes, and the loop transposes nothing.
 //
 // A task is a (sequence, KV head): dK and dV stay in fp32 over its query heads. With fewer tasks than threads, keys and
 // queries are done separately (seven products instead of five), adding the same numbers in the same order.
@@ -22,7 +22,7 @@ inline int64_t rows_of(int64_t total, int64_t first, int64_t block) {
   return total - first < block ? total - first : block;
 }
 
-// A thread's operands and products. Scores and gradients are (keys of the chunk, 64 queries).
+// A thread's operands and products. Scores and gradients are (chunk's keys, 64 queries).
 class TileBackward {
  public:
   using T = c10::BFloat16;
@@ -263,7 +263,7 @@ class Backward {
     Products::release();
   }
 
-  // A task owns a query block's rows of dbias and sums over the sequences and heads that share them.
+  // A task owns a query block's rows of dbias, summed over the sequences and heads that share them.
   void run_bias(std::atomic<int64_t>* next) {
     const int64_t blocks = call_.num_query_blocks(), heads_per_group = call_.n / call_.g;
     for (int64_t task; (task = next->fetch_add(1)) < call_.bias_b * call_.bias_n * blocks;) {

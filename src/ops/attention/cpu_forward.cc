@@ -1,5 +1,5 @@
-// Attention forward: a block of 64 queries walks over the keys in chunks of up to 512 with a running maximum and sum;
-// with one chunk nothing is rescaled. P is rounded to bf16 before P V; sums and lse use unrounded values.
+// Attention forward: a block of 64 queries walks over chunks of up to 512 keys with a running maximum and sum; one
+// chunk needs no rescaling. P is rounded to bf16 before P V; sums and lse use unrounded values.
 #include <cmath>
 #include <limits>
 
@@ -151,7 +151,7 @@ class Forward {
     const int64_t blocks = call_.num_query_blocks(), heads_per_group = call_.n / call_.g;
     if (call_.packed != nullptr) {
       for (int64_t task; (task = next->fetch_add(1)) < call_.b * call_.n * blocks;) {
-        // Long rows of a causal mask first: the last tasks are short.
+        // A causal mask's long rows first, so that the last tasks are short.
         const int64_t i = blocks - 1 - task % blocks, h = task / blocks % call_.n, b = task / blocks / call_.n;
         products_.use(shared(b * call_.g + h / heads_per_group));
         block(b, h, i);

@@ -1,5 +1,5 @@
-// Masks inside attention's kernels: panels that a block of queries sees, then conditions, bias and dropout by element.
-// Scores are rows of queries (forward) or of keys (backward, where 64 queries fill whole registers).
+// Masks in attention's kernels: panels that a block of queries sees; conditions, bias and dropout by element. Scores
+// are rows of queries (forward), or of keys (backward, where 64 queries fill registers).
 #pragma once
 
 #include <cmath>

@@ -1,7 +1,7 @@
-// Shared by attention's two kernel files, with two kinds of arithmetic under one set of names:
+// Two kinds of arithmetic under the same names, for both kernel files:
 //
 //   Tile…   bf16 by AMX tiles or AVX512_BF16 dot products through oneDNN's brgemm, sums in fp32
-//   Plain…  everything else: operands widened to fp32 (fp64 for fp64)
+//   Plain…  everything else: operands widened
 //
 // Backward keeps rows of keys: P^T and dS^T are the left operands of dV and dK, and dS^T in pairs of rows the right one
 // of dQ^T.

@@ -1,4 +1,4 @@
-// Plans' calls by vendors' libraries through ATen. Results of several calls on the same queries are merged by
+// Plans' calls by vendors' libraries through ATen. Several calls' results for the same queries are merged by
 // log-sum-exp, gradients added, in fp32. The host reads nothing.
 //
 //   library  q, k, v, out        log-sum-exp (natural, fp32)        KV heads

@@ -1,7 +1,7 @@
 // Arguments of attention's CPU kernels, made by tasks.cc.
 //
-// Queries are in blocks and keys in panels of 64. Chunk borders depend only on the shape, so results do not depend on
-// the number of threads.
+// Queries are in blocks and keys in panels of 64. Chunk borders depend only on the shape: the number of threads changes
+// no result.
 #pragma once
 
 #include <atomic>
@@ -58,7 +58,7 @@ struct AttentionCall {
   void* dbias;  // (bias_b, bias_n, sq, sk) wide
   int64_t bias_b, bias_n;
 
-  // Keys and values for all threads; null if each task makes its own.
+  // Keys and values for all threads; null if tasks make their own.
   void* packed;
 
   // Biased or capped scores are scaled before the softmax.
@@ -90,7 +90,7 @@ inline int64_t element_bytes(const AttentionCall& call) {
 inline int64_t packed_forward_bytes(const AttentionCall& call) {
   return call.num_key_panels() * kKeyPanel * (padded(call.d, 32) + padded(call.dv, 32)) * element_bytes(call);
 }
-// K^T's rows'; a power of two would share a few sets of the cache.
+// K^T's row distance; a power of two would share a few sets of the cache.
 inline constexpr int64_t kTransposedStride = kBackwardChunk + 32;
 inline int64_t packed_backward_bytes(const AttentionCall& call) {
   const int64_t rows = call.num_backward_chunks() * kBackwardChunk;

@@ -1,4 +1,4 @@
-// Since every call on the CPU is checked, what the same code tells a GPU is right.
+// Every CPU call is checked: what the same code tells a GPU is right.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The host's knowledge of a mask's tensors, by which it plans GPU calls (plan.h) without reading the device. In
-// positions: parts of a sequence have its documents.
+// The host's knowledge of a mask's tensors, to plan GPU calls (plan.h) without reading the device. In positions: a
+// sequence's parts have its documents.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct PositionRun {
 };
 
 struct MaskRuns {
-  // Query_positions' and key_positions', for all rows; empty: unknown, or no tensor.
+  // For all rows; empty: unknown, or no tensor.
   std::vector<PositionRun> queries, keys;
-  // Per row, ascending positions where documents begin. Empty: unknown, or none.
+  // Per row, positions where documents begin, ascending. Empty: unknown, or none.
   std::vector<std::vector<int64_t>> documents;
   // Per row, the position where padding begins. Empty: unknown, or none.
   std::vector<int64_t> lengths;

@@ -100,8 +100,8 @@ struct Segment {
   Steps low, high;
 };
 
-// With a window an end may rest before it moves, or after: a library's window stops at the edges of the keys. Without
-// one a call is whole or causal, which is faster.
+// With a window an end may rest before or after it moves: a library's window stops at the keys' edges. Without, a call
+// is whole or causal, which is faster.
 bool add_step(Steps& steps, int64_t step, bool may_turn, bool rests_first) {
   if (step != 0 && step != 1) return false;
   const bool is_move = step == 1, other = is_move ? steps.has_rest : steps.has_move;
@@ -177,7 +177,7 @@ VendorCall call_of(const Segment& segment, const IndexRange& rows) {
   return call;
 }
 
-// Sets even ineffective bounds (a wide window, one query), so sequences that differ only in that share a call.
+// Sets even ineffective bounds (a wide window, one query): sequences that differ only in them share a call.
 VendorCall with_bounds(VendorCall call, const MaskForm& form) {
   if (form.is_causal && call.queries.count == 1) call.right = 0;
   if (form.window == 0) return call;

@@ -1,4 +1,4 @@
-// Attention as a list of library calls, planned by the host.
+// Attention as library calls, planned by the host.
 //
 // To a library a query sees all keys, or a causal part or window aligned at the last query and key. With ascending
 // positions each query sees one run of keys, whose ends rest or move along the queries; a call takes the longest run of
@@ -41,8 +41,8 @@ struct IndexRange {
 
 struct VendorCall {
   AttentionLibrary library = AttentionLibrary::kFlash;
-  // Without cumulative lengths: queries and keys of each row. With them: of all rows' tokens, concatenated; sequence i
-  // has queries [query_begins[i], query_begins[i + 1]) of the range, and keys likewise.
+  // Without cumulative lengths: each row's queries and keys. With them: all rows' tokens, concatenated; sequence i has
+  // queries [query_begins[i], query_begins[i + 1]) of the range, and keys likewise.
   IndexRange rows, queries, keys;
   std::vector<int32_t> query_begins, key_begins;
   int64_t max_queries = 0, max_keys = 0;

@@ -1,4 +1,4 @@
-// The definition, with whole score matrices, in wide precision.
+// The definition: whole score matrices, wide.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ at::Tensor key_positions_of(const AttentionMask& mask, int64_t sk, const at::Dev
   return at::arange(sk, at::TensorOptions(at::kLong).device(device));
 }
 
-// x (b, n, sq, a) times y (b, g, a, c) -> (b, n, sq, c), without copies of keys.
+// x (b, n, sq, a) times y (b, g, a, c) -> (b, n, sq, c), without copying keys.
 at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& y) {
   const int64_t b = x.size(0), n = x.size(1), sq = x.size(2), g = y.size(1);
   return at::matmul(x.reshape({b, g, n / g * sq, x.size(3)}), y).view({b, n, sq, y.size(3)});

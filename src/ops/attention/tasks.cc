@@ -208,7 +208,7 @@ AttentionGradients attention_backward_on_cpu(const at::Tensor& dout, const at::T
   call.dv_out = view_of(d.dv);
 
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
-  // Five products in the longest thread against seven divided evenly.
+  // Five products in the longest thread, or seven divided evenly.
   const bool takes_units = 5 * div_up(units, threads) * threads <= 7 * units;
   if (!takes_units || dbias.defined()) {
     owner.share_packed(packed_backward_bytes(call));

@@ -1,12 +1,12 @@
-// oneDNN's brgemm multiplies small blocks inside a parallel region; here without torch's headers. ld… is a row distance
-// in elements.
+// oneDNN's brgemm multiplies small blocks inside a parallel region; without torch's headers. ld… is a row distance in
+// elements.
 #pragma once
 
 #include <cstdint>
 
 namespace megalith::ops::cpu {
 
-// Whether this processor multiplies bf16 pairs (AMX tiles, AVX512_BF16), as tile_product needs.
+// This processor multiplies bf16 pairs (AMX tiles, AVX512_BF16), as tile_product needs.
 bool has_bf16_blocks();
 
 // c (+)= a b in fp32 for a (m, k) bf16 and b (k, n) bf16 in pairs of rows: element (i, j) is at ((i / 2) * ldb + j) * 2

@@ -1,8 +1,8 @@
 // Kernels compiled per instruction set, chosen at run time.
 //
-// On x86-64, cpu.cc and cpu_*.cc are compiled with CPU_CAPABILITY defined as DEFAULT, AVX2 and AVX512 (Kernels.cmake),
-// as in ATen, so that at::vec is vectorised, in the namespace megalith::ops::cpu::CPU_CAPABILITY. A header shared with
-// the caller declares all three:
+// On x86-64, cpu.cc and cpu_*.cc are compiled with CPU_CAPABILITY as DEFAULT, AVX2 and AVX512 (Kernels.cmake), as in
+// ATen, whose at::vec is then vectorised, in the namespace megalith::ops::cpu::CPU_CAPABILITY. A header shared with the
+// caller declares all three:
 //
 //   MEGALITH_DECLARE_CPU_KERNEL(scale, (const float* x, int64_t count, float factor, float* y));
 //

@@ -1,5 +1,4 @@
-// Registers of elements for kernel files: float lanes of bf16, fp16 and fp32, double lanes of fp64; rounded once when
-// stored.
+// Registers of elements for kernel files: float lanes (double for fp64), rounded once when stored.
 #pragma once
 
 #include <ATen/cpu/vec/vec.h>
@@ -93,7 +92,7 @@ inline void store(T* p, const Lanes<T>& lanes, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = values[i];
 }
 
-// As if stored as T and loaded again.
+// As if stored as T and loaded.
 template <typename T>
 inline Lanes<T> rounded(const Lanes<T>& lanes) {
   if constexpr (std::is_same_v<T, Wide<T>>) {

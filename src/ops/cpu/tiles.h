@@ -76,7 +76,7 @@ inline constexpr float kLog2E = 1.44269504088896341f;
 // 2^t, relative error 2e-7; 0 for -inf, NaN for NaN.
 inline Lanes<float> exp2_lanes(const Lanes<float>& t) {
 #if defined(CPU_CAPABILITY_AVX512)
-  // Flushes below 2^-125 to 0: denormals cost a hundred cycles each. max passes NaN on from its second operand.
+  // Flushes below 2^-125 to 0: denormals cost a hundred cycles each. max passes on its second operand's NaN.
   const __m512 lowest = _mm512_set1_ps(-125.f);
   const __mmask16 is_normal = _mm512_cmp_ps_mask(t, lowest, _CMP_NLT_UQ);
   const __m512 x = _mm512_max_ps(lowest, t);
@@ -95,7 +95,7 @@ inline Lanes<float> exp2_lanes(const Lanes<float>& t) {
 #endif
 }
 
-// Ties to even. All processors with tiles have this instruction.
+// Ties to even. All processors with tiles have this.
 inline void store_bf16(uint16_t* p, const Lanes<float>& lanes) {
 #if defined(CPU_CAPABILITY_AVX512)
   __m256i bits;

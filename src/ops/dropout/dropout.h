@@ -2,12 +2,12 @@
 //
 //   y[r, c] = u(key, row_ids[r], column_start + c) >= p ? x[r, c] / (1 - p) : 0
 //
-// u is uniform in [0, 1) from Philox4x32-10 (core/philox.h): word (c mod 4) of the block with counter (row id, c / 4),
-// c counted in the whole tensor.
+// u is uniform in [0, 1), Philox4x32-10's (core/philox.h): word (c mod 4) of the block with counter (row id, c / 4), c
+// counted in the whole tensor.
 //
-// x             (t, h)  bf16 | fp16 | fp32 | fp64
+// x             (t, h)  floating
 // row_ids       (t)     int64: global row numbers (sample * sequence length + position)
-// column_start          of the first column, in the whole tensor
+// column_start          the first column's, in the whole tensor
 // p                     in [0, 1)
 // Backward is the same operator on dy.
 #pragma once

@@ -1,4 +1,4 @@
-// A thread draws one or two Philox blocks, which decide four columns each.
+// A thread draws one or two Philox blocks, for four columns each.
 #include <cmath>
 
 #include "ops/dropout/kernel.h"

@@ -1,16 +1,15 @@
-// The activation between an expert's linear layers, times the router's weight of each row.
+// The activation between an expert's linear layers, times each row's router weight.
 //
 //   y = act(x) * weight                                     plain
 //   y = act(gate) * up * weight,  x = [gate | up]           gated, along the last dim
 //   y = act(min(gate, l)) * (min(max(up, -l), l) + offset) * weight        quick GELU, with limits l
 //
-// In float32 (float64 for float64), rounded once; gated forms round act(gate) before the product, like ops/swiglu.
-// Weights apply before the second layer, as in Megatron.
+// Wide, rounded once; gated forms round act(gate) before the product, like ops/swiglu. Weights apply before the second
+// layer, as in Megatron.
 //
-// x        (t, f), or (t, 2f) gated: bf16 | fp16 | fp32 | fp64, contiguous
+// x        (t, f), or (t, 2f) gated: floating, contiguous
 // weights  (t) wide, contiguous; undefined: 1
 // returns  (t, f), dtype of x
-// throws   UserError for other shapes or dtypes
 // Sources: arXiv:2002.05202 (gated), arXiv:1606.08415 (GELU), arXiv:2109.08668 (squared ReLU), arXiv:2508.10925 (limits
 // and offset).
 #pragma once

@@ -1,4 +1,4 @@
-// Activations of expert_activation, without torch's headers.
+// Without torch's headers.
 #pragma once
 
 namespace megalith::ops {
@@ -18,7 +18,7 @@ struct ExpertActivation {
   // For kQuickGelu.
   bool is_interleaved = false;  // [gate 0, up 0, gate 1, up 1, …] instead of [gate | up]
   double up_offset = 0;         // added to up
-  double limit = 0;             // gate's maximum, and up's on both sides; 0: none
+  double limit = 0;             // maximum of gate and |up|; 0: none
 };
 
 }  // namespace megalith::ops

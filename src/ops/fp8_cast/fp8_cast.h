@@ -2,17 +2,15 @@
 //
 //   values = fp8(clamp(x * scale, -max_fp8, max_fp8))      transposed = values^T      amax = max(amax, |x|)
 //
-// In float32 (float64 for float64), rounded once, to nearest, ties to even; infinities become the largest number, NaN
-// stays. max_fp8 is 448 for E4M3, 240 for its fnuz form (no infinities, no negative zero; AMD's gfx942), and 57344 for
-// both forms of E5M2.
-// Source: Micikevicius et al. 2022, arXiv:2209.05433.
+// Wide, rounded once, to nearest, ties to even; infinities become the largest number, NaN stays. max_fp8 is 448 for
+// E4M3, 240 for its fnuz form (no infinities, no negative zero; AMD's gfx942), 57344 for both E5M2. Source:
+// arXiv:2209.05433 (FP8).
 //
-// x      (rows, columns)  bf16 | fp16 | fp32 | fp64, may be strided in rows
+// x      (rows, columns)  floating; rows may be strided
 // scale  0-d or (R, C)    wide, contiguous, positive. R is 1 (blocks of all rows), the number of rows, or
 //                         ceil(rows / 128) (blocks of 128 rows, the last maybe shorter); C likewise
 // dtype                   Float8_e4m3fn | Float8_e5m2 | Float8_e4m3fnuz | Float8_e5m2fnuz
 // amax                    see ops/amax.h
-// throws UserError for other shapes and dtypes
 #pragma once
 
 #include <ATen/core/Tensor.h>

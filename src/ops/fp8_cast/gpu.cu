@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kElementwiseThreads) cast(VectorGrid grid, Fp8
   largest.raise(a.amax);
 }
 
-// Groups of four columns are permuted by the group of rows, or threads that read one column would conflict in banks.
+// Groups of four columns are permuted by the group of rows: threads reading one column would conflict in banks.
 __device__ inline int place_in_tile(int row, int column) {
   return row * kTile + ((column / 4) ^ (row / kRun)) * 4 + column % 4;
 }

@@ -1,4 +1,4 @@
-// Bytes per element: reads x, writes one, or two with the transpose.
+// Reads x; writes a byte per element, or two with the transpose.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Fp8CastCall {
   int64_t scales_of_row;
   uint8_t* values;
   uint8_t* transposed;  // (columns, rows), or null
-  void* amax;           // wide, or null. On the CPU written per task of rows; on a GPU raised
+  void* amax;           // wide, or null; written per task of rows on the CPU, raised on a GPU
   // On a GPU: enough for any chip; each ends with an atomic operation.
   unsigned most_blocks = 4096;
 };

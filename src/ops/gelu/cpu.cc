@@ -26,8 +26,7 @@ struct ValueAndSlope {
   Lanes<T> value, slope;
 };
 
-// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1, to keep the derivative
-// finite.
+// x sigmoid(z) with dz/dx, e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1, for a finite derivative.
 template <typename T>
 ValueAndSlope<T> gate_by_sigmoid(const Lanes<T>& x, const Lanes<T>& near, const Lanes<T>& e, const Lanes<T>& dz) {
   const Lanes<T> one(1), s = one / (one + e);

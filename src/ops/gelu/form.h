@@ -1,4 +1,4 @@
-// Forms of GELU, without torch's headers.
+// Without torch's headers.
 #pragma once
 
 namespace megalith::ops {

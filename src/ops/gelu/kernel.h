@@ -1,4 +1,4 @@
-// Contiguous rows. Elements moved per element of y: 2 (1 read, 1 written), backward 3 (2 and 1); gated 3 (2 and 1),
+// Contiguous rows. Moves 2 elements per element of y (1 read, 1 written), backward 3 (2 and 1); gated 3 (2 and 1),
 // backward 5 (3 and 2).
 #pragma once
 

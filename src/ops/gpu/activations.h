@@ -38,8 +38,7 @@ struct Silu {
   }
 };
 
-// x sigmoid(z) with dz/dx, from e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1, to keep the derivative
-// finite.
+// x sigmoid(z) with dz/dx, e = exp(-z). `near` is x, or clamped where sigmoid is 0 or 1, for a finite derivative.
 template <typename T>
 __device__ ValueAndSlope<Wide<T>> gate_by_sigmoid(Wide<T> x, Wide<T> near, Wide<T> e, Wide<T> dz) {
   using W = Wide<T>;

@@ -117,7 +117,7 @@ class Description {
     lt::prefer_only_nvidias(lt, preference, call);
     std::vector<lt::Heuristic> found(static_cast<size_t>(count));
     int num_found = 0;
-    // Not supported.
+    // Unsupported.
     if (lt.get_heuristics(device_.handle, description_, a_, b_, c_, c_, preference, count, found.data(), &num_found) !=
         lt::kSuccess) {
       return {};
@@ -280,7 +280,7 @@ class Trial {
         .to(dtype_of(matrix.type, device.has_fnuz));
   }
 
-  // Room for either kind of block.
+  // For either kind of block.
   static at::Tensor scales(ProductScaling scaling, int64_t rows, int64_t sum, const at::Tensor& like) {
     if (scaling == ProductScaling::kWhole) return {};
     return at::ones({rows, sum / 128 + 4}, like.options().dtype(at::kFloat));

@@ -1,6 +1,5 @@
-// Matrix products by cuBLASLt or hipBLASLt, as LibTorch has loaded it, for what its operators do not offer: 16-bit
-// operands accumulated into an fp32 matrix, accumulating FP8, choice of the algorithm. A build without its headers
-// refuses every product.
+// Matrix products by cuBLASLt or hipBLASLt, as LibTorch has loaded it, which LibTorch's operators lack: 16-bit operands
+// accumulated into fp32, accumulating FP8, choice of the algorithm. A build without its headers refuses every product.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +11,16 @@
 
 namespace megalith::ops::gpu {
 
-// c (m, n) = a (m, k) b (k, n) (+ c) (+ bias): tensors of one device, strided like transposes and slices.
+// c (m, n) = a (m, k) b (k, n) (+ c) (+ bias): one device, strided like transposes and slices.
 //
 // a, b       bf16, fp16, fp32, or E4M3 and E5M2 mixed (not two E5M2), multiplied by scale_a, scale_b
 // c          fp32 or the dtype of a and b; fp32, bf16 or fp16 for FP8
 // bias       (n), dtype of c, or undefined
 // scale_*    fp32, contiguous, for FP8; undefined: 1
-// scaling_*  the block of a scale of a (of b likewise, with n instead of m)
+// scaling_*  a scale's block of a (of b likewise, with n for m)
 //               kWhole     all of a: one element
-//               kAlongSum  1 x 128 of it: (k / 128, m)
-//               kSquares   128 x 128 of it: (ceil(m / 128), k / 128), each row padded to a multiple of four
+//               kAlongSum  1 x 128: (k / 128, m)
+//               kSquares   128 x 128: (ceil(m / 128), k / 128), each row padded to a multiple of four
 //
 // Sums in fp32. Allocates only the library's workspace per stream and, to tune a new shape, operands.
 struct BlasProduct {

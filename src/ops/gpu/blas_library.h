@@ -1,4 +1,4 @@
-// cuBLASLt and hipBLASLt under the same names, for blas.cc: functions of the libraries that LibTorch has loaded.
+// cuBLASLt and hipBLASLt, as LibTorch has loaded them, under the same names, for blas.cc.
 #pragma once
 
 #include <dlfcn.h>
@@ -167,7 +167,7 @@ inline void set_only_nvidias(const Functions& lt, Description description, const
   lt.set(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
   if (!has_scales) return;
   // CUBLASLT_MATMUL_DESC_{A,B}_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_{VEC128,BLK128x128}_32F, by number for headers
-  // before 12.9. Default: one number scales the operand.
+  // before 12.9. Default: one number for the operand.
   constexpr int kScaleModeOfA = 31, kScaleModeOfB = 32;
   constexpr int32_t kVectors = 4, kBlocks = 5;
   const auto set = [&](int attribute, ProductScaling scaling) {

@@ -1,4 +1,4 @@
-// Sums and maxima over a wave's lanes and a block's threads, in fixed order. Waves exchange values through one row of
+// Sums and maxima over a wave's lanes and a block's threads, in fixed order. Waves exchange values through a row of
 // shared memory, between two barriers.
 #pragma once
 
@@ -19,14 +19,14 @@ struct Max {
   }
 };
 
-// Over neighbouring `lanes`, a power of two; all get the result. Called by whole waves.
+// Over neighbouring `lanes`, a power of two; all get the result. Whole waves call it.
 template <typename Combine, typename W>
 __device__ W combine_lanes(Combine combine, W value, int lanes) {
   for (int mask = lanes / 2; mask > 0; mask /= 2) value = combine(value, shuffle_xor(value, mask));
   return value;
 }
 
-// Each of kCount values over the block; called by all threads, which get the results.
+// Each of kCount values over the block; all threads call it and get the results.
 template <typename Combine, int kCount, typename W>
 __device__ void combine_block(Combine combine, W (&values)[kCount]) {
   MEGALITH_SHARED(W, of_waves, kCount * kMostWaves);

@@ -123,7 +123,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 
 #endif
 
-// All lanes of a wave must call shuffles and votes. wave_size() is this chip's; bounds for any:
+// All of a wave's lanes must call shuffles and votes. wave_size() is this chip's; bounds for any:
 inline constexpr int kMostThreads = 1024;
 inline constexpr int kMostWaves = kMostThreads / 32;
 

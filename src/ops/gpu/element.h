@@ -1,4 +1,4 @@
-// Elements in kernels, computed in float, or double if double.
+// Elements in kernels, computed wide.
 #pragma once
 
 #include "ops/dtype.h"
@@ -51,7 +51,7 @@ struct Rounding<BFloat16> {
   }
 };
 
-// As if stored as T and loaded again.
+// As if stored as T and loaded.
 template <typename T>
 __device__ inline Wide<T> rounded(Wide<T> value) {
   return widen(Rounding<T>::of(value));

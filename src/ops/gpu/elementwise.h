@@ -1,4 +1,4 @@
-// Elementwise kernels: a thread takes 16 bytes, so a wave reads and writes one run of memory.
+// Elementwise kernels: a thread takes 16 bytes, a wave one run of memory.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ inline constexpr int kElementwiseThreads = 256;
 // AMD's chips count a launch's threads in 32 bits. Blocks take more work in turns.
 inline constexpr unsigned kMostBlocks = 1u << 23;
 
-// Each block takes a run of one long row, or several short rows.
+// A block takes a run of one long row, or several short rows.
 struct VectorGrid {
   int64_t rows, vectors;  // per row
   int log2_lanes;         // neighbouring threads in a row
@@ -55,8 +55,7 @@ void launch_vectors(const char* name, void (*kernel)(VectorGrid, Parameters...),
          arguments...);
 }
 
-// Calls body with the elements per thread, as a type: a 16-byte vector, or 1 if unaligned or double, which is for
-// tests.
+// Calls body with the elements per thread, as a type: a 16-byte vector, or 1 if unaligned or double (for tests).
 template <typename T, typename Body>
 void with_vector_width(bool is_aligned, Body&& body) {
   if constexpr (sizeof(T) < sizeof(double)) {

@@ -1,5 +1,5 @@
-// A kernel's largest absolute value. Combined as an integer, which orders non-negative numbers alike, in any order of
-// blocks.
+// A kernel's largest absolute value, combined in any order of blocks as an integer, which orders non-negative numbers
+// alike.
 #pragma once
 
 #include <cstring>
@@ -18,7 +18,7 @@ struct Largest {
     value = Max{}(value, magnitude);
   }
 
-  // Raises *amax (null: not computed) to the block's. Called by all threads.
+  // Raises *amax (null: not computed) to the block's. All threads call it.
   __device__ void raise(void* amax) const {
     if (amax == nullptr) return;
     using Bits = std::conditional_t<sizeof(W) == 8, unsigned long long, unsigned>;

@@ -1,6 +1,6 @@
 // 16 x 16 x 16 products on a chip's matrix units, one per wave: 16-bit numbers, products and sums in float.
 //
-// Sums += Left Right for Left (m, k) and Right (k, n). Operands are in shared memory in rows, `stride` elements apart,
+// Sums += Left Right for Left (m, k) and Right (k, n). Operands are in shared memory, in rows `stride` elements apart,
 // starting at a multiple of 32 bytes. Rows run along m or n and follow each other along k (kRowsAreDepth), or run along
 // k. Whole waves make each call. kLanes per wave:
 //

@@ -10,7 +10,7 @@ namespace {
 
 bool is_fp8(ProductType type) { return type == ProductType::kFloat8E4m3 || type == ProductType::kFloat8E5m2; }
 
-// Row-major rows'; nothing if column-major.
+// The row stride; nothing if column-major.
 std::optional<int64_t> rows_apart(const ProductMatrix& x) {
   if (x.column_stride == 1 || x.columns == 1) {
     // A single row's stride is meaningless.

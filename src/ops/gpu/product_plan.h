@@ -1,7 +1,7 @@
-// Maps a matrix product to a call of cuBLASLt or hipBLASLt, as a pure function, to be tested without a GPU.
+// Maps a matrix product to a call of cuBLASLt or hipBLASLt, as a pure function, to test without a GPU.
 //
-// The libraries' matrices are column-major: a row-major (r, c) of some stride is its column-major transpose with that
-// leading dimension, so C = A B becomes C^T = B^T A^T, with our B as the call's A.
+// The libraries' matrices are column-major: a row-major (r, c) is its column-major transpose with the same leading
+// dimension, so C = A B becomes C^T = B^T A^T, with our B as the call's A.
 #pragma once
 
 #include <compare>

@@ -1,4 +1,4 @@
-// How threads share the rows of a matrix, in registers if a row fits, and sum over rows and columns.
+// How threads share a matrix's rows, in registers if a row fits, and sum over rows and columns.
 //
 // A row's team is a part of a wave, so that a block has many rows, or a block. Threads take vectors of 16 bytes in
 // turn: a wave accesses one run of memory. Rows too long, unaligned, or of doubles (for tests) are read by element, as
@@ -100,7 +100,7 @@ class KeptRow {
  public:
   using Values = typename Kind::Values;
 
-  // Loads all before using the first, so that memory answers them together.
+  // Loads all before using the first: memory answers them together.
   __device__ KeptRow(const RowTeam<Kind>& team, int64_t columns, const typename Kind::T* row) : row_(row) {
     if constexpr (Kind::kIsInRegisters) {
       team.for_each_vector(columns,
@@ -158,7 +158,7 @@ class ColumnSums {
     }
   }
 
-  // Called by all threads of the block.
+  // All of the block's threads call it.
   __device__ void finish(const RowTeam<Kind>& team, int64_t columns) {
     if constexpr (Kind::kIsOfLanes) {
       add_teams(team, columns);

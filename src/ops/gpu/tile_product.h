@@ -1,7 +1,7 @@
 // A block's tile of C (m, n) = A (m, k) B (k, n), of any strides and sizes: 16-bit numbers on the matrix units, others
 // by multiply-add; wide sums in order of k, reproducible to the bit.
 //
-// Pieces of A and B of kDepth of k are in shared memory, rows as on the device. While one is multiplied, the next is
+// Pieces of A and B, kDepth of k, are in shared memory, rows as on the device. While one is multiplied, the next is
 // loaded into registers. Beyond m, n and k there are zeros.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Sums in double over sixteen lanes, whatever the registers: squares of floats are exact in double, so every processor
-// gives the same bits for bf16, fp16 and fp32.
+// Sums in double over sixteen lanes, whatever the registers: squares of floats are exact, so every processor gives the
+// same bits for bf16, fp16 and fp32.
 #include <ATen/Parallel.h>
 
 #include <cstring>

@@ -22,7 +22,7 @@ struct TensorTable {
 };
 static_assert(sizeof(TensorTable) <= 4000);
 
-// In groups of 16 bytes regardless of alignment: sums do not depend on addresses.
+// In groups of 16 bytes regardless of alignment: addresses change no sum.
 template <typename T>
 __global__ void sum_pieces(TensorTable table, double* squares, double* zeros) {
   constexpr int kCount = kVectorBytes / sizeof(T);

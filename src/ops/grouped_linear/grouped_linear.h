@@ -1,17 +1,16 @@
-// Grouped GEMM: the linear layers of many experts, each for the rows sent to it.
+// Grouped GEMM: many experts' linear layers, each for the rows sent to it.
 //
 //   y[i] = w[j] x[i]  for offsets[j] <= i < offsets[j + 1]
 //
 // e experts, t rows sorted by expert, h in, o out
 //
-// x, y, dy (t, h), (t, o), (t, o): one of bf16 | fp16 | fp32 | fp64; may be strided in t
+// x, y, dy (t, h), (t, o), (t, o): one floating dtype; may be strided in t
 // w        (e, o, h) or (e * o, h), contiguous, dtype of x
 // offsets  (e + 1) int64, rows before each expert: from 0 to t, experts may be empty; on the CPU or the tensors' device
-// throws   UserError for other shapes, dtypes or (if on the CPU) offsets
+// throws   also for other offsets, if they are on the CPU
 //
-// CPU results do not depend on the number of threads. On GPUs, bf16's forward and dgrad use ATen's grouped product
-// where widths allow, everything else our kernels; only offsets in pageable CPU memory synchronise. Not yet run on a
-// GPU.
+// The number of threads changes no result. On GPUs, bf16's forward and dgrad use ATen's grouped product where widths
+// allow, everything else our kernels; only offsets in pageable CPU memory synchronise. Not yet run on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>

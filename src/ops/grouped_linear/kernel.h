@@ -1,5 +1,5 @@
-// Arguments of the experts' kernels. Sums are wide, in order of k, reproducible to the bit. The CPU's are for dtypes
-// and processors without bf16 pair products.
+// The experts' kernels. Sums are wide, in order of k, reproducible to the bit. The CPU's are for dtypes and processors
+// without bf16 pair products.
 #pragma once
 
 #include <atomic>

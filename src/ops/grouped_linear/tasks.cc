@@ -1,5 +1,5 @@
-// The experts' products on the CPU and on meta. Threads take tasks from all experts' products, to balance experts of
-// many and few rows. bf16 uses linear's kernels if the processor multiplies it, else widened products.
+// The experts' products on the CPU and on meta. Threads take tasks from all experts' products, balancing those of many
+// and few rows. bf16 uses linear's kernels if the processor multiplies it, else widened products.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 

@@ -6,7 +6,7 @@
 // u is as in ops/dropout. noise is computed in fp64, rounded to fp32 (not for fp64 x) and then to x's dtype; so is the
 // product.
 //
-// x        (t, h)  bf16 | fp16 | fp32 | fp64
+// x        (t, h)  floating
 // row_ids  (t)     int64: global row numbers
 // eps              in [0, 1)
 // Backward is the same operator on dy.

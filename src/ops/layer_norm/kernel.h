@@ -24,8 +24,7 @@ struct LayerNormForward {
   void* amax = nullptr;  // on a GPU: wide, raised to the largest |y|; or null
 };
 
-// Summed in row order within blocks, then over blocks. Block i begins at row i * rows / blocks: a task on a CPU, a
-// block of threads on a GPU.
+// Summed in row order within blocks, then over blocks. Block i, a task on a CPU, begins at row i * rows / blocks.
 inline constexpr int64_t kLayerNormBlocks = 64;
 constexpr int64_t layer_norm_cpu_blocks(int64_t rows) { return rows < kLayerNormBlocks ? rows : kLayerNormBlocks; }
 constexpr int64_t layer_norm_gpu_blocks(int64_t rows) { return rows < 4 * 512 ? (rows + 3) / 4 : 512; }
@@ -52,9 +51,9 @@ MEGALITH_DECLARE_CPU_KERNEL(layer_norm_forward, (const LayerNormForward& a));
 MEGALITH_DECLARE_CPU_KERNEL(layer_norm_backward, (const LayerNormBackward& a));
 }  // namespace cpu
 
-// Traffic of n = rows * columns elements of e bytes is minimal for 16-byte aligned rows of up to 16,384 elements (8,192
-// backward): 2 n e forward, 3 n e backward, 2 n e more each with a residual or n e with dsum. Other rows are read twice
-// or more, from a cache if they fit.
+// Traffic for n = rows * columns elements of e bytes is minimal if rows are 16-byte aligned, of up to 16,384 elements
+// (8,192 backward): 2 n e forward, 3 n e backward; with a residual 2 n e more each, with dsum n e. Others are read more
+// often, from a cache if they fit.
 namespace gpu {
 void layer_norm_forward(const LayerNormForward& a, void* stream);
 void layer_norm_backward(const LayerNormBackward& a, void* stream);

@@ -68,7 +68,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_by(const Tensor& x, const 
            .inv_std = inv_std.mutable_data_ptr(),
            .amax = x.is_cpu() ? nullptr : mutable_data_or_null(amax)},
           x);
-  if (x.is_cpu()) raise_amax(amax, y);  // a pass of its own
+  if (x.is_cpu()) raise_amax(amax, y);
   return {y, sum, mean, inv_std};
 }
 

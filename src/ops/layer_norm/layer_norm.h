@@ -3,15 +3,14 @@
 //   y = (x - mean) / sqrt(var + eps) * weight + bias       computed in float32, rounded once to the dtype of x
 //
 // var is biased: mean((x - mean)^2). With zero_centered_weight (Megatron's apply_layernorm_1p) `weight` is stored minus
-// 1, and weight + 1 is formed in float32. Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
+// 1, weight + 1 formed in float32. Source: arXiv:1607.06450 (layer normalisation).
 //
-// x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
+// x        (t, h)  floating, contiguous
 // weight   (h)     dtype of x
 // bias     (h)     dtype of x
 // mean     (t)     wide, for backward
 // inv_std  (t)     wide: 1 / sqrt(var + eps), for backward
 // amax     (0-d)   raised to the largest |y| (ops/amax.h), or undefined
-// throws   UserError if weight or bias is not (h)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,27 +21,27 @@
 
 namespace megalith::ops {
 
-// returns (y (t, h), mean, inv_std)
+// (y (t, h), mean, inv_std)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                                   const at::Tensor& bias, double eps,
                                                                   bool zero_centered_weight = false,
                                                                   Kernels kernels = Kernels::kFused,
                                                                   const at::Tensor& amax = {});
 
-// returns (dx (t, h), dweight (h) wide, dbias (h) wide)
+// (dx (t, h), dweight (h) wide, dbias (h) wide)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                                    const at::Tensor& weight, const at::Tensor& mean,
                                                                    const at::Tensor& inv_std,
                                                                    bool zero_centered_weight = false,
                                                                    Kernels kernels = Kernels::kFused);
 
-// sum = x + residual, rounded; y = layer_norm(sum). returns (y (t, h), sum (t, h), mean, inv_std)
+// sum = x + residual, rounded; y = layer_norm(sum). Returns (y (t, h), sum (t, h), mean, inv_std).
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_forward(
     const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias, double eps,
     bool zero_centered_weight = false, Kernels kernels = Kernels::kFused, const at::Tensor& amax = {});
 
-// dsum  (t, h)  other gradient of `sum` (the residual stream)
-// returns (dx (t, h), the gradient of both x and residual; dweight (h) wide; dbias (h) wide)
+// dsum (t, h): other gradient of `sum` (the residual stream). Returns (dx (t, h), of both x and residual; dweight (h);
+// dbias (h)).
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_layer_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
                                                                        const at::Tensor& sum, const at::Tensor& weight,
                                                                        const at::Tensor& mean,

@@ -1,5 +1,5 @@
-// The embedding and the bias' gradient. The thread that finds the first of an id's tokens in the sorted list adds all
-// of them, in order. The bias sums runs of rows, then the runs' sums.
+// The embedding and the bias' gradient. The thread that finds the first of an id's tokens in the sorted list adds them
+// all, in order. The bias sums runs of rows, then the runs' sums.
 #include "ops/gpu/elementwise.h"
 #include "ops/gpu/row.h"
 #include "ops/linear/gpu_kernel.h"

@@ -1,5 +1,5 @@
 // The vendor's products, which read bf16 and fp16 and add weight gradients in fp32 in place: called directly if
-// LibTorch's operators do not offer that, else through them. Bias and embedding have our kernels.
+// LibTorch's operators do not offer that. Bias and embedding have our kernels.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 

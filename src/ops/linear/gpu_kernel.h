@@ -1,4 +1,4 @@
-// GPU kernels of the bias' gradient and the embedding.
+// Kernels of the bias' gradient and the embedding.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct SumRows {
   void* parts;  // (runs, columns) wide
   int64_t runs;
 };
-// From sizes only, so sums are reproducible; enough to keep a chip busy.
+// From sizes only: sums are reproducible; enough to keep a chip busy.
 int64_t runs_of_rows(int64_t rows, int64_t columns);
 void sum_rows(const SumRows& a, void* stream);
 

@@ -55,8 +55,8 @@ struct ScatterAdd {
 };
 MEGALITH_DECLARE_CPU_KERNEL(scatter_add, (const ScatterAdd& a));
 
-// y = a b^T (+ bias) or y = a b in bf16, cut into independent tasks: a group of panels (64 columns of y) times a run of
-// rows. A task packs its panels of b into pairs of rows, block of k by block, multiplies in fp32 and rounds once. Only
+// y = a b^T (+ bias) or y = a b in bf16, in independent tasks: a group of panels (64 columns of y) times a run of rows.
+// A task packs its panels of b into pairs of rows, block of k by block, multiplies in fp32 and rounds once. Only
 // block_k changes results, and depends only on k.
 inline constexpr int64_t kProductPanel = 64;
 struct MatrixProduct {

@@ -1,4 +1,4 @@
-// On the CPU ours do not depend on the number of threads; LibTorch's GEMMs may.
+// The CPU's own do not depend on the number of threads; LibTorch's GEMMs may.
 #include "ops/linear/linear.h"
 
 #include <ATen/ATen.h>

@@ -3,7 +3,7 @@
 //
 // Our bf16 product serves processors with AVX512_BF16 but no AMX, where both come near the 231 GFLOP/s of a Zen 4 core:
 // over a step's products ours took 2 to 3 % less CPU time in one thread on a busy machine (single shapes: from 3 % more
-// to 8 % less, at k 4096). On AMX ours was not measured.
+// to 8 % less, at k 4096). Unmeasured on AMX.
 #include "ops/linear/products.h"
 
 #include <ATen/ATen.h>

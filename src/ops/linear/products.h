@@ -5,7 +5,7 @@
 
 namespace megalith::ops::cpu {
 
-// Whether bf16 products of at least 64 rows, columns and terms are ours, which do not depend on the number of threads.
+// bf16 products of at least 64 rows, columns and terms are ours, which do not depend on the number of threads.
 bool has_own_bf16_products();
 
 void linear_forward_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias);

@@ -8,7 +8,7 @@
 // product, their gradient once; softmax and loss are wide.
 //
 // t tokens, h hidden, v vocabulary (rows of w)
-// x            (t, h)  bf16 | fp16 | fp32 | fp64
+// x            (t, h)  floating
 // w            (v, h)  dtype of x
 // labels       (t)     int64 in [0, valid_vocab); ignored if row_scale is 0
 // row_scale    (t)     wide

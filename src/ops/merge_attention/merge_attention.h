@@ -7,10 +7,9 @@
 //
 // out       (b, s, n, e)  wide
 // lse       (b, n, s)     wide
-// more_out  (b, s, n, e)  bf16 | fp16 | fp32 | fp64
+// more_out  (b, s, n, e)  floating
 // more_lse  (b, n, s)     wide
 // All may be views; out and more_out are contiguous in e.
-// throws    UserError for other shapes and dtypes
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -44,8 +44,8 @@ struct Nf4QuantiseCall {
   float* scales;
 };
 
-// All contiguous. Scale b of row r is levels[scales[r, b]] * groups[g, 0] + groups[g, 1],  g = (first_blocks[r] + b) /
-//                                                                                          256.
+// All contiguous. Scale b of row r is levels[scales[r, b]] * groups[g, 0] + groups[g, 1] with g = (first_blocks[r] + b)
+// / 256.
 struct Nf4DequantiseCall {
   Dtype dtype;
   int64_t rows, columns;

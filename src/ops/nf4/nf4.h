@@ -28,8 +28,7 @@ struct Nf4Blocks {
   at::Tensor codes;   // (rows, ceil(columns / 2)) uint8; a byte's first column is in the upper half
   at::Tensor scales;  // (rows, ceil(columns / 64)) fp32
 };
-// x (rows, columns)  bf16 | fp16 | fp32 | fp64, read as fp32; rows may be strided
-// throws UserError for other shapes and dtypes
+// x (rows, columns) floating, read as fp32; rows may be strided
 Nf4Blocks nf4_quantise(const at::Tensor& x, Kernels kernels = Kernels::kFused);
 
 struct Nf4Scales {
@@ -51,8 +50,8 @@ struct Nf4Matrix {
   at::Tensor groups;        // (g, 2) fp32
   at::Tensor levels;        // (256) fp32
 };
-// y (rows, columns) of dtype bf16 | fp16 | fp32 | fp64: computed in fp32 (the last product wide) and rounded once.
-// UserError for other shapes and dtypes; first_blocks' groups are not checked.
+// y (rows, columns), of a floating dtype: computed in fp32 (the last product wide) and rounded once. first_blocks'
+// groups are not checked.
 at::Tensor nf4_dequantise(const Nf4Matrix& matrix, int64_t columns, at::ScalarType dtype,
                           Kernels kernels = Kernels::kFused);
 

@@ -4,11 +4,10 @@
 //
 // That rounding is Hugging Face's, and matters in bf16. Source: arXiv:1910.07467 (RMSNorm).
 //
-// x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
+// x        (t, h)  floating, contiguous
 // weight   (h)     dtype of x
 // inv_rms  (t)     wide: 1 / sqrt(mean(x^2) + eps), kept for backward
 // amax     (0-d)   wide, or undefined: raised to the largest |y| (ops/amax.h)
-// throws   UserError if weight is not (h)
 #pragma once
 
 #include <ATen/core/Tensor.h>

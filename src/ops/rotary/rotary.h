@@ -7,7 +7,7 @@
 // Channels from r on pass unchanged. cos and sin are rounded to x's dtype first, as in Hugging Face's. Source:
 // arXiv:2104.09864 (RoFormer).
 //
-// x         (b, s, n, d)      bf16 | fp16 | fp32 | fp64; only d must be contiguous (slices of a fused q|k|v are)
+// x         (b, s, n, d)      floating; only d must be contiguous (slices of a fused q|k|v are)
 // cos, sin  (b or 1, s, r/2)  wide, r even and at most d
 // returns   (b, s, n, d) contiguous, dtype of x
 #pragma once

@@ -10,7 +10,7 @@
 // t tokens, e experts, k per token, q sequences (or 1)
 // logits  (t, e)  fp32 | fp64
 // bias    (e)     of that dtype, or undefined
-// throws  UserError for wrong shapes, dtypes or devices, or fewer than k experts to choose from
+// throws  also for fewer than k experts to choose from
 // The GPU kernel supports 512 experts and 32 per token; beyond, the reference runs. Gradients flow to logits, through
 // weights, score_sums and z_sum; not through the choice.
 #pragma once

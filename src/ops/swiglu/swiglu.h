@@ -3,10 +3,9 @@
 // Computed in float32, silu(gate) rounded to the input's dtype before the product, as if unfused. Source:
 // arXiv:2002.05202 (GLU variants).
 //
-// gate_up  (t, 2f)  bf16 | fp16 | fp32 | fp64, contiguous
+// gate_up  (t, 2f)  floating, contiguous
 // amax     (0-d)    wide, or undefined: raised to the largest |y| (ops/amax.h)
 // returns  (t, f)   same dtype
-// throws   UserError if the last dim is odd
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,8 +4,8 @@
 // of its experts: pair = token * k + j. Two maps, each other's inverse:
 //    source (n)     int64: each sorted row's token; -1 for padding
 //    slots  (t, k)  int64: each pair's sorted row; -1 if dropped
-// x, y (rows, h): bf16 | fp16 | fp32 | fp64; rows may be strided. Maps are contiguous.
-// throws   UserError for wrong shapes, dtypes or devices, and on the CPU for a map that points outside
+// x, y (rows, h): floating; rows may be strided. Maps are contiguous.
+// throws   on the CPU also if a map points outside
 #pragma once
 
 #include <ATen/core/Tensor.h>
