@@ -149,7 +149,7 @@ std::vector<UserError> check_lora_targets(const LoraOptions& options, const std:
     errors.emplace_back(fmt::format("lora.target_modules: no linear layer of the model is '{}'", word),
                         fmt::format("there are {}; or all-linear", fmt::join(names, ", ")));
   }
-  // One error each: layers of a kind share their faults.
+  // One error each: a kind's layers share their faults.
   struct Matrix {
     std::string name;
     int64_t rows, columns;

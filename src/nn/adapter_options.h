@@ -1,4 +1,4 @@
-// Options of low-rank adapters (nn/low_rank_adapter.h).
+// Low-rank adapters' options (low_rank_adapter.h).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class AdapterInit { kXavier, kKaiming, kNormal, kZero };
 enum class AdapterDropout { kPre, kPost };
 enum class BaseQuantization { kNone, kNf4 };
 
-// Megatron-LM's words for linear layers.
+// Megatron-LM's words.
 enum class LinearKind {
   kOther,
   kQkv,              // linear_qkv: queries, keys and values in one
@@ -41,7 +41,7 @@ struct LoraOptions {
 
   void visit(OptionVisitor& v);
 
-  // alpha / dim, or alpha / sqrt(dim) (rsLoRA: Kalajdzievski 2023, arXiv:2312.03732).
+  // alpha / dim, or alpha / sqrt(dim) (rsLoRA, arXiv:2312.03732).
   double scale() const;
   // By Megatron-LM's word.
   bool targets(LinearKind kind) const;

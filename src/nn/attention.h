@@ -1,6 +1,6 @@
 // Self-attention with grouped key-value heads, split over tp. The fused projection gives [query heads | key heads |
-// value heads]. Queries and keys may be normed before rotation, by head or over all heads.
-// Sources: arXiv:2305.13245 (groups), arXiv:1909.08053 (tp), arXiv:2302.05442 (head norms).
+// value heads]. Queries and keys may be normed before rotation, by head or over all. Sources: arXiv:2305.13245
+// (groups), arXiv:1909.08053 (tp), arXiv:2302.05442 (head norms).
 #pragma once
 
 #include <memory>
@@ -30,7 +30,6 @@ struct AttentionSite {
 
 class SelfAttention : public AttentionLayer {
  public:
-  // UserError if tp does not divide the heads or kv heads, or if options conflict.
   SelfAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                 const AttentionSite& site);
 

@@ -1,5 +1,5 @@
-// softmax(scale q k^T) v of this rank's heads, over its own sequence, one shared by cp ranks (nn/context_attention.h),
-// or a KV cache; e channels per value.
+// softmax(scale q k^T) v of this rank's heads, over its own sequence, one shared by cp ranks (context_attention.h), or
+// a KV cache; e channels per value.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +37,8 @@ class AttentionCore {
     bool with_dbias = false;  // backward() differentiates mask.bias
   };
 
-  // name      also keys dropout
-  // num_heads, num_kv_heads  on this rank
-  // dropout   of probabilities, in training
-  // UserError if the context-parallel exchange does not divide the heads.
+  // name: also keys dropout. num_heads, num_kv_heads: on this rank. dropout: of probabilities, in training. UserError
+  // if the context-parallel exchange does not divide the heads.
   AttentionCore(const LayerContext& context, const std::string& name, int64_t layer, double scale, double dropout,
                 int64_t num_heads, int64_t num_kv_heads);
 

@@ -30,7 +30,7 @@ struct AttentionOptions {
 // If num_attention_heads > 0.
 void check_heads(const AttentionOptions& options, std::vector<UserError>& errors);
 
-// Names are Megatron-LM's; a head's query and key have qk_head_dim + qk_pos_emb_head_dim channels.
+// Megatron-LM's names; a head's query and key have qk_head_dim + qk_pos_emb_head_dim channels.
 struct LatentAttentionOptions : YarnOptions {
   bool multi_latent_attention = false;
   std::optional<int64_t> q_lora_rank;  // unset: no latent queries

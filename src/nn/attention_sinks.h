@@ -2,8 +2,8 @@
 //
 //   p_j = exp(s_j) / (exp(z) + sum_i exp(s_i))
 //
-// Corrects plain attention's results through the log-sum-exp; plain backward with these gives the gradients of q, k and
-// v. Sources: arXiv:2309.17453; learned: arXiv:2508.10925 (gpt-oss).
+// Corrects plain attention's results through the log-sum-exp; plain backward with these gives q's, k's and v's
+// gradients. Sources: arXiv:2309.17453; learned: arXiv:2508.10925 (gpt-oss).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -3,9 +3,9 @@
 //   transform  norm( gelu( dense(x) ) )                     every token, for the masked-language-model head
 //   sentence   classifier( tanh( dense(first token) ) )     two logits per sequence, optional
 //
-// Weights are whole. Every cp rank computes with its own first token, to issue the same collectives; only the rank that
-// begins the sequence counts.
-// Sources: arXiv:1810.04805; sentence order: arXiv:1909.11942, in the form of arXiv:1909.08053.
+// Weights are whole. Every cp rank computes with its own first token, to issue the same collectives; only the one that
+// begins the sequence counts. Sources: arXiv:1810.04805; sentence order: arXiv:1909.11942, in the form of
+// arXiv:1909.08053.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class BertPooler : public Module {
  public:
   BertPooler(const LayerContext& context, const LayerOptions& options, const std::string& name);
 
-  // First tokens (b, h), the same on all tp ranks -> (b, h). Differentiable.
+  // First tokens (b, h), the same on all tp ranks -> (b, h).
   at::Tensor forward(const at::Tensor& first) { return dense_.forward(first).tanh(); }
 
  private:
@@ -42,10 +42,10 @@ class BertHead : public Module {
 
   bool has_sentence_head() const { return sentence_ != nullptr; }
 
-  // x (t', h) -> the same. Differentiable.
+  // x (t', h) -> the same.
   at::Tensor transformed(const at::Tensor& x);
 
-  // x (t', h) -> (b, 2). Differentiable. Valid on ranks that begin sequences.
+  // x (t', h) -> (b, 2). Valid on ranks that begin sequences.
   at::Tensor sentence_logits(const at::Tensor& x, const ForwardContext& forward);
   struct SentenceLoss {
     LossTerm term;

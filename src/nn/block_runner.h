@@ -22,11 +22,11 @@ struct Block {
   // parameters.
   bool is_layer = true;
   int64_t layer = -1;  // its first layer; negative for non-layers
-  // The body reads inputs[0] and inputs[1] only as their rounded sum (ResidualStream): only that need be kept.
+  // The body reads inputs[0] and inputs[1] only as their rounded sum (ResidualStream), which is all to keep.
   bool adds_inputs = false;
 };
 
-// Differentiable; tensors may be undefined. Captures all else by value: backward may call it again.
+// Captures all but inputs by value: backward may call it again. Tensors may be undefined.
 using BlockBody = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
 class BlockRunner {

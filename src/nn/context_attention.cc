@@ -101,7 +101,7 @@ std::shared_ptr<const ops::MaskRuns> runs_of_part(const ops::AttentionMask& mask
   return part;
 }
 
-// True on an accelerator, to avoid synchronising.
+// On an accelerator, to avoid synchronising.
 bool share_documents(const at::Tensor& queries, const at::Tensor& keys) {
   if (!queries.defined() || !queries.is_cpu()) return true;
   const auto [first_query, last_query] = at::aminmax(queries, 1);

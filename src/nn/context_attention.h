@@ -1,7 +1,6 @@
-// Exact attention over a sequence that cp ranks share by the zig-zag (comm/sequence_shard.h).
-//
-// With U × R = cp, an all-to-all among U neighbours trades tokens for heads; the neighbours' tokens together are one
-// rank's zig-zag chunks in a ring of R.
+// Exact attention over a sequence that cp ranks share by the zig-zag (comm/sequence_shard.h). With U × R = cp, an
+// all-to-all among U neighbours trades tokens for heads; their tokens together are one rank's zig-zag chunks in a ring
+// of R.
 //
 //   kind        U    R    the R parts of keys and values
 //   p2p         1    cp   a ring: each part is attended to while the next is in flight
@@ -9,10 +8,8 @@
 //   a2a         cp   1    -
 //   a2a+p2p     from hierarchical_context_parallel_sizes; a ring
 //
-// The ring merges partial results (ops/merge_attention) in float32, or float64 for float64.
-// Sources: arXiv:2310.01889 (ring), arXiv:2309.14509 (Ulysses), arXiv:2405.07719 (both).
-//
-// This rank's s tokens of S = cp s, n query and g KV heads; e channels per value.
+// This rank's s tokens of S = cp s, n query and g KV heads; e channels per value. Sources: arXiv:2310.01889 (ring),
+// arXiv:2309.14509 (Ulysses), arXiv:2405.07719 (both).
 #pragma once
 
 #include <cstdint>
@@ -43,8 +40,7 @@ class ContextAttention {
     at::Tensor lse;  // (b, n / U, U s), wide
   };
 
-  // name  for the trace
-  // UserError if U does not divide the heads and KV heads.
+  // name: for the trace. UserError if U does not divide the heads and KV heads.
   ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale, int64_t num_heads,
                    int64_t num_kv_heads, ops::AttentionKernels kernels);
 

@@ -1,5 +1,5 @@
-// Attention of a decoder's t tokens to an encoder's output: m = b S tokens of memory, without padding.
-// Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
+// Attention of a decoder's t tokens to an encoder's output: m = b S tokens of memory, without padding. Source:
+// arXiv:1706.03762, section 3.2.3.
 #pragma once
 
 #include <string>
@@ -22,8 +22,7 @@ class CrossAttention : public Module {
   CrossAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                  const AttentionSite& site);
 
-  // x (t, h) -> (t, h); differentiable in x and memory. With a KV cache, the memory's keys and values are computed
-  // once.
+  // x (t, h) -> (t, h). With a KV cache, the memory's keys and values are computed once.
   at::Tensor forward(const Activation& x, const EncoderMemory& memory, const ForwardContext& forward);
 
  protected:

@@ -5,7 +5,7 @@
 //   sandwich  stream += norm(attention(norm(stream)));   stream += norm(mlp(norm(stream)))
 //   post_ln   stream = norm(stream + attention(stream)); stream = norm(stream + mlp(stream))
 //
-// Sources: arXiv:2002.04745 (pre), arXiv:2501.00656 (post), arXiv:2105.13290 (sandwich), arXiv:1706.03762 (post_ln).
+// Sources: arXiv:2002.04745 (pre), 2501.00656 (post), 2105.13290 (sandwich), 1706.03762 (post_ln).
 #pragma once
 
 #include <memory>
@@ -41,7 +41,6 @@ struct DecoderSite {
 
 class DecoderLayer : public Module {
  public:
-  // UserError as for the parts.
   DecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
                const DecoderSite& site);
 

@@ -1,6 +1,5 @@
 // Lets zero-bubble schedules send the input gradient first, and compute weight gradients in the pipeline's bubbles. One
-// object per rank, used by one thread.
-// Source: Qi et al. 2023, arXiv:2401.10241.
+// object per rank, used by one thread. Source: arXiv:2401.10241.
 #pragma once
 
 #include <functional>

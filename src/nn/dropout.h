@@ -1,4 +1,4 @@
-// Dropout of hidden activations, the same in every layout (ops/dropout).
+// Dropout of activations, the same in every layout (ops/dropout).
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace megalith {
 
-// x (t, columns), differentiable; the rest as in ops/dropout.
+// x (t, columns); the rest as in ops/dropout.
 at::Tensor dropped(const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, uint64_t key,
                    Kernels kernels);
 
 class HiddenDropout {
  public:
-  // name  keys dropout with the seed
+  // name: keys dropout, with the seed.
   HiddenDropout(const LayerContext& context, const std::string& name, double p);
 
   // x (t', h). Returns x if p is 0 or not training.

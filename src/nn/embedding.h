@@ -1,5 +1,5 @@
-// Input embeddings. Token tables are split by rows over tp: ranks sum (scattered over tokens under sequence
-// parallelism) what they look up, zeros for others' tokens. Position and token-type tables are whole.
+// Input embeddings. Token tables are split by rows over tp: ranks sum what they look up, zeros for others' tokens,
+// scattered over tokens under sequence parallelism. Other tables are whole.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ class VocabParallelEmbedding : public Module {
   VocabParallelEmbedding(const LayerContext& context, const VocabularyWeight& weight, double init_std,
                          Parameter* tied = nullptr);
 
-  // tokens (t) int64, below vocab -> (t', h). Differentiable.
+  // tokens (t) int64, below vocab -> (t', h).
   at::Tensor forward(const at::Tensor& tokens);
 
   Parameter& weight() { return *weight_; }
@@ -62,7 +62,7 @@ class LearnedRows : public Module {
   LearnedRows(const LayerContext& context, const std::string& name, int64_t num_rows, int64_t hidden, double init_std,
               const SharedRows& shared = {});
 
-  // ids (t) int64 of all tokens -> (t', h). Differentiable. An id outside the table gives zeros.
+  // ids (t) int64 of all tokens -> (t', h). An id outside the table gives zeros.
   at::Tensor rows(at::Tensor ids);
   int64_t num_rows() const;
   at::TensorOptions long_options() const;
@@ -76,23 +76,23 @@ class LearnedRows : public Module {
   Parameter* weight_;
 };
 
-// Learned absolute positions. Source: Gehring et al. 2017, arXiv:1705.03122.
+// Learned absolute positions. Source: arXiv:1705.03122.
 class LearnedPositions : public LearnedRows {
  public:
-  // name           of (num_positions, h): "transformer.wpe.weight"
-  // num_positions  max_position_embeddings
+  // name: of (num_positions, h), "transformer.wpe.weight".
+  // num_positions: max_position_embeddings.
   LearnedPositions(const LayerContext& context, const std::string& name, int64_t num_positions, int64_t hidden,
                    double init_std, const SharedRows& shared = {})
       : LearnedRows(context, name, num_positions, hidden, init_std, shared) {}
 
-  // (t', h). Differentiable. UserError for a position outside the table; on a GPU, zeros instead.
+  // (t', h). UserError for a position outside the table; on a GPU, zeros instead.
   at::Tensor forward(const ForwardContext& forward) { return rows(position_ids(forward)); }
 
  private:
   at::Tensor position_ids(const ForwardContext& forward) const;
 };
 
-// Token types (e.g. segments). Source: Devlin et al. 2019, arXiv:1810.04805.
+// Token types (e.g. segments). Source: arXiv:1810.04805.
 class TokenTypes : public LearnedRows {
  public:
   TokenTypes(const LayerContext& context, const std::string& name, int64_t num_types, int64_t hidden, double init_std)

@@ -2,9 +2,9 @@
 //
 //   y[i] += scale * B[j] A[j] x[i]    for the rows i of expert j        A (r, in), B (out, r)
 //
-// For gate and up, A is whole on every etp rank and B is cut like the layer; for down the reverse. So a rank's result
-// is part of the frozen product's sum, without communication; whole tensors' gradients are partial over etp. Names are
-// PEFT's without prefix: "model.layers.0.mlp.experts.3.gate_proj.lora_A.weight".
+// For gate and up, A is whole on every etp rank and B cut like the layer; for down the reverse. So a rank's result is
+// part of the frozen product's sum, without communication; whole tensors' gradients are partial over etp. Names:
+// "model.layers.0.mlp.experts.3.gate_proj.lora_A.weight".
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ class ExpertAdapter : public Module {
   static std::unique_ptr<ExpertAdapter> make(const LayerContext& context, const ExpertCut& cut,
                                              const ExpertAdapterSite& site);
 
-  // Adds in place to y (n, out_local), for x (n, in_local) sorted by expert. Differentiable.
+  // Adds in place to y (n, out_local), for x (n, in_local) sorted by expert.
   at::Tensor add_to(at::Tensor y, const Activation& x, const at::Tensor& offsets);
 
  private:

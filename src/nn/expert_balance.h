@@ -1,4 +1,4 @@
-// The router's auxiliary objectives (formulas in nn/expert_router.h).
+// The router's auxiliary objectives (formulas in expert_router.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

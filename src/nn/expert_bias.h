@@ -15,7 +15,7 @@ namespace megalith {
 // bias     local experts * w, for columns from first_column; etp ranks add different columns
 // weights  (n) wide; undefined: 1
 // offsets  (local experts + 1) int64: where experts' rows begin, and the end
-// Differentiable in y and weights; the bias' gradient goes to the Parameter.
+// Differentiable in y and weights; the bias' gradient goes to its Parameter.
 at::Tensor with_expert_bias(const at::Tensor& y, Parameter& bias, int64_t first_column, const at::Tensor& weights,
                             const at::Tensor& offsets, Kernels kernels);
 

@@ -1,4 +1,4 @@
-// Options of mixtures of experts (nn/expert_router.h, nn/moe_layer.h).
+// Mixtures of experts' options (expert_router.h, moe_layer.h).
 #pragma once
 
 #include <cstdint>

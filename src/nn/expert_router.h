@@ -10,12 +10,12 @@
 //   seq_aux_loss  the same per sequence, averaged
 //   z_loss        coeff mean(logsumexp(logits)^2)
 //
-// Sinkhorn: training picks the k largest logits scaled for even use, evaluation the k largest scores. Weights are
+// Sinkhorn: training picks the k largest logits scaled for even use, evaluation the k largest scores; weights are
 // sigmoid(logits) for k = 1, else the softmax over all experts.
 //
-// Sums and dropped pairs (capacity = ceil(T k / e factor)) cover the tp and cp ranks that share the microbatch.
-// Sources: arXiv:2101.03961 (balance), arXiv:2202.08906 (z), arXiv:2405.04434 (groups, sequences), arXiv:2412.19437
-// (sigmoid, bias), arXiv:2202.01169 (Sinkhorn).
+// Sums and capacities, ceil(T k / e factor), cover the tp and cp ranks that share the microbatch. Sources:
+// arXiv:2101.03961 (balance), arXiv:2202.08906 (z), arXiv:2405.04434 (groups, sequences), arXiv:2412.19437 (sigmoid,
+// bias), arXiv:2202.01169 (Sinkhorn).
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,10 @@ class ExpertRouter : public Module {
     // Most rows per expert of the microbatch; 0: no limit, as in decoding.
     int64_t capacity = 0;
   };
-  // x (t, h): this rank's tokens, none of them on another tp or cp rank. Without sequence parallelism the caller splits
-  // them: tokens [rank * t, (rank + 1) * t) of the b * s. Tokens from num_tokens on (over all tp ranks) are padding:
-  // experts 0, weights 0, keep false. Later layers must use the returned x, which carries the objectives. Collective
-  // over tp and cp (with ForwardContext::row_length 0, over tp).
+  // x (t, h): this rank's own tokens; without sequence parallelism the caller splits them over tp: tokens [rank * t,
+  // (rank + 1) * t) of the b * s. Tokens from num_tokens on (over all tp ranks) are padding: experts 0, weights 0, keep
+  // false. Later layers must use the returned x, which carries the objectives. Collective over tp and cp (with
+  // ForwardContext::row_length 0, over tp).
   struct Result {
     at::Tensor x;
     Routing routing;
@@ -94,8 +94,8 @@ class ExpertRouter : public Module {
 // Returns x; its backward also runs `objective`'s (0-d).
 at::Tensor attach_objective(const at::Tensor& x, const at::Tensor& objective);
 
-// bias += rate * sign(mean of counts - counts), after an optimizer step; counts (e) of the global batch. Source: Wang
-// et al. 2024, arXiv:2408.15664.
+// bias += rate * sign(mean of counts - counts), after an optimizer step; counts (e) of the global batch. Source:
+// arXiv:2408.15664.
 void update_expert_bias(Parameter& bias, const at::Tensor& counts, double rate);
 
 }  // namespace megalith

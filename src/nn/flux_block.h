@@ -1,10 +1,10 @@
 // FLUX's blocks. Joint blocks have separate weights for picture and text, and attend to both; single blocks read both
-// as one sequence, and compute attention and MLP side by side.
+// as one sequence, with attention and MLP side by side.
 //
-// b samples of n picture and l text tokens; vec (b, h) modulates a sample. r is tp under sequence parallelism, else 1;
-// a rank has n / r picture and l / r text tokens of every sample, so a single block sees rank 0's text and picture,
-// then rank 1's; attention needs only matching angles.
-// Sources: arXiv:2403.03206, arXiv:2302.05442 (side by side); Black Forest Labs, FLUX.1. Names are diffusers'.
+// b samples of n picture and l text tokens; vec (b, h) modulates a sample. A rank has n / r picture and l / r text
+// tokens of every sample, r being tp under sequence parallelism, else 1; so a single block sees rank 0's text and
+// picture, then rank 1's: attention needs only matching angles. Names are diffusers'. Sources: arXiv:2403.03206,
+// arXiv:2302.05442 (side by side); Black Forest Labs, FLUX.1.
 #pragma once
 
 #include <cstdint>

@@ -43,9 +43,9 @@ struct ForwardContext {
   at::Tensor position_ids;  // (b, s) int64; undefined: from the cache's length or 0 on
   at::Tensor row_ids;       // (b, s) int64: global token numbers; undefined without dropout
   ops::AttentionMask mask;
-  // S > 0: cp ranks share a sequence of S tokens by the zig-zag (comm/sequence_shard.h). The mask's query_positions (s)
-  // index it, key_documents are (b, S), key_lengths count its tokens; row_ids are consecutive over it. 0: ranks have
-  // whole sequences.
+  // S > 0: cp ranks share a sequence of S tokens by the zig-zag (comm/sequence_shard.h), which the mask's
+  // query_positions (s) index, key_documents (b, S) and key_lengths cover; row_ids are consecutive over it. 0: whole
+  // sequences.
   int64_t row_length = 0;
   int64_t encoder_s = 0;    // of encoder-decoder models
   bool is_training = true;  // dropout is active

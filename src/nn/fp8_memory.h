@@ -1,12 +1,12 @@
-// State of FP8 recipes per chunk: eight-bit weights during a step and, for delayed scaling, past amaxes and their
-// scales, per layer and operand (input, weight, gradient), or per expert of the whole model. After a pass, amaxes are
-// reduced over tp, cp and dp, the history moves on, and
+// FP8 recipes' state per chunk: eight-bit weights during a step and, for delayed scaling, past amaxes and their scales,
+// per layer and operand (input, weight, gradient), or per expert of the whole model. After a pass, amaxes are reduced
+// over tp, cp and dp, the history moves on, and
 //
 //   scale = max_fp8 / amax / 2^margin     amax: the newest of the history, or its largest
 //
-// or the old scale if amax is 0 or not finite; 1 at first. Inputs and weights move on after each forward pass,
-// gradients after its backward pass, which reuses the forward's scales and records nothing recomputed. The host reads
-// nothing. Source: Transformer Engine's DelayedScaling.
+// or the old scale if amax is 0 or not finite; 1 at first. Inputs and weights move on after forward, gradients after
+// backward, which reuses the forward's scales and records nothing recomputed. The host reads nothing. Source:
+// Transformer Engine's DelayedScaling.
 #pragma once
 
 #include <map>
@@ -43,11 +43,11 @@ class AmaxLedger {
 
 class Fp8Memory : public RecipeMemory {
  public:
-  // keeps_weights  or only their scales
+  // keeps_weights: or only their scales.
   Fp8Memory(std::optional<DelayedScaling> delayed, double largest_gradient, bool keeps_weights);
 
   bool is_delayed() const { return delayed_.has_value(); }
-  // has_transposed  also keeps the transposed weight
+  // has_transposed: also keeps the transposed weight.
   int64_t add_layer(const RecipeLayer& layer, bool has_transposed = false);
 
   // 0-d, or (local experts).

@@ -2,18 +2,17 @@
 //
 //   values = fp8(clamp(x * scale))   max_fp8: 448 for E4M3, 57344 for E5M2
 //
-// Inputs and weights are E4M3; gradients E5M2 (hybrid) or E4M3. Without a library's products (nn/fp8_products.h), as
-// for experts, whose row counts only the device knows, values / scale are multiplied wide. Inputs are kept in eight
-// bits; weights are rounded once a step.
+// Inputs and weights are E4M3; gradients E5M2 (hybrid) or E4M3. Without a library's products (fp8_products.h), as for
+// experts, whose row counts only the device knows, values / scale are multiplied wide. Inputs are kept in eight bits;
+// weights are rounded once a step.
 //
 //   tensorwise  max_fp8 / amax of the current tensor; 1 if amax is 0 or infinite
-//   delayed     from past microbatches' amaxes (nn/fp8_memory.h)
-//   blockwise   per 128 elements, or 128 x 128 of a weight (nn/fp8_blocks.h)
+//   delayed     from past microbatches' amaxes (fp8_memory.h)
+//   blockwise   per 128 elements, or 128 x 128 of a weight (fp8_blocks.h)
 //
 // amax covers ranks with parts of a tensor (tensorwise: tp if cut, and cp; delayed: tp, cp and dp), so a layout rounds
-// as one rank does; blocks do if cuts are multiples of 128. Experts have own scales, over rows on this rank (delayed:
-// any rank).
-// Sources: arXiv:2209.05433 (formats); Transformer Engine (recipes).
+// as one rank does; blocks do if cuts are multiples of 128. Experts have their own scales, over this rank's rows
+// (delayed: any rank's). Sources: arXiv:2209.05433 (formats); Transformer Engine (recipes).
 #pragma once
 
 #include <memory>

@@ -32,7 +32,7 @@ class GroupedLinear : public Module {
  public:
   GroupedLinear(const LayerContext& context, const GroupedLinearSite& site);
 
-  // x (n, in_local), sorted by expert -> (n, rows_local), differentiable. offsets (num_local + 1) int64.
+  // x (n, in_local), sorted by expert -> (n, rows_local). offsets (num_local + 1) int64.
   at::Tensor forward(const Activation& x, const at::Tensor& offsets);
 
   Parameter& weight() { return *weight_; }

@@ -1,8 +1,7 @@
 // Attention over a text, then a picture, with separate projections and head norms. Every token sees all.
 //
 // This rank's n heads; S = the parts' total length; r tp ranks share a sample's tokens under sequence parallelism, else
-// r is 1.
-// Source: Esser et al. 2024, arXiv:2403.03206, section 4.
+// r is 1. Source: arXiv:2403.03206, section 4.
 #pragma once
 
 #include <memory>
@@ -35,11 +34,11 @@ class JointAttention : public Module {
     HeadNorms* norms = nullptr;
   };
 
-  // num_heads  over all ranks; UserError if tp does not divide it
+  // num_heads: over all ranks.
   JointAttention(const LayerContext& context, const std::string& name, int64_t num_heads, int64_t head_dim,
                  int64_t layer);
 
-  // angles (1, S, d / 2) -> (b, S, n d). Differentiable.
+  // angles (1, S, d / 2) -> (b, S, n d).
   Activation forward(const std::vector<Part>& parts, int64_t b, int64_t ranks, const RotaryAngles& angles);
 
   int64_t num_heads() const { return num_heads_; }

@@ -1,11 +1,11 @@
-// A tensor kept from forward to backward, or how to get it back (recomputed, from a low-precision copy, from host
-// memory). Its producer decides; consumers call get():
+// A tensor kept from forward to backward, or how to get it back (recomputed, from a low-precision copy, from the host).
+// Its producer decides; consumers call get():
 //
 //   Activation{y}                                                    consumers keep y
 //   Activation{y, Kept::computed([x] { return act(x.get()); })}      consumers keep x, and y is computed again
 //
 // Copies share a source: a tensor is recomputed once, and held until the last is dropped. Backward must take a node's
-// Kept (std::exchange, take()), as nodes outlive it.
+// Kept (std::exchange, take()): nodes outlive it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

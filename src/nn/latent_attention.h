@@ -6,14 +6,13 @@
 //   k, v   = W_kvb norm(c)                                         each head's [nope | v]
 //   out    = W_o attention([q_nope | R q_rope], [k_nope | R k_r], v; softmax scale)
 //
-// Every tp rank projects down to the latents (of its own tokens under sequence parallelism); projections up are split
-// by heads. k_r is gathered under sequence parallelism, its gradient summed over tp.
+// Every tp rank projects down to its tokens' latents; projections up are split by heads. Under sequence parallelism k_r
+// is gathered, its gradient summed over tp.
 //
 // Backward keeps the latents, q, k, v and what attention keeps. SelectiveRecompute::core_attention drops the last,
 // latent_up all but the latents and attention's result; both keep only the latents.
 //
-// n heads per rank; d_n, d_r, d_v: channels of nope, rope and value
-// Source: DeepSeek-AI 2024, arXiv:2405.04434.
+// d_n, d_r, d_v: channels of nope, rope and value. Source: arXiv:2405.04434 (DeepSeek-V2).
 #pragma once
 
 #include <functional>
@@ -35,7 +34,6 @@ struct LatentAttentionSite {
 
 class LatentAttention : public AttentionLayer {
  public:
-  // UserError if tp does not divide the heads, or if options conflict.
   LatentAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                   const LatentAttentionSite& site);
 

@@ -1,5 +1,5 @@
-// All options of a transformer's layers. What only the model's builder knows (names, index, initial deviations) is in
-// structs such as AttentionSite and MlpSite.
+// All options of a transformer's layers. Structs such as AttentionSite and MlpSite hold what only the model's builder
+// knows (names, index, initial deviations).
 #pragma once
 
 #include <cstdint>

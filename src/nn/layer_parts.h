@@ -10,14 +10,14 @@ namespace megalith {
 
 class AttentionLayer : public Module {
  public:
-  // x (t', h) -> (t', h), differentiable. Undefined angles: no rotation. A KV cache (no gradients) gets x's keys and
-  // values, and all its positions are attended to. If cp ranks share a sequence, this rank's part attends to all.
+  // x (t', h) -> (t', h). Undefined angles: no rotation. A KV cache (no gradients) gets x's keys and values, and all
+  // its positions are attended to. If cp ranks share a sequence, this rank's part attends to all.
   virtual at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) = 0;
 };
 
 class FeedForward : public Module {
  public:
-  // x (t', h) -> (t', h), differentiable.
+  // x (t', h) -> (t', h).
   virtual at::Tensor forward(const Activation& x, const ForwardContext& forward) = 0;
 };
 

@@ -4,9 +4,9 @@
 //   column      rank i holds rows i of W and b, and gives those columns of y; dx is summed over tp
 //   row         rank i holds columns i of W and takes those columns of x; y is summed over tp, then b is added
 //
-// Under sequence parallelism, column gathers its input (again in backward, instead of keeping it), and row scatters its
-// sum. A fused local weight (q|k|v, gate|up) has rows [part 0's slice | part 1's slice | …].
-// Sources: arXiv:1909.08053; sequence parallelism: arXiv:2205.05198.
+// Under sequence parallelism, column gathers its input (again in backward), and row scatters its sum. A fused local
+// weight (q|k|v, gate|up) has rows [part 0's slice | part 1's slice | …]. Sources: arXiv:1909.08053; sequence
+// parallelism: arXiv:2205.05198.
 #pragma once
 
 #include <memory>
@@ -42,16 +42,14 @@ struct LinearOptions {
   LinearKind kind = LinearKind::kOther;
   std::optional<Init> weight_init = std::nullopt;  // overrides init_std
   bool is_adapter = false;
-  // Widths of a row layer's concatenated inputs (attention's output and an MLP's up), each sliced over tp. Empty: one
-  // input.
+  // Widths of a row layer's concatenated inputs (attention's output and an MLP's up), each cut over tp. Empty: one.
   std::vector<int64_t> input_parts = {};
 };
 
 class Linear : public Module {
  public:
-  // name         parameters add `.weight` and `.bias`
-  // in_features  over all ranks
-  // InternalError unless tp divides the rows of every part (column) or in_features (row).
+  // name: parameters add `.weight` and `.bias`. in_features: over all ranks. InternalError unless tp divides every
+  // part's rows (column) or in_features (row).
   Linear(const LayerContext& context, std::string name, int64_t in_features, const std::vector<LinearPart>& parts,
          const LinearOptions& options);
   Linear(const LayerContext& context, const std::string& name, int64_t in_features, int64_t out_features,
@@ -59,8 +57,7 @@ class Linear : public Module {
       : Linear(context, name, in_features, {LinearPart{name, out_features}}, options) {}
   ~Linear() override;
 
-  // x (t, in_local) -> (t', out_local), differentiable; t' is t without sequence parallelism.
-  // row_ids  for adapter dropout; undefined: none
+  // x (t, in_local) -> (t', out_local). row_ids: for adapter dropout; undefined: none.
   at::Tensor forward(const Activation& x, const at::Tensor& row_ids = {});
   // Recomputes forward's result.
   Kept again(Kept x, const at::Tensor& row_ids = {}) const;

@@ -1,5 +1,5 @@
-// Language-model head: logits, or the loss without materialising them (nn/loss_rows.h); the vocabulary may be split
-// over tp.
+// Language-model head: logits, or the loss without materialising them (loss_rows.h); the vocabulary may be split over
+// tp.
 //
 // The loss computes gradients in forward (ops/linear_cross_entropy): the weight's accumulates in its buffer, the
 // activations' is returned in backward, whose incoming gradient must be one.

@@ -6,11 +6,11 @@
 // layer A is cut by columns and B replicated, so only (t, r) travels. Names are PEFT's without prefix:
 // "model.layers.0.self_attn.q_proj.lora_A.weight".
 //
-// With lora.use_dora each row of the adapted weight has a trained length m:
+// With lora.use_dora the adapted weight's rows have trained lengths m:
 //
 //   y = m / |W + scale * B A| * (W x + scale * B A dropout(x)) + b
 //
-// |..| is of this step's weights, without gradient (DoRA, section 4.3). Sources: arXiv:2106.09685 (LoRA),
+// |..| uses this step's weights, without gradient (DoRA, section 4.3). Sources: arXiv:2106.09685 (LoRA),
 // arXiv:2402.09353 (DoRA).
 #pragma once
 
@@ -40,14 +40,13 @@ class LowRankAdapter : public Module {
   // Null without a target here. UserError if the rank exceeds the layer's widths.
   static std::unique_ptr<LowRankAdapter> make(const LayerContext& context, const Site& site);
 
-  // Adds in place to y (t', out_local), for x (t, in_local). Differentiable.
-  // row_ids  (b s) int64: global token numbers; undefined: no dropout
+  // Adds in place to y (t', out_local), for x (t, in_local). row_ids (b s) int64: global token numbers; undefined: no
+  // dropout.
   at::Tensor add_to(at::Tensor y, const Activation& x, const at::Tensor& row_ids);
 
   // add_to() takes y without bias, and rescale() must follow.
   bool rescales() const { return magnitude_ != nullptr; }
-  // y m / |W + scale * B A|; differentiable in y; m's gradient goes to the Parameter.
-  // weight  (out_local, in_local), frozen
+  // y m / |W + scale * B A|. weight: (out_local, in_local), frozen. m's gradient goes to its Parameter.
   at::Tensor rescale(const at::Tensor& y, const at::Tensor& weight);
 
  private:

@@ -4,8 +4,8 @@
 //   dx = dy w             dgrad()
 //   dw += dy^T x          wgrad_()     into the Parameter's wider buffer
 //
-// Inputs, weights and incoming gradients are taken as operands first: the plain recipe uses them as they are;
-// fp8_recipe.h rounds to eight bits. Router and head are always plain.
+// Inputs, weights and incoming gradients become operands first: unchanged with the plain recipe, in eight bits with
+// fp8_recipe.h. Router and head are always plain.
 #pragma once
 
 #include <ATen/core/Tensor.h>

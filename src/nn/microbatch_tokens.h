@@ -1,7 +1,7 @@
 // A microbatch's tokens across the ranks that share it.
 //
 // b sequences of S tokens are split over cp by the zig-zag (comm/sequence_shard.h), s = S / cp each, and a cp rank's b
-// * s over tp: rows [rank * t, (rank + 1) * t), then padding. Without ForwardContext::row_length, S = s.
+// s over tp: rows [rank * t, (rank + 1) * t), then padding. Without ForwardContext::row_length, S = s.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +28,7 @@ class MicrobatchTokens {
   // On any rank.
   bool has_padding() const { return num_rows_ * tp_size_ != b_ * s_; }
 
-  // (n, c) -> (t, c), zero-padded. Differentiable.
+  // (n, c) -> (t, c), zero-padded.
   at::Tensor padded(const at::Tensor& x) const;
   // (n, c) of every rank -> (b S, c) in sequence order, on every rank. No autograd.
   at::Tensor gathered(const at::Tensor& x, std::string_view label) const;

@@ -30,7 +30,6 @@ struct MlpSite {
 
 class Mlp : public FeedForward {
  public:
-  // UserError if tp does not divide f, or if options conflict.
   Mlp(const LayerContext& context, const std::string& name, const LayerOptions& options, const MlpSite& site);
 
   at::Tensor forward(const Activation& x, const ForwardContext& forward) override;

@@ -4,7 +4,7 @@
 //   y = LayerNorm(x) (1 + scale) + shift                      without weights of its own
 //   x = x + gate y
 //
-// Source: Peebles & Xie 2023, arXiv:2212.09748, section 3.2 (adaLN-Zero).
+// Source: arXiv:2212.09748, section 3.2 (adaLN-Zero).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,6 @@ namespace megalith {
 
 class Modulation : public Module {
  public:
-  // UserError if tp does not divide count * h.
   Modulation(const LayerContext& context, const std::string& name, int64_t hidden, int64_t count);
 
   // vec (b, h) -> count of (b, h), on all tp ranks, which sum gradients under sequence parallelism.
@@ -43,11 +42,11 @@ struct ModulatedNorm {
   bool is_recomputed = false;  // keeps only x
 };
 
-// x (t, h), shift and scale (b, h) -> (t, h), differentiable. In float32, rounded once.
+// x (t, h), shift and scale (b, h) -> (t, h). In float32, rounded once.
 Activation modulated_norm(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale,
                           const ModulatedNorm& form);
 
-// x (t, h) + gate (b, h) * y (t, h), differentiable.
+// x (t, h) + gate (b, h) * y (t, h).
 at::Tensor gated_sum(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& y);
 
 }  // namespace megalith

@@ -3,6 +3,8 @@
 // In nn/: b sequences of s tokens, t = b s, h hidden, n query and g key-value heads of d channels, on this rank; t' is
 // t / tp under sequence parallelism, else t. `name` is canonical ("model.layers.0.self_attn"), `layer` counts over the
 // whole model, is_transposed means canonical weights (in, out) as in GPT-2. Wide is fp32, or fp64 for fp64 models.
+// Methods on activations are differentiable. Constructors throw UserError if options conflict, or if a parallel size
+// does not divide what it cuts.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +71,7 @@ class Module {
   std::vector<Parameter*> parameters() const;
   int64_t num_parameters() const;  // canonical, on this rank
   // FLOPs of this rank's forward pass, with children: 2 per multiply-add of matrix products; backward takes twice as
-  // many. Attention counts all keys, like Primus; Megatron halves them for causality since 0.12 (train/ has both).
+  // many. Attention counts all keys, like Primus; Megatron halves them for causality (train/ has both).
   double forward_flops(const CostShape& shape) const;
   // Products with frozen weights, which backward does once.
   double frozen_flops(const CostShape& shape) const;

@@ -3,8 +3,8 @@
 //   y[i] = sum over the experts j of token i of weights[i, j] expert_j(x[i]) + shared(x[i])
 //   expert(x) = down( act(gate x) * up x )   or   down( act(up x) )
 //
-// Tokens are split over tp for routing and dispatch; here, and gathered again, without sequence parallelism.
-// Sources: arXiv:1701.06538, arXiv:2401.04088; shared experts: arXiv:2401.06066.
+// Without sequence parallelism tokens are split over tp here, and gathered again. Sources: arXiv:1701.06538,
+// arXiv:2401.04088; shared experts: arXiv:2401.06066.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,6 @@ struct MoeSite {
 // (nn/expert_placement.h).
 class GroupedExperts : public Module {
  public:
-  // UserError if ep does not divide the experts, or etp an expert's width.
   GroupedExperts(const LayerContext& context, const std::string& name, const LayerOptions& options,
                  const MoeSite& site);
 
@@ -63,8 +62,7 @@ class GroupedExperts : public Module {
 
 class MoeLayer : public FeedForward {
  public:
-  // UserError if parallel sizes do not divide what they cut, if options conflict, or if experts are padded to capacity
-  // and neither of ep x etp and tp x cp divides the other.
+  // UserError also if experts are padded to capacity and neither of ep x etp and tp x cp divides the other.
   MoeLayer(const LayerContext& context, const std::string& name, const LayerOptions& options, const MoeSite& site);
 
   // x's Kept matters only under SelectiveRecompute::moe.

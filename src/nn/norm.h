@@ -20,14 +20,12 @@ struct ResidualStream {
 
 class Norm : public Module {
  public:
-  // name       without `.weight` and `.bias`
-  // hidden     h; for head norms, channels per head
-  // num_heads  this rank's heads, normed separately with one weight, whose gradient is summed over tp; 0: whole tokens
-  // UserError if options conflict.
+  // name: without `.weight` and `.bias`. hidden: h; for head norms, channels per head. num_heads: this rank's heads,
+  // normed separately with one weight, whose gradient is summed over tp; 0: whole tokens.
   Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options,
        int64_t num_heads = 0);
 
-  // x (t, h) or (t * heads, h). Differentiable.
+  // x (t, h) or (t * heads, h).
   at::Tensor forward(const Activation& x);
   // Norm of the sum, which becomes the residual.
   at::Tensor forward(ResidualStream& stream);

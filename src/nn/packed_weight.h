@@ -4,9 +4,8 @@
 //   eight bits        per block: 64 neighbouring columns of a row; the last may be shorter
 //   two fp32 numbers  per group of 256 scales: their codes' factor and offset (the matrix's mean scale)
 //
-// about 4.13 bits per element. Groups count blocks over the whole matrix (a canonical linear, or an expert's), by row,
-// so every layout packs the same values.
-// Source: Dettmers et al. 2023, arXiv:2305.14314; block and group order: bitsandbytes.
+// about 4.13 bits per element. Groups count blocks over the whole matrix (a canonical linear, or an expert's), by row:
+// every layout packs the same values. Sources: arXiv:2305.14314 (QLoRA); bitsandbytes (order of blocks and groups).
 #pragma once
 
 #include <ATen/core/Tensor.h>

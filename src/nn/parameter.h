@@ -44,7 +44,7 @@ enum class ParameterRole {
 
 // For frozen matrices (nn/packed_weight.h).
 struct WeightPacking {
-  // With the matrices' other, equal parts; null: none. Must outlive the parameter.
+  // Ranks with the matrices' other, equal parts; null: none. Must outlive the parameter.
   Group* ranks = nullptr;
   int cut_dim = 0;  // the matrix dim cut over them
   Kernels kernels = Kernels::kFused;
@@ -122,8 +122,8 @@ class Parameter {
   void begin_step();
   // Called when a graph is built, not in recomputed forwards.
   void expect_contribution() { ++num_expected_; }
-  // Delays readiness for contributions announced only in backward (nn/recompute.h), until release(), which may act as
-  // the last one.
+  // Delays readiness for contributions announced only in backward (recompute.h), until release(), which may act as the
+  // last one.
   void hold() { ++num_expected_; }
   void release();
 

@@ -1,8 +1,8 @@
 // A rank's tensor in terms of canonical tensors, which have Hugging Face's names, shapes and meaning.
 //
 // A fused q|k|v, a tp slice, an expert or a flat shard is a list of pieces, each pairing a box of a canonical tensor
-// with a box of the local one. Initialisation, checkpoints, resharding, import and export, and the gradient norm's
-// de-duplication read nothing else. Elements of no piece are padding: zero, without gradient, norm or decay.
+// with a box of the local one. Initialisation, checkpoints, import and export, and the gradient norm's de-duplication
+// read nothing else. Elements of no piece are padding: zero, without gradient, norm or decay.
 #pragma once
 
 #include <cstdint>

@@ -3,9 +3,8 @@
 //   c = sum of log p(label) - log p_reference(label) over the tokens of the chosen answer; r: of the rejected one
 //   loss = -log sigmoid(beta (c - r))        rewards: beta c, beta r
 //
-// The head (nn/lm_head.h) computes gradients in forward, but their factor depends on the whole pair, so it runs twice:
-// for token losses, then with d loss / d (-log p) as token weights.
-// Source: Rafailov et al. 2023, arXiv:2305.18290.
+// The head (lm_head.h) computes gradients in forward, but their factor depends on the whole pair, so it runs twice: for
+// token losses, then with d loss / d (-log p) as token weights. Source: arXiv:2305.18290 (DPO).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,9 +1,8 @@
-// RMS norm of a whole projection, such as all queries of a token (OLMo 2), split over tp:
+// RMS norm of a whole projection, such as all of a token's queries (OLMo 2), split over tp:
 //
 //   y = round(x / sqrt(mean over the channels of all ranks of x^2 + eps)) * weight          as ops/rms_norm
 //
-// Ranks sum a number per token: squares in forward, gradient times output in backward.
-// Source: OLMo team 2024, arXiv:2501.00656.
+// Ranks sum a number per token: squares in forward, gradient times output in backward. Source: arXiv:2501.00656.
 #pragma once
 
 #include <string>
@@ -17,11 +16,10 @@ class Group;
 
 class ProjectionNorm : public Module {
  public:
-  // channels  over all tp ranks
-  // UserError unless normalization is RMSNorm.
+  // channels: over all tp ranks. UserError unless normalization is RMSNorm.
   ProjectionNorm(const LayerContext& context, const std::string& name, int64_t channels, const NormOptions& options);
 
-  // x (t, channels / tp), contiguous -> same shape, differentiable. tp ranks have the same tokens.
+  // x (t, channels / tp), contiguous -> same shape. tp ranks have the same tokens.
   at::Tensor forward(const at::Tensor& x);
 
  private:

@@ -1,4 +1,4 @@
-// A recipe's state (nn/matmul_recipe.h) between passes of a chunk, whose runner calls:
+// A recipe's state (matmul_recipe.h) between passes of a chunk, whose runner calls:
 //
 //   begin_step   begin_forward 0   end_forward 0   begin_forward 1 …   begin_backward 0   end_backward 0 …   end_step
 //

@@ -1,6 +1,5 @@
 // Forward keeps only inputs; backward runs the body again and differentiates that. Dropout is counter-based
-// (core/philox.h): no generator state is kept.
-// Source: Chen et al. 2016, arXiv:1604.06174.
+// (core/philox.h): no generator state is kept. Source: arXiv:1604.06174.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 // A learned bias of attention scores by head and distance. Near distances have a bucket each, farther ones share
-// logarithmic buckets; from max_distance on, the last. Bidirectional attention halves the buckets per side.
-// Source: Raffel et al. 2019, arXiv:1910.10683, section 2.1.
+// logarithmic buckets; from max_distance on, the last. Bidirectional attention halves the buckets per side. Source:
+// arXiv:1910.10683, section 2.1 (T5).
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,11 @@ struct RelativeBiasOptions {
 
 class RelativeBias : public Module {
  public:
-  // name  of (buckets, heads)
-  // tied  the table to use; null: own
-  // InternalError unless tp divides the heads.
+  // name: of (buckets, heads). tied: the table to use; null: own. InternalError unless tp divides the heads.
   RelativeBias(const LayerContext& context, const std::string& name, const RelativeBiasOptions& options,
                Parameter* tied = nullptr);
 
-  // Queries first_query … first_query + sq - 1, keys 0 … sk - 1: (1, n, sq, sk) wide, differentiable.
+  // Queries first_query … first_query + sq - 1, keys 0 … sk - 1: (1, n, sq, sk) wide.
   at::Tensor forward(int64_t sq, int64_t sk, int64_t first_query = 0);
 
   Parameter& weight() { return *weight_; }

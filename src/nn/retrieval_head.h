@@ -4,9 +4,8 @@
 //           number
 //   loss    -log softmax_j(scores)    at j = i: the sum over this rank's rows
 //
-// It covers one microbatch of all dp ranks, with equally many rows; accumulation does not enlarge it.
-// Source: Lee et al. 2019, arXiv:1906.00300, §4; sets over ranks: Megatron-LM's pretrain_ict.py, where every rank
-// scores all questions.
+// It covers one microbatch of all dp ranks, with equally many rows. Sources: arXiv:1906.00300, §4; sets over ranks:
+// Megatron-LM's pretrain_ict.py, where every rank scores all questions.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +37,7 @@ class RetrievalHead : public Module {
 
   RetrievalHead(const LayerContext& context, Options options);
 
-  // (b, vector_size), paired by row. Differentiable. Objective: sum of losses times scales.per_weight.
+  // (b, vector_size), paired by row. Objective: sum of losses times scales.per_weight.
   Loss loss(const at::Tensor& queries, const at::Tensor& contexts, const ObjectiveScales& scales) const;
 
  protected:

@@ -1,4 +1,4 @@
-// Options of biencoders (nn/retrieval_head.h).
+// Biencoders' options (retrieval_head.h).
 #pragma once
 
 #include <cstdint>

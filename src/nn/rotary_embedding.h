@@ -3,7 +3,7 @@
 //   inv_freq[i] = base^(-2i/r), i < r/2;   angle = position * inv_freq[i]
 //
 // Float32 in Hugging Face's order of operations, for equal bits. Sources: arXiv:2104.09864; arXiv:2309.00071 (YaRN);
-// transformers, modeling_rope_utils.py (_compute_llama3_parameters, _compute_yarn_parameters).
+// transformers, modeling_rope_utils.py.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Options of nn/rotary_embedding.h.
+// Options of rotary_embedding.h.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ at::Tensor timestep_embedding(const at::Tensor& t, int64_t channels, at::ScalarT
 // Whole on every rank.
 class VectorEmbedding : public Module {
  public:
-  // name  of `.linear_1` and `.linear_2`
+  // name: of `.linear_1` and `.linear_2`.
   VectorEmbedding(const LayerContext& context, const std::string& name, int64_t in_features, int64_t hidden,
                   double init_std);
 

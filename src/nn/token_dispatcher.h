@@ -4,7 +4,7 @@
 //   all-to-all   rows go to the etp ranks of their expert's ep rank, and partial results come back
 //   all-gather   all ranks of etp x ep get all tokens and pick their experts' rows; results are scattered
 //
-// Differentiable. Sources: arXiv:2006.16668, arXiv:2211.15841 (no dropping, no padding).
+// Sources: arXiv:2006.16668, arXiv:2211.15841 (no dropping, no padding).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Differentiable token exchanges in two steps, to compute while tokens are in flight:
+// Token exchanges in two steps, to compute while tokens are in flight:
 //
 //   start_exchange()   issues the exchange             in backward: waits for the reverse one
 //   wait()             its results may be used         in backward: issues the reverse exchange

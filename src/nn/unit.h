@@ -1,4 +1,4 @@
-// Units: a model is a list of them in forward order. Families name them (models/families.h); the pipeline cuts the list
+// A model is a list of units in forward order. Families name them (models/families.h); the pipeline cuts the list
 // anywhere and sends what later units read from earlier ones.
 //
 //   decoder               embedding, layers, prediction modules, head; "hidden" travels

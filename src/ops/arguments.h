@@ -1,4 +1,4 @@
-// Checks of arguments. UserErrors name operator, argument, wanted and found.
+// Checks arguments. UserErrors name operator, argument, wanted and found.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,8 +8,8 @@
 //
 // Each operator's .cc file names its tables, among which a tensor's device and `kernels` choose; there is no registry.
 //
-// In operators' headers "floating" is bf16, fp16, fp32 or fp64, "wide" fp32, or fp64 for fp64 (wide_dtype). UserError
-// answers other shapes, dtypes and devices.
+// In operators' headers "floating" is bf16, fp16, fp32 or fp64, "wide" fp32, or fp64 for fp64 (wide_dtype). Operators
+// throw UserError for other shapes, dtypes and devices.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,7 +7,7 @@
 // arXiv:1711.05101 (AdamW).
 //
 // A bf16 weight's master may take less than 4 bytes:
-//   remainder  the 16 bits that the weight lacks; equals an fp32 master to the bit (narrow_master.h)
+//   remainder  the 16 bits that the weight lacks; results equal an fp32 master's to the bit (narrow_master.h)
 //   none       only the weight
 // bf16 moments, and weights without a master, are rounded to nearest, or stochastically with exact expected value, by
 // step, the tensor's name and the element's position, whatever the shards.

@@ -2,7 +2,7 @@
 //
 //   y[r, c] = u(key, row_ids[r], column_start + c) >= p ? x[r, c] / (1 - p) : 0
 //
-// u is uniform in [0, 1), Philox4x32-10's (core/philox.h): word (c mod 4) of the block with counter (row id, c / 4), c
+// u is uniform in [0, 1): Philox4x32-10's (core/philox.h) word (c mod 4) of the block with counter (row id, c / 4), c
 // counted in the whole tensor.
 //
 // x             (t, h)  floating

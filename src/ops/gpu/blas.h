@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt or hipBLASLt, as LibTorch has loaded it, which LibTorch's operators lack: 16-bit operands
+// Matrix products that LibTorch's operators lack, by the cuBLASLt or hipBLASLt that it has loaded: 16-bit operands
 // accumulated into fp32, accumulating FP8, choice of the algorithm. A build without its headers refuses every product.
 #pragma once
 

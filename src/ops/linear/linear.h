@@ -1,7 +1,7 @@
 // Matrix products of a linear layer, y = x w^T + bias, its three gradients, and the embedding's.
 //
-// t tokens, h in, o out; x (t, h), w (o, h), bias (o), y and dy (t, o): one floating dtype; x and dy may
-// be strided in t. Weight gradients accumulate wide.
+// t tokens, h in, o out; x (t, h), w (o, h), bias (o), y and dy (t, o): one floating dtype; x and dy may be strided in
+// t. Weight gradients accumulate wide.
 #pragma once
 
 #include <ATen/core/Tensor.h>
