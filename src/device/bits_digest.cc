@@ -11,13 +11,12 @@
 namespace megalith {
 namespace {
 
-constexpr int64_t kWordsAtOnce = int64_t{1} << 22;  // four int64 tensors of them are 128 MiB
-// Odd, so products with them lose nothing modulo 2^64. Source: splitmix64 (Steele et al. 2014).
+constexpr int64_t kWordsAtOnce = int64_t{1} << 22;  // 128 MiB in four int64 tensors
+// Odd: products lose nothing modulo 2^64. Source: splitmix64 (Steele et al. 2014).
 constexpr auto kStride = static_cast<int64_t>(0x9E3779B97F4A7C15u);
 constexpr auto kFactor = static_cast<int64_t>(0xBF58476D1CE4E5B9u);
 constexpr int64_t kShift = 31;
 
-// The tensor's bytes, as whole words if they fit.
 at::Tensor words_of(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().contiguous().reshape({-1});
   const bool has_words = flat.nbytes() % sizeof(int32_t) == 0 && flat.storage_offset() * flat.itemsize() % 4 == 0;

@@ -1,16 +1,15 @@
-// Digests of tensors' bits, to compare tensors without keeping both.
+// Tensor digests.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace megalith {
 
-// 64 bits of the bytes in element order: 0-d int64 on the tensor's device, without synchronising. Different tensors
-// collide once in 2^64; by summed_digest() never if they differ in one bit. Comparable only between devices of one
-// kind. On the CPU XXH3; elsewhere the sum of the words, each mixed with its position, with at most 128 MiB of memory.
+// 64-bit digest of the bytes in element order: 0-d int64 on the tensor's device, without synchronising. XXH3 on the
+// CPU, summed_digest() elsewhere: compare only within one kind of device.
 at::Tensor bits_digest(const at::Tensor& tensor);
 
-// As on devices, but anywhere: the reference for tests.
+// Sums the words, each mixed with its position, in at most 128 MiB. Never collides if one bit differs.
 at::Tensor summed_digest(const at::Tensor& tensor);
 
 }  // namespace megalith

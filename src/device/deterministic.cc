@@ -10,10 +10,10 @@ void set_deterministic(bool is_deterministic) {
   at::Context& context = at::globalContext();
   if (is_deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   context.setDeterministicAlgorithms(is_deterministic, /*warn_only=*/false);
-  // LibTorch's default in this mode fills fresh tensors with NaN, at the cost of a pass over memory.
+  // The default would fill fresh tensors with NaN: a pass over memory.
   context.setDeterministicFillUninitializedMemory(false);
   context.setDeterministicCuDNN(is_deterministic);
-  context.setBenchmarkCuDNN(false);  // benchmarking picks another algorithm in every run
+  context.setBenchmarkCuDNN(false);  // benchmarking picks algorithms anew each run
 }
 
 bool is_deterministic() { return at::globalContext().deterministicAlgorithms(); }

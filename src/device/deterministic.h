@@ -1,11 +1,10 @@
-// Reproducible results. On a CPU they are for a fixed number of threads; on a GPU this excludes algorithms that add in
-// order of arrival.
+// Reproducible results; on a CPU for a fixed number of threads.
 #pragma once
 
 namespace megalith {
 
-// Process-wide: for main functions, before the first operator runs. Operators without a deterministic form then throw.
-// Sets CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads at first use, unless the environment has it.
+// Process-wide. Call before the first operator: cuBLAS reads CUBLAS_WORKSPACE_CONFIG, set here unless the environment
+// has it, at first use. Operators without a deterministic form then throw.
 void set_deterministic(bool is_deterministic);
 
 bool is_deterministic();

@@ -77,7 +77,7 @@ c10::Device select_device(DeviceChoice choice, int local_rank) {
 CpuFeatures cpu_features() {
   CpuFeatures features;
 #if defined(__x86_64__)
-  // The built-in tests also ask the operating system (it must save the wide registers); gcc 12 has no name for AMX.
+  // The built-ins also check the system's support; gcc 12 has no name for AMX.
   __builtin_cpu_init();
   features.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   features.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -88,7 +88,7 @@ CpuFeatures cpu_features() {
     const bool has_tiles = ((edx >> 22) & 1u) && ((edx >> 24) & 1u);  // AMX-BF16, AMX-TILE
     unsigned low = 0, high = 0;
     if (has_tiles) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    features.amx_bf16 = has_tiles && ((low >> 17) & 3u) == 3u;  // the system saves tile configuration and data
+    features.amx_bf16 = has_tiles && ((low >> 17) & 3u) == 3u;  // XCR0: tile configuration and data
   }
 #elif defined(__aarch64__)
   constexpr unsigned long kHwcap2Bf16 = 1ul << 14;

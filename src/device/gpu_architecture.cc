@@ -1,5 +1,4 @@
-// Compatibility rules: the chapters on binary and PTX compatibility of NVIDIA's CUDA C++ programming guide; LLVM's user
-// guide for AMDGPU.
+// Sources: binary and PTX compatibility in NVIDIA's CUDA C++ programming guide; LLVM's user guide for AMDGPU.
 #include "device/gpu_architecture.h"
 
 #include <dlfcn.h>
@@ -22,8 +21,7 @@
 namespace megalith {
 namespace {
 
-// cudaDeviceGetAttribute() and its numbers are part of CUDA's stable interface; LibTorch loads it, so no CUDA header is
-// needed.
+// CUDA's stable ABI, loaded by LibTorch: no CUDA header needed.
 constexpr int kMajorAttribute = 75, kMinorAttribute = 76;
 
 std::string nvidia_architecture(int device) {
@@ -35,7 +33,7 @@ std::string nvidia_architecture(int device) {
   return fmt::format("sm_{}{}", major, minor);
 }
 
-// The driver lists all GPUs of the machine, visible or not: the answer is known only if all are alike.
+// Empty if the machine's GPUs differ: the driver lists invisible ones too.
 std::string amd_architecture() {
   std::string found;
   for (const GpuFacts::Device& gpu : read_gpus("/").devices) {
@@ -45,12 +43,12 @@ std::string amd_architecture() {
   return found;
 }
 
-// "90a-real": code for chip 90 only, without PTX.
+// "90a-real": only for chip 90, without PTX.
 struct NvidiaTarget {
   int number = 0;               // 10 * major + minor
-  bool is_exact = false;        // 90a: no other chip
+  bool is_exact = false;        // 90a
   bool has_binary = true;       // not "-virtual"
-  bool has_driver_form = true;  // not "-real": PTX, which a driver compiles for later chips
+  bool has_driver_form = true;  // not "-real": PTX for later chips
 };
 
 std::optional<NvidiaTarget> nvidia_target(std::string_view text) {
@@ -99,7 +97,7 @@ std::vector<std::string> built_architectures() {
 std::string architecture_of(const c10::Device& device) {
   if (device.type() == c10::kHIP) return amd_architecture();
   if (!device.is_cuda()) return "";
-  // AMD's build of LibTorch calls its device cuda as well.
+  // ROCm builds say cuda as well.
   if (std::string found = nvidia_architecture(device.index()); !found.empty()) return found;
   return amd_architecture();
 }
@@ -112,7 +110,7 @@ ArchitectureFit check_architecture(std::string_view device, const std::vector<st
     std::optional<ArchitectureFit> fit;
     if (number) {
       const std::optional<NvidiaTarget> target = nvidia_target(text);
-      // Words ("all", "native") were resolved by the compiler and are unknown here.
+      // "all", "native": resolved by the compiler, unknown here.
       if (!target) return ArchitectureFit::kNative;
       fit = fit_of(*target, *number);
     } else if (text.substr(0, text.find(':')) == device) {
@@ -165,7 +163,7 @@ Finding check_kernels(const std::optional<std::string>& device, const std::vecto
 
 bool has_fp8_products(std::string_view architecture) {
   if (const std::optional<int> number = nvidia_number(architecture)) return *number >= 89;
-  // Not gfx90a and before; among workstation chips, the twelfth series.
+  // From gfx942; gfx12 among workstation chips.
   for (const std::string_view series : {"gfx94", "gfx95", "gfx12"}) {
     if (architecture.starts_with(series)) return true;
   }

@@ -1,4 +1,4 @@
-// Deliberately not set: TORCH_NCCL_AVOID_RECORD_STREAMS, LibTorch's default since 2.7, now only causes a warning.
+// TORCH_NCCL_AVOID_RECORD_STREAMS is the default since LibTorch 2.7; setting it warns.
 #include "device/gpu_settings.h"
 
 #include <ATen/Context.h>
@@ -19,8 +19,8 @@ GpuSetting variable(std::string name, std::string value) {
   return {GpuSettingKind::kVariable, std::move(name), std::move(value), std::move(itself)};
 }
 
-// "NVIDIA B200", "NVIDIA GB300", "NVIDIA RTX PRO 6000 Blackwell Server Edition". Unknown names count as older chips,
-// for which the cautious value is right.
+// "NVIDIA B200", "NVIDIA GB300", "NVIDIA RTX PRO 6000 Blackwell Server Edition". Unknown names count as older, to be
+// safe.
 bool is_blackwell(const std::string& name) {
   if (name.find("Blackwell") != std::string::npos) return true;
   for (const std::string_view series : {" B", " GB"}) {
@@ -38,18 +38,18 @@ std::vector<GpuSetting> wanted_gpu_settings(const GpuSettingFacts& facts) {
   if (facts.vendor == GpuVendor::kNone) return {};
   std::vector<GpuSetting> settings;
   if (facts.vendor == GpuVendor::kNvidia) {
-    // Avoids fragmentation by blocks of varying sizes.
+    // Against fragmentation by varying sizes.
     settings.push_back(
         {GpuSettingKind::kAllocator, "expandable_segments", "True", {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}});
-    // 32 MiB of scratch: cuBLAS chooses among all its algorithms, always the same one.
+    // 32 MiB: cuBLAS may choose any algorithm, repeatably.
     settings.push_back(variable("CUBLAS_WORKSPACE_CONFIG", ":4096:8"));
     settings.push_back(variable("TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED", "1"));
-    // With one queue kernels start in issue order, so a tensor-parallel collective begins before the product that hides
-    // it. Later chips keep that order anyway.
+    // One queue keeps issue order, so a tensor-parallel collective starts before the product that hides it. Blackwell
+    // keeps it anyway.
     const bool keeps_order = !facts.gpu_names.empty() && std::ranges::all_of(facts.gpu_names, is_blackwell);
     const bool wants_one_queue = facts.tensor_parallel_size > 1 && !keeps_order;
     settings.push_back(variable("CUDA_DEVICE_MAX_CONNECTIONS", wants_one_queue ? "1" : "32"));
-    // Kernels of a rank's communicators start in issue order on every rank.
+    // The same kernel order on every rank's communicators.
     if (facts.world_size > 1) settings.push_back(variable("NCCL_LAUNCH_ORDER_IMPLICIT", "1"));
   }
   settings.push_back({GpuSettingKind::kReductions, "reductions of 16-bit products in 16 bits", "off", {}});
@@ -59,7 +59,7 @@ std::vector<GpuSetting> wanted_gpu_settings(const GpuSettingFacts& facts) {
 GpuSettingFacts gpu_setting_facts(DeviceChoice choice, int tensor_parallel_size, int world_size) {
   GpuSettingFacts facts;
   if (choice == DeviceChoice::kCpu) return facts;
-  // Does not ask for a device: the driver would start and read its variables.
+  // Asking for a device would start the driver, which reads its variables then.
   if (at::Context::hasROCM()) {
     facts.vendor = GpuVendor::kAmd;
   } else if (at::Context::hasCUDART()) {

@@ -49,7 +49,7 @@ void DeviceGraph::capture(const std::function<void()>& work) {
   } catch (...) {
     try {
       backend_->end();
-    } catch (...) {  // the first failure says more
+    } catch (...) {  // the first failure matters
     }
     throw;
   }

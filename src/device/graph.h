@@ -1,8 +1,6 @@
-// Device work that is captured once and replayed with one launch: a CUDA graph, or the pretend accelerator's
-// (graph_backend.h).
-//
-// A capture records kernels with their addresses and arguments, without running them. Whatever changes between replays
-// must be read from device memory at a fixed address, and no host work happens again.
+// Device work captured once and replayed with one launch (a CUDA graph). A capture records kernels and arguments
+// without running them: values that change between replays must be read from device memory at fixed addresses, and host
+// work does not repeat.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -15,24 +13,23 @@ namespace megalith {
 
 class GraphBackend;
 
-// True on NVIDIA's GPUs in builds with CUDA's headers.
+// NVIDIA only, with CUDA's headers.
 bool can_capture_graphs(const c10::Device& device);
 
-// Events are not queried meanwhile (StreamEvent::is_done): on some devices a query from any thread ends the capture.
+// Meanwhile StreamEvent::is_done() must not query: on some devices that ends the capture, from any thread.
 bool is_capturing_graph();
 
 class DeviceGraph {
  public:
-  // Requires can_capture_graphs().
-  // neighbour  a captured graph whose memory this one may share: neither keeps anything there between replays; or null
+  // Requires can_capture_graphs(). `neighbour` may be null; else shares that captured graph's memory, where neither
+  // keeps anything between replays.
   DeviceGraph(const c10::Device& device, const DeviceGraph* neighbour);
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  // Records what `work`, including backward's threads, issues. The thread's stream must not be the device's default
-  // one; the host neither waits nor copies. What `work` allocates is in the graph's own memory at fixed addresses;
-  // anything else that it reads must stay as well.
+  // Records what `work` issues, backward's threads included. Requires a non-default stream; the host must neither wait
+  // nor copy. Allocations come from the graph's memory; anything else read must outlive the graph.
   void capture(const std::function<void()>& work);
 
   void replay() const;

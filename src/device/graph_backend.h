@@ -1,4 +1,4 @@
-// A device type's own graphs, as graph.h uses them. LibTorch 2.11 has no interface for that.
+// A device type's graphs; LibTorch 2.11 has no generic interface.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,8 +11,7 @@ namespace megalith {
 class GraphBackend {
  public:
   virtual ~GraphBackend() = default;
-  // Captures the thread's current stream until end() on the same thread. Other threads are unaffected.
-  // pool  for its memory: another graph's, or {0, 0} for one of its own
+  // Captures the thread's current stream until end() on the same thread. `pool`: another graph's memory, or {0, 0}.
   virtual void begin(c10::MempoolId_t pool) = 0;
   virtual void end() = 0;
   virtual void replay() = 0;
@@ -21,10 +20,10 @@ class GraphBackend {
 
 using GraphMaker = std::unique_ptr<GraphBackend> (*)();
 
-// at::cuda::CUDAGraph; null in builds without CUDA's headers.
+// Null without CUDA's headers.
 GraphMaker cuda_graph_maker();
 
-// For device types that are not LibTorch's own: the tests'. Called before threads start.
+// For tests; call before threads start.
 void set_graph_maker(c10::DeviceType type, GraphMaker maker);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// The part of graph.cc that needs CUDA's headers; see graph_backend.h.
+// The part that needs CUDA's headers.
 #include "device/graph_backend.h"
 
 #ifdef MEGALITH_CUDA_HEADERS

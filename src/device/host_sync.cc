@@ -17,17 +17,16 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kMostRanges = 5;  // of a place; the outer ones say little more
+constexpr size_t kMostRanges = 5;  // outer ones add little
 
-// A kind of thread state that LibTorch passes on to backward's threads; it does not use the test kinds itself.
+// LibTorch hands it to backward's threads; test kinds are free.
 c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO_2; }
 
 class Forbidden final : public c10::DebugInfoBase {};
 
 bool is_forbidden() { return c10::ThreadLocalDebugInfo::get(kind()) != nullptr; }
 
-// The place of the first exception: LibTorch's error says only that something waits, and arrives after the ranges have
-// closed. Backward runs on its own threads.
+// Noted at the throw: LibTorch's error names no place and arrives after the ranges closed.
 class FirstFailure {
  public:
   static FirstFailure& instance() {
@@ -52,7 +51,7 @@ class FirstFailure {
   std::string place_;
 };
 
-// Shortens "torch::autograd::CppNode<megalith::(anonymous namespace)::LinearFunction>" to LinearFunction.
+// "torch::autograd::CppNode<megalith::(anonymous namespace)::LinearFunction>" becomes LinearFunction.
 std::string readable(std::string name) {
   for (const std::string_view noise :
        {"torch::autograd::CppNode<", "torch::autograd::generated::", "megalith::", "(anonymous namespace)::"}) {
@@ -67,7 +66,7 @@ std::vector<std::string>& open_ranges() {
   return ranges;
 }
 
-// Names the innermost of nested LibTorch operators, which waits, and the outermost, which was called.
+// Of nested LibTorch operators, keeps the innermost (waiting) and the outermost (called).
 std::string place_here() {
   const std::vector<std::string>& ranges = open_ranges();
   const auto is_of_libtorch = [&](size_t i) { return ranges[i].starts_with("aten::"); };
@@ -92,7 +91,7 @@ void close_range(const at::RecordFunction& /*range*/, at::ObserverContext* /*con
   open_ranges().pop_back();
 }
 
-// Forbids waits and watches ranges while it lives, on this thread and its backward's.
+// Forbids waits while it lives, on this thread and its backward's.
 class Watch {
  public:
   explicit Watch(const c10::Device& device) : device_(device), forbidden_(kind(), std::make_shared<Forbidden>()) {

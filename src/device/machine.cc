@@ -1,5 +1,4 @@
-// Reads /proc, /sys and /dev. Formats: proc(5), the kernel's documentation of cgroup v1 and v2, of
-// sysfs-class-infiniband and of amdkfd's topology.
+// Formats: proc(5); kernel documentation of cgroup v1 and v2, sysfs-class-infiniband, amdkfd.
 #include "device/machine.h"
 
 #include <fmt/format.h>
@@ -20,14 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 using namespace fact_files;
 
-// Version 1's "no limit" is the largest multiple of a page.
+// Unlimited in v1 is the largest multiple of a page.
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 struct ControlGroupLimit {
   std::optional<int64_t> limit, used, cache;
 };
 
-// File pages of a group and its descendants. Version 1 counts descendants under separate names.
+// Includes descendants, which v1 counts under separate names.
 std::optional<int64_t> control_group_cache(const fs::path& group) {
   const auto fields = fields_of(file_text(group / "memory.stat"), " ");
   for (const std::string prefix : {"total_", ""}) {
@@ -39,8 +38,7 @@ std::optional<int64_t> control_group_cache(const fs::path& group) {
   return std::nullopt;
 }
 
-// The tightest limit of a group and its ancestors, and of the top, where a container's files often are, whatever the
-// group's path outside.
+// Includes the top, where a container's files often are.
 ControlGroupLimit tightest_limit(const fs::path& mount, fs::path group, const char* limit_name, const char* used_name) {
   ControlGroupLimit tightest;
   group = group.relative_path();
@@ -56,14 +54,13 @@ ControlGroupLimit tightest_limit(const fs::path& mount, fs::path group, const ch
   }
 }
 
-// The group of version 2, and in version 1 that of a controller ("memory", "cpu").
 struct ControlGroups {
   std::string v2 = "/", v1 = "/";
 };
 ControlGroups control_groups(const fs::path& root, std::string_view controller) {
   ControlGroups groups;
   for (const std::string& line : lines_of(file_text(root / "proc/self/cgroup"))) {
-    // "0::/user.slice" is version 2, "4:memory:/docker/…" version 1.
+    // "0::/user.slice" is v2, "4:memory:/docker/…" v1.
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
@@ -83,7 +80,7 @@ ControlGroupLimit control_group_limit(const fs::path& root) {
   return v2;
 }
 
-// Version 2 writes "200000 100000", or "max 100000" without a limit.
+// "200000 100000"; "max 100000" if unlimited.
 std::optional<double> quota_in_v2(const fs::path& group) {
   const std::vector<std::string> words = split_words(file_text(group / "cpu.max"));
   if (words.size() != 2) return std::nullopt;
@@ -92,7 +89,7 @@ std::optional<double> quota_in_v2(const fs::path& group) {
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
-// Version 1 has a file for each, and a quota of -1 without a limit.
+// The quota is -1 if unlimited.
 std::optional<double> quota_in_v1(const fs::path& group) {
   const auto quota = whole_number(file_text(group / "cpu.cfs_quota_us"));
   const auto period = whole_number(file_text(group / "cpu.cfs_period_us"));
@@ -111,8 +108,7 @@ void take_tightest_quota(const fs::path& mount, fs::path group, std::optional<do
   }
 }
 
-// The first word of digits with a dot in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar …" or "…
-// Open Kernel Module for x86_64 560.28.03 …".
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  …"
 std::string nvidia_version(const std::string& text) {
   const size_t end = text.find('\n');
   for (const std::string& word : split_words(text.substr(0, end))) {
@@ -123,14 +119,14 @@ std::string nvidia_version(const std::string& text) {
   return "";
 }
 
-// amdkfd writes 90402 for gfx942: major, then two digits each of minor and stepping, hexadecimal in the name.
+// gfx942 is 90402: major, then two decimal digits each of minor and stepping.
 std::string gfx_name(int64_t version) {
   return fmt::format("gfx{}{:x}{:x}", version / 10000, version / 100 % 100, version % 100);
 }
 
 void add_amd_devices(const fs::path& root, GpuFacts& facts) {
   const fs::path nodes = root / "sys/class/kfd/kfd/topology/nodes";
-  // The display driver knows product names, by PCI address.
+  // Only the display driver knows product names.
   std::vector<std::string> products;
   for (const std::string& card : names_in(root / "sys/class/drm")) {
     if (!is_numbered(card, "card")) continue;
@@ -162,7 +158,7 @@ void add_amd_devices(const fs::path& root, GpuFacts& facts) {
   std::move(devices.begin(), devices.end(), std::back_inserter(facts.devices));
 }
 
-// The mount table writes a blank as \040.
+// A blank is \040 in the mount table.
 std::string unescaped(std::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -312,7 +308,7 @@ std::optional<Mount> mount_of(const fs::path& root, const fs::path& path) {
     if (words.size() < 5 || words.end() - dash < 3) continue;
     const std::string point = unescaped(words[4]);
     const bool is_below = point == "/" || wanted == point || wanted.starts_with(point + "/");
-    // A later mount at the same place hides the earlier.
+    // Later mounts hide earlier ones.
     if (is_below && (!best || point.size() >= best->point.size())) best = Mount{point, dash[1], unescaped(dash[2])};
   }
   return best;

@@ -1,5 +1,4 @@
-// Formats: proc(5), capabilities(7), group(5), the kernel's documentation of Yama and of amdgpu's
-// power_dpm_force_performance_level.
+// Formats: proc(5), capabilities(7), group(5); kernel documentation of Yama and power_dpm_force_performance_level.
 #include "device/machine_access.h"
 
 #include <sys/stat.h>
@@ -31,7 +30,7 @@ ProcessIdentity read_identity(const std::filesystem::path& root) {
     return found == fields.end() ? std::vector<std::string>() : split_words(found->second);
   };
   ProcessIdentity identity;
-  // Real, effective, saved and file system's; the last decides when a file is opened.
+  // Real, effective, saved, file system's: open() uses the last.
   if (const auto users = words("Uid"); users.size() == 4) identity.user = whole_number(users[3]).value_or(-1);
   if (const auto groups = words("Gid"); groups.size() == 4)
     identity.groups.insert(whole_number(groups[3]).value_or(-1));
@@ -42,7 +41,7 @@ ProcessIdentity read_identity(const std::filesystem::path& root) {
   return identity;
 }
 
-// "render:x:109:me" for 109; the number itself if no line has it.
+// From "render:x:109:me"; the number if unnamed.
 std::string group_name(const std::filesystem::path& root, int64_t group) {
   for (const std::string& line : lines_of(file_text(root / "etc/group"))) {
     const size_t first = line.find(':'), second = line.find(':', first + 1), third = line.find(':', second + 1);
@@ -75,7 +74,7 @@ std::vector<DeviceNode> device_nodes(const std::filesystem::path& root, const st
   return nodes;
 }
 
-// "#define HIPBLASLT_VERSION_MAJOR 0" for "MAJOR"; empty if there is no such line.
+// From "#define HIPBLASLT_VERSION_MAJOR 0".
 std::string defined_version(const std::string& header, std::string_view part) {
   for (const std::string& line : lines_of(header)) {
     const std::vector<std::string> words = split_words(line);
@@ -106,7 +105,7 @@ std::vector<std::string> read_gpu_clock_levels(const std::filesystem::path& root
   std::set<std::string> levels;
   const std::filesystem::path cards = root / "sys/class/drm";
   for (const std::string& card : names_in(cards)) {
-    // A server's console display adapter has clocks, too.
+    // AMD only: a console's display adapter has clocks, too.
     if (!is_numbered(card, "card") || trimmed(cards / card / "device/vendor") != "0x1002") continue;
     const std::string level = trimmed(cards / card / "device/power_dpm_force_performance_level");
     if (!level.empty()) levels.insert(level);

@@ -19,8 +19,7 @@
 namespace megalith {
 namespace {
 
-// Process-wide and permanent, like LibTorch's allocator. It asks malloc for a block's size: a header would break
-// alignment.
+// Never destroyed, like LibTorch's. Asks malloc for sizes: a header would break alignment.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& instance() {
@@ -30,7 +29,7 @@ class CountingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t num_bytes) override {
     c10::DataPtr data = inner_->allocate(num_bytes);
-    // Blocks that carry more than their address come from another allocator and are not counted.
+    // Blocks with their own context are another allocator's.
     if (data.get() == nullptr || data.get_context() != data.get()) return data;
     add(static_cast<int64_t>(malloc_usable_size(data.get())));
     void* const block = data.release_context();
@@ -64,11 +63,11 @@ class CountingAllocator final : public c10::Allocator {
 };
 
 bool is_counting() {
-  // Not before count_cpu_memory(): it would wrap whatever allocator is current then.
+  // Calling instance() would wrap whatever is current.
   return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()) != nullptr;
 }
 
-// A line "VmRSS:   1234 kB" of /proc/self/status or /proc/meminfo, in bytes; 0 if missing.
+// From "VmRSS:   1234 kB"; 0 if missing.
 int64_t proc_bytes(const char* path, const std::string& key) {
   std::istringstream file(try_read_facts(path).value_or(""));
   for (std::string line; std::getline(file, line);) {
@@ -80,7 +79,7 @@ int64_t proc_bytes(const char* path, const std::string& key) {
 int64_t cgroup_limit() {
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::istringstream file(try_read_facts(path).value_or(""));
-    int64_t limit = 0;  // without a limit version 2 says "max", version 1 a huge number
+    int64_t limit = 0;  // unlimited: v2 says "max", v1 a huge number
     if (file >> limit && limit > 0) return limit;
   }
   return std::numeric_limits<int64_t>::max();
@@ -132,7 +131,7 @@ void reset_peak_memory(const c10::Device& device) {
 
 void count_cpu_memory() {
   if (is_counting()) return;
-  // LibTorch set its own allocator with priority 0; an equal or higher priority replaces it.
+  // LibTorch's own has priority 0.
   c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
 }
 
@@ -141,8 +140,8 @@ void tune_malloc_for_training() {
   const auto is_free = [](const char* variable) {
     return std::getenv(variable) == nullptr && std::getenv("GLIBC_TUNABLES") == nullptr;
   };
-  if (is_free("MALLOC_MMAP_MAX_")) mallopt(M_MMAP_MAX, 0);               // large blocks come from the heap as well
-  if (is_free("MALLOC_TRIM_THRESHOLD_")) mallopt(M_TRIM_THRESHOLD, -1);  // never give memory back
+  if (is_free("MALLOC_MMAP_MAX_")) mallopt(M_MMAP_MAX, 0);               // large blocks from the heap, too
+  if (is_free("MALLOC_TRIM_THRESHOLD_")) mallopt(M_TRIM_THRESHOLD, -1);  // never return memory
   if (is_free("MALLOC_TOP_PAD_")) mallopt(M_TOP_PAD, 64 << 20);          // grow in large strides
 #endif
 }

@@ -1,4 +1,4 @@
-// Memory use, and allocator settings that avoid page faults in training steps.
+// Memory use, and malloc settings.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,18 +8,17 @@
 namespace megalith {
 
 struct MemoryStats {
-  // Tensors, by the allocator. On the CPU, those since count_cpu_memory(); 0 without it.
+  // Tensors. On the CPU those since count_cpu_memory(), or 0.
   int64_t allocated_bytes = 0;
   int64_t peak_allocated_bytes = 0;
-  // The process's resident set on the CPU; on an accelerator the allocator's memory, including free blocks.
+  // With the allocator's free blocks. On the CPU, the resident set.
   int64_t reserved_bytes = 0;
   int64_t peak_reserved_bytes = 0;
-  // The whole device, other processes included. On the CPU: the machine's memory, or a container's limit if lower, and
-  // this process's resident set.
+  // All processes'. On the CPU: this process's resident set, and the machine's memory or container's limit.
   int64_t used_bytes = 0;
   int64_t total_bytes = 0;
 
-  // The iteration line's `mem usages`: 1 - free / total.
+  // The iteration line's `mem usages`.
   double used_fraction() const {
     return total_bytes > 0 ? static_cast<double>(used_bytes) / static_cast<double>(total_bytes) : 0;
   }
@@ -27,19 +26,17 @@ struct MemoryStats {
 
 MemoryStats memory_stats(const c10::Device& device);
 
-// Updates only what an accelerator's allocator counts, at no cost; the whole device's numbers stay.
+// Updates only an accelerator's allocator counts, at no cost.
 void update_allocator_stats(MemoryStats& stats, const c10::Device& device);
 
-// Restarts the peaks. The CPU's resident peak restarts only if the kernel lets a process reset it
-// (/proc/self/clear_refs).
+// The CPU's resident peak restarts only if /proc/self/clear_refs is writable.
 void reset_peak_memory(const c10::Device& device);
 
-// Wraps LibTorch's CPU allocator in a counter, permanently. For main functions. Existing tensors are not counted.
+// Counts future tensors by wrapping LibTorch's CPU allocator, permanently. For main functions.
 void count_cpu_memory();
 
-// Makes malloc keep freed memory, so only the first steps take page faults, otherwise half of a naive CPU step: 1.8
-// times faster, with about 15 % more resident peak. Call it first in main. Needs glibc's allocator; limits set by the
-// environment (MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_, MALLOC_MMAP_MAX_, GLIBC_TUNABLES) stay.
+// Makes malloc keep freed memory: page faults take half of a naive CPU step. 1.8 times faster, resident peak 15 %
+// higher. Call first in main. Needs glibc; limits set in the environment (MALLOC_…_, GLIBC_TUNABLES) stay.
 void tune_malloc_for_training();
 
 }  // namespace megalith

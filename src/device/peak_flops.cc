@@ -33,7 +33,7 @@ constexpr GpuRow kGpus[] = {
     {"", "gfx950", 2306.9},            {"", "gfx942", 1307.4},          {"", "gfx90a", 191.5},
 };
 
-// True if the name contains the whole word: "A10" is not in "A100".
+// "A10" is not in "A100".
 bool has_word(std::string_view name, std::string_view word) {
   const auto is_letter = [&](size_t i) {
     return i < name.size() && (std::isalnum(static_cast<unsigned char>(name[i])) != 0);
@@ -91,7 +91,7 @@ std::vector<std::string> known_gpu_names() {
 
 std::optional<double> peak_flops(const c10::Device& device, at::ScalarType dtype) {
   if (device.is_cpu()) return std::nullopt;
-  // The process may not see all GPUs: the name is known only if all are of one kind.
+  // Invisible GPUs are listed, too: names count only if alike.
   std::string name;
   for (const GpuFacts::Device& one : read_gpus("/").devices) {
     if (!name.empty() && name != one.name) return known_peak_flops("", architecture_of(device), dtype);

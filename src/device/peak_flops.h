@@ -12,10 +12,9 @@
 
 namespace megalith {
 
-// Dense bf16 and fp16 matrix products in floating-point operations per second, from data sheets (without sparsity);
-// nothing for other dtypes and chips. Pure.
-//   name          from the driver: "NVIDIA H100 80GB HBM3"; may be empty
-//   architecture  "gfx942", "sm_90"; may be empty. Decides for AMD's GPUs, whose names drivers often leave out
+// Dense bf16 or fp16 matrix FLOP/s from data sheets (no sparsity); null for other dtypes and chips.
+//   name          "NVIDIA H100 80GB HBM3"; may be empty
+//   architecture  "gfx942"; may be empty. Decides for AMD, whose names drivers often omit
 std::optional<double> known_peak_flops(std::string_view name, std::string_view architecture, at::ScalarType dtype);
 
 // A GPU by its name on data sheets: "MI300X", "h100"; nothing if unknown.

@@ -1,4 +1,4 @@
-// LibTorch's observers see every operator: inputs existed before, outputs are new.
+// Inputs of operators existed before; outputs are new.
 #include "device/storage_watch.h"
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace megalith {
 struct StorageWatch::State {
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
   struct Seen {
-    Weak storage;  // prevents reuse of the address
+    Weak storage;  // prevents address reuse
     int64_t bytes;
   };
   std::unordered_map<const c10::StorageImpl*, Seen> own;
@@ -49,7 +49,7 @@ struct StorageWatch::State {
 
 namespace {
 
-// An observer is a plain function, which finds its thread's watch here.
+// Observers are plain functions, without state.
 thread_local void* newest_watch = nullptr;
 
 template <typename Visit>

@@ -1,6 +1,5 @@
-// Measures the memory of a computation on the meta device: the bytes that storages made by this thread would take, now
-// and at the peak. Counted are results of LibTorch's operators, views of one storage once; not earlier tensors, such as
-// parameters, nor the workspace of real kernels.
+// Measures memory on the meta device: storages made by this thread's operators. Excludes earlier tensors (parameters)
+// and real kernels' workspace.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@ namespace megalith {
 
 class StorageWatch {
  public:
-  // Watches until destroyed. Only the newest in a thread sees anything.
+  // Only a thread's newest watch counts.
   StorageWatch();
   ~StorageWatch();
   StorageWatch(const StorageWatch&) = delete;

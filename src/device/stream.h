@@ -1,5 +1,4 @@
-// Streams and events over c10's generic interface. A CPU has one stream on which everything is done when issued; there,
-// waiting and ordering do nothing.
+// Streams and events over c10's generic interface. On a CPU work is done when issued: waiting and ordering do nothing.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,13 +11,13 @@ namespace megalith {
 
 c10::Stream current_stream(const c10::Device& device);
 
-// Another stream from LibTorch's pool, for copies and communication. Ask for high priority if others wait for the work.
+// From LibTorch's pool; high priority if others wait for the work.
 c10::Stream side_stream(const c10::Device& device, bool has_high_priority = false);
 
-// Blocks until everything issued on the device has run.
+// Blocks.
 void synchronize(const c10::Device& device);
 
-// Operators called by this thread run on `stream` while it lives.
+// While it lives, this thread's operators run on `stream`.
 class StreamScope {
  public:
   explicit StreamScope(const c10::Stream& stream);
@@ -30,7 +29,7 @@ class StreamScope {
   c10::Stream previous_;
 };
 
-// A point in a stream to wait for. On the CPU, a point in time.
+// On the CPU, a point in time.
 class StreamEvent {
  public:
   explicit StreamEvent(const c10::Device& device, bool has_timing = false);
@@ -39,11 +38,11 @@ class StreamEvent {
   StreamEvent& operator=(StreamEvent&&) noexcept;
 
   void record(const c10::Stream& stream);
-  // Does not block the caller.
+  // The stream waits, not the caller.
   void make_wait(const c10::Stream& stream) const;
   bool is_done() const;
   void wait() const;
-  // From this event to a later one; both recorded, made with timing, and reached.
+  // Requires timing, and both events reached.
   double elapsed_ms(const StreamEvent& later) const;
 
  private:

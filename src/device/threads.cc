@@ -56,7 +56,7 @@ int usable_cores() {
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
       if (!CPU_ISSET(cpu, &allowed)) continue;
       const std::string topology = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", cpu);
-      // A processor of unknown place counts as its own core.
+      // Unknown processors count as own cores.
       physical.emplace(read_int(topology + "physical_package_id").value_or(0),
                        read_int(topology + "core_id").value_or(-1 - cpu));
     }
@@ -71,7 +71,7 @@ int usable_cores() {
 int default_num_threads(int ranks_on_this_machine) {
   MEGALITH_CHECK(ranks_on_this_machine >= 1, "{} ranks on this machine", ranks_on_this_machine);
   if (const char* text = std::getenv("OMP_NUM_THREADS")) {
-    // "4" or a list of nesting levels "4,2", of which the first counts.
+    // "4", or by nesting level "4,2".
     const std::string_view all(text);
     int value = 0;
     const auto result = std::from_chars(all.data(), all.data() + all.size(), value);
@@ -89,7 +89,7 @@ int set_num_threads(const ThreadOptions& options, int ranks_on_this_machine) {
 
 bool ProcessorShare::has_processor_for_each() const {
   const double available = quota > 0 ? std::min<double>(processors, quota) : processors;
-  // Half a thread of others, such as a shell or monitor, is tolerated.
+  // Tolerates half a thread: a shell, a monitor.
   return threads <= 1 || threads * ranks <= available - others_load + 0.5;
 }
 
@@ -97,8 +97,7 @@ ProcessorShare processor_share(int threads, int ranks_on_this_machine) {
   ProcessorShare share{.threads = threads, .ranks = ranks_on_this_machine};
   share.processors = omp_get_num_procs();
   share.quota = read_cpu_quota("/").value_or(0);
-  // "0.84 0.51 0.33 3/712 4242": the last minute's load may be of an earlier run of ours, so it counts only as far as
-  // so much wants to run now.
+  // "0.84 0.51 0.33 3/712 4242": the minute's load may be our own earlier run, so what runs now bounds it.
   std::istringstream file(try_read_facts("/proc/loadavg").value_or(""));
   double load = 0, skipped = 0;
   int running = 0;
@@ -109,7 +108,7 @@ ProcessorShare processor_share(int threads, int ranks_on_this_machine) {
 }
 
 void let_waiting_threads_sleep() {
-  // A team belongs to the thread that began it, and is managed for as long as that lives.
+  // libgomp manages a team as long as the thread that began it lives.
   static std::once_flag once;
   std::call_once(once, [] {
     std::promise<void> done;

@@ -1,4 +1,4 @@
-// Copies between host and device without waiting.
+// Asynchronous copies between host and device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,23 +7,22 @@
 
 namespace megalith {
 
-// True unless the CPU or kMeta.
+// False for the CPU and kMeta.
 bool has_own_memory(at::Device device);
 
-// An empty host tensor whose copies to and from `device` are asynchronous: pinned for an accelerator.
+// Host tensor for asynchronous copies: pinned for an accelerator.
 at::Tensor empty_for_copies(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
 
-// A host tensor on the device: to an accelerator through pinned memory, kept until the current stream has passed the
-// copy. Other tensors: Tensor::to().
+// Host to accelerator: through pinned memory, kept until the current stream passed the copy. Others: Tensor::to().
 at::Tensor sent_to(const at::Tensor& tensor, at::Device device);
 
-// A tensor on its way to the host, after earlier work on the current stream. From the CPU: the tensor itself.
+// Ordered after the current stream's work. From the CPU, the tensor itself.
 class HostCopy {
  public:
   HostCopy();  // of nothing
   explicit HostCopy(const at::Tensor& tensor);
 
-  // Waits until it has come; idempotent.
+  // Blocks until it arrived; idempotent.
   const at::Tensor& wait() const;
 
  private:
