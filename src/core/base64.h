@@ -17,9 +17,9 @@ inline void append_base64(std::string& text, std::string_view bytes) {
   }
 }
 
-// The bytes, whether the text is padded or not; nothing for what is not base64.
+// Padding is optional; null if not base64.
 std::optional<std::string> decode_base64(std::string_view text);
-// The bytes of a padded text; `what` names it in the UserError for one that is not base64.
+// Requires padding; `what` names the text in the UserError.
 std::string decode_base64(std::string_view text, std::string_view what);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Checksums of files and tensors: XXH3 of 64 or 128 bits (xxHash). Not cryptographic: they find damage, not malice.
+// XXH3 checksums: against damage, not malice.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct Checksum128 {
   std::string hex() const;  // 32 lower-case digits, most significant first, like `xxhsum -H128`
 };
 
-// The inverse of hex(); nothing unless the text is 32 hexadecimal digits.
+// Null unless the text is 32 hexadecimal digits.
 std::optional<Checksum128> parse_checksum(std::string_view text);
 
 uint64_t checksum64(std::span<const std::byte> bytes);
@@ -37,7 +37,7 @@ class StreamingChecksum {
 
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text);
-  // The sum of everything so far; more may follow.
+  // More may follow.
   uint64_t sum64() const;
   Checksum128 sum128() const;
 

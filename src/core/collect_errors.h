@@ -1,4 +1,4 @@
-// Errors of several independent checks, told together.
+// Reports errors of independent checks together.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,6 @@
 
 namespace megalith {
 
-// Runs an action and keeps its errors.
 template <typename Action>
 void collect(std::vector<UserError>& errors, const Action& action) {
   try {

@@ -1,9 +1,7 @@
 // The two kinds of error, and the checks that raise them.
 //
-// UserError      fixable by the user (configuration, files, data, hardware): one clean message with what was asked,
-// what
-//                was found and what to do; exit code 2.
-// InternalError  an invariant of ours broke: message with file and line; exit code 1.
+//   UserError      fixable by the user (configuration, files, data, hardware): one clean message; exit code 2
+//   InternalError  our invariant broke: message with file and line; exit code 1
 #pragma once
 
 #include <fmt/format.h>
@@ -19,8 +17,8 @@ namespace megalith {
 
 class UserError : public std::runtime_error {
  public:
-  // message  one line: what was asked and what was found
-  // remedy   what to do about it, printed indented below; may be empty
+  //   message  one line: what was asked and what was found
+  //   remedy   what to do, printed indented below; may be empty
   explicit UserError(std::string message, std::string remedy = "");
 
   const std::string& message() const { return message_; }
@@ -30,7 +28,7 @@ class UserError : public std::runtime_error {
   std::string message_, remedy_;
 };
 
-// Several user errors found together; what() lists them all.
+// what() lists them all.
 class UserErrors : public UserError {
  public:
   explicit UserErrors(std::vector<UserError> errors);
@@ -47,13 +45,13 @@ class InternalError : public std::logic_error {
 
 [[noreturn]] void fail_internal(const char* file, int line, const char* condition, const std::string& message);
 
-// MEGALITH_CHECK(condition, format, values…): throws InternalError with place, condition and message.
+// MEGALITH_CHECK(condition, format, values…) throws InternalError.
 #define MEGALITH_CHECK(condition, ...)                                                                     \
   do {                                                                                                     \
     if (!(condition)) ::megalith::fail_internal(__FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
   } while (false)
 
-// Exact division; InternalError otherwise.
+// InternalError unless exact.
 constexpr int64_t div_exact(int64_t a, int64_t b) {
   if (b == 0 || a % b != 0) fail_internal(__FILE__, __LINE__, "a % b == 0", fmt::format("{} does not divide {}", b, a));
   return a / b;
@@ -61,7 +59,7 @@ constexpr int64_t div_exact(int64_t a, int64_t b) {
 
 constexpr int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A value-preserving conversion; InternalError otherwise.
+// InternalError unless the value survives.
 template <typename To, typename From>
 constexpr To narrow(From value) {
   const To result = static_cast<To>(value);

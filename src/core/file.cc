@@ -24,7 +24,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// For writing and flushing; input_file.h has the one for reading.
+// For writing; input_file.h has the reading one.
 class Descriptor {
  public:
   Descriptor(const fs::path& path, int flags, mode_t mode, std::string_view action)
@@ -53,7 +53,7 @@ void write_all(int fd, const std::byte* data, size_t size, const fs::path& path)
 }
 
 void sync_descriptor(int fd, const fs::path& path) {
-  // Some file systems cannot flush a folder (EINVAL); there a rename is as durable as it gets.
+  // EINVAL: some file systems cannot flush folders.
   if (retry_interrupted([&] { return ::fsync(fd); }) != 0 && errno != EINVAL && errno != ENOTSUP)
     fail_file("flush", path, errno);
 }
@@ -65,15 +65,14 @@ fs::path parent_of(const fs::path& path) {
 
 constexpr std::string_view kTemporaryMark = ".tmp-", kReplacedSuffix = ".old";
 
-// A unique name beside `target`: process and address distinguish threads of one machine, the clock distinguishes
-// machines that share a file system.
+// Process and address distinguish threads of a machine; the clock distinguishes machines sharing a file system.
 fs::path temporary_beside(const fs::path& target, const void* owner) {
   const auto ticks = std::chrono::system_clock::now().time_since_epoch().count();
   return parent_of(target) / fmt::format(".{}{}{}-{:x}-{:x}", target.filename().string(), kTemporaryMark, ::getpid(),
                                          reinterpret_cast<uintptr_t>(owner), ticks);
 }
 
-// Some file systems (NFS, FUSE) refuse a removal that succeeds at the next attempt.
+// NFS and FUSE may refuse a removal that succeeds on retry.
 std::error_code remove_all_of(const fs::path& path, bool* was_there = nullptr) {
   constexpr int kMostAttempts = 3;
   std::error_code error;
@@ -106,8 +105,7 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   return entries;
 }
 
-// AddressSanitizer does not watch mappings, so under it files are copied to memory of exactly their size; not very
-// large ones: tests make sparse files.
+// AddressSanitizer does not watch mappings: copies files to exact-size memory, except large (sparse) test files.
 constexpr bool is_copied(size_t size) {
 #if defined(__SANITIZE_ADDRESS__)
   return size <= size_t{64} << 20;
@@ -116,15 +114,14 @@ constexpr bool is_copied(size_t size) {
 #endif
 }
 
-// Makes the folder `temporary` the target. Returns where the old target is now; empty if there was none.
+// Returns where the old target is now; empty if there was none.
 fs::path put_in_place(const fs::path& temporary, const fs::path& target, bool replace) {
   if (!replace || !fs::exists(target)) {
     rename_path(temporary, target);
     return {};
   }
-  if (try_rename(temporary, target, RENAME_EXCHANGE)) return temporary;  // the target exists at every moment
-  // Not every file system can exchange, and a non-empty folder cannot be renamed over. Between these two renames the
-  // old folder is whole under a name that identifies it.
+  if (try_rename(temporary, target, RENAME_EXCHANGE)) return temporary;  // the target always exists
+  // No exchange here, and a non-empty folder cannot be renamed over: the old one gets an identifying name first.
   fs::path old = temporary;
   old += kReplacedSuffix;
   remove_tree(old);
@@ -138,7 +135,7 @@ fs::path put_in_place(const fs::path& temporary, const fs::path& target, bool re
   return old;
 }
 
-// Undoes put_in_place() as far as the file system still allows.
+// Best effort.
 void take_back(const fs::path& temporary, const fs::path& target, const fs::path& old) noexcept {
   if (old == temporary) {
     try_rename(temporary, target, RENAME_EXCHANGE);
@@ -172,7 +169,7 @@ std::vector<fs::directory_entry> list_tree(const fs::path& folder) {
 bool try_remove_tree(const fs::path& path) noexcept {
   try {
     return !remove_all_of(path);
-  } catch (...) {  // no memory for the names
+  } catch (...) {  // out of memory
     return false;
   }
 }
@@ -190,7 +187,7 @@ void write_file_atomic(const fs::path& path, std::string_view content) {
 }
 
 void sync_path(const fs::path& path) {
-  const Descriptor file(path, O_RDONLY | O_NONBLOCK, 0, "open");  // O_NONBLOCK: opening a pipe must not wait
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK, 0, "open");  // O_NONBLOCK: a pipe must not block
   sync_descriptor(file.get(), path);
 }
 
@@ -207,10 +204,10 @@ void make_directories(const fs::path& path) {
     return code;
   });
   if (error) fail_file("create the folder", path, error.value());
-  // A new folder's name must be on disk too, or a power failure loses what was flushed inside it.
+  // Else a power failure loses what is flushed inside.
   for (const fs::path& folder : missing) {
     const fs::path parent = parent_of(folder);
-    if (::access(parent.c_str(), R_OK) == 0) sync_path(parent);  // some folders may be written to but not read
+    if (::access(parent.c_str(), R_OK) == 0) sync_path(parent);  // writable folders may be unreadable
   }
 }
 
@@ -246,8 +243,7 @@ MappedFile::MappedFile(const fs::path& path, Access access) : path_(path) {
       const ssize_t count = retry_interrupted(
           [&] { return ::pread(file.descriptor(), copy.get() + done, size_ - done, static_cast<off_t>(done)); });
       if (count < 0) fail_file("read", path, errno);
-      if (count == 0) break;  // the file was truncated meanwhile: the rest stays zero, where a mapping would raise
-                              // SIGBUS
+      if (count == 0) break;  // truncated meanwhile: zeros instead of SIGBUS
       done += static_cast<size_t>(count);
     }
     data_ = copy.release();
@@ -354,7 +350,7 @@ AtomicDirectory::AtomicDirectory(fs::path target, bool replace)
   remove_tree(temporary_);
   try {
     make_directories(temporary_);
-  } catch (...) {  // no destructor runs after a throwing constructor
+  } catch (...) {  // a throwing constructor runs no destructor
     try_remove_tree(temporary_);
     throw;
   }
@@ -364,7 +360,7 @@ AtomicDirectory::~AtomicDirectory() {
   if (!is_committed_) try_remove_tree(temporary_);
 }
 
-// If it throws, the target is as before, as far as the file system still takes changes.
+// If it throws, restores the target, best effort.
 void AtomicDirectory::commit() {
   MEGALITH_CHECK(!is_committed_, "{} was committed already", target_.string());
   for (const fs::directory_entry& entry : list_tree(temporary_)) {
@@ -379,7 +375,7 @@ void AtomicDirectory::commit() {
     throw;
   }
   is_committed_ = true;
-  // The new folder is complete, whatever becomes of the old one under its hidden name.
+  // The new folder is complete, even if this fails.
   if (!old.empty()) try_remove_tree(old);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr FindingLevel kFindingLevels[] = {FindingLevel::kOk, FindingLevel::kNote, FindingLevel::kWarning,
                                            FindingLevel::kError};
-// Further hosts are counted, not named, to keep the line readable.
+// More are counted, not named.
 constexpr size_t kMostHosts = 8;
 
 FindingLevel level_named(const std::string& name) {
@@ -165,7 +165,7 @@ Findings shared_findings(std::span<const RankFindings> ranks) {
         shared.push_back(finding);
         who.emplace_back();
       }
-      // A check may report several things on one rank.
+      // One rank may repeat a check.
       if (who[index].empty() || who[index].back() != &rank) who[index].push_back(&rank);
     }
   }

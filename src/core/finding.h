@@ -1,5 +1,4 @@
-// The results of checks: level, what was found and what to do. Lists are shown as text or JSON; those of many ranks can
-// be merged.
+// Results of checks, as text or JSON; ranks' can be merged.
 #pragma once
 
 #include <span>
@@ -13,19 +12,19 @@ namespace megalith {
 
 enum class FindingLevel {
   kOk,
-  kNote,     // worth knowing; nothing to do
-  kWarning,  // a run works, but slower than it could, or not for long
-  kError,    // a run will not work
+  kNote,     // nothing to do
+  kWarning,  // runs work, but slower, or not for long
+  kError,    // runs fail
 };
 
 std::string_view name_of(FindingLevel level);  // "ok", "note", "warning", "error"
 
 struct Finding {
-  std::string topic;  // "shared memory": findings of a topic are printed together
-  std::string check;  // "/dev/shm": unique in its topic, unless one check looks at several things
+  std::string topic;  // "shared memory": printed together
+  std::string check;  // "/dev/shm": unique in its topic, unless a check looks at several things
   FindingLevel level = FindingLevel::kOk;
   std::string found;   // one line
-  std::string remedy;  // one line; empty if there is nothing to do
+  std::string remedy;  // one line; may be empty
 
   bool operator==(const Finding&) const = default;
 };
@@ -35,14 +34,14 @@ using Findings = std::vector<Finding>;
 void append(Findings& all, Findings more);
 int64_t count_level(std::span<const Finding> findings, FindingLevel level);
 
-// A block per topic in order of appearance, a line per finding with its remedy below; counts at the end.
+// A block per topic; counts at the end.
 std::string findings_text(std::span<const Finding> findings);
 std::string counts_text(std::span<const Finding> findings);  // "no errors, 2 warnings, 1 note"
 
 // {"topics": {topic: [{"check", "level", "found", "remedy"}]}, "num_errors", "num_warnings", "num_notes", "level"}
 OrderedJson findings_json(std::span<const Finding> findings);
 
-// For sending a list between ranks. InternalError for any other text.
+// Sends findings between ranks. InternalError for other text.
 std::string pack_findings(std::span<const Finding> findings);
 Findings unpack_findings(std::string_view text);
 
@@ -52,11 +51,11 @@ struct RankFindings {
   Findings findings;
 };
 
-// The warnings and errors of all ranks (in rank order), one per check and level. Its text is the lowest rank's, plus
-// the ranks and hosts that share it: "/dev/shm is 64 MiB (3 of 4 ranks: host a rank 0-1, host b rank 2)".
+// All ranks' warnings and errors in rank order, one per check and level: the lowest rank's text, and who shares it:
+// "/dev/shm is 64 MiB (3 of 4 ranks: host a rank 0-1, host b rank 2)".
 Findings shared_findings(std::span<const RankFindings> ranks);
 
-// "0-3, 7"; ascending numbers.
+// "0-3, 7"; `numbers` ascend.
 std::string ranges_text(const std::vector<int>& numbers);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// The contents of folders, without throwing: what is missing or unreadable is not there.
+// Folders' contents, without throwing: the unreadable is absent.
 #pragma once
 
 #include <filesystem>
@@ -7,10 +7,10 @@
 
 namespace megalith {
 
-// Follows links: a dangling one is not there.
+// Follows links: dangling ones are absent.
 bool is_there(const std::filesystem::path& path);
 
-// The sorted names in a folder, including hidden ones.
+// Sorted, with hidden ones.
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 }  // namespace megalith

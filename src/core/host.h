@@ -5,7 +5,7 @@
 
 namespace megalith {
 
-// "localhost" if it has none.
+// "localhost" if unnamed.
 std::string host_name();
 
 }  // namespace megalith

@@ -21,7 +21,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// "" for a regular file.
+// "" if regular.
 std::string_view irregular_kind(const struct stat& info) {
   switch (info.st_mode & S_IFMT) {
     case S_IFREG:
@@ -45,7 +45,7 @@ bool is_null_device(const struct stat& info) {
   return S_ISCHR(info.st_mode) && major(info.st_rdev) == 1 && minor(info.st_rdev) == 3;
 }
 
-// descriptor  -1 before opening: a character device may still be a terminal
+// descriptor  -1 before opening: a character device may turn out to be a terminal
 void require_input(const struct stat& info, InputKind kind, int descriptor, const fs::path& path) {
   const std::string_view found = irregular_kind(info);
   if (found.empty()) return;
@@ -60,8 +60,7 @@ void require_input(const struct stat& info, InputKind kind, int descriptor, cons
                   "put the file that belongs there in its place");
 }
 
-// Waits until the pipe has data, or its writer has closed it. Silence would look like a hang, so a line goes straight
-// to standard error: files are read before there is a logger, and below those who have one.
+// Until data or close. The note bypasses the logger, which may not exist yet.
 void wait_for_writer(int descriptor, const fs::path& path) {
   constexpr int kQuiet_ms = 1000;
   pollfd watched{.fd = descriptor, .events = POLLIN, .revents = 0};
@@ -103,11 +102,11 @@ void fail_file(std::string_view action, const fs::path& path, int error_number) 
 }
 
 InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
-  // Checked before opening: opening a device may act on it, and a socket fails with an unhelpful error.
+  // Before opening, which may act on a device and fails unhelpfully on a socket.
   struct stat info {};
   if (retry_interrupted([&] { return ::stat(path.c_str(), &info); }) != 0) fail_file("open", path, errno);
   require_input(info, kind, /*descriptor=*/-1, path);
-  // The file may have been replaced, so it is opened without waiting for a pipe and checked again.
+  // May have been replaced: open without waiting, check again.
   fd_ = retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); });
   if (fd_ < 0) fail_file("open", path, errno);
   try {
@@ -119,7 +118,7 @@ InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
       if (flags < 0 || ::fcntl(fd_, F_SETFL, flags & ~O_NONBLOCK) != 0) fail_file("read", path, errno);
     }
   } catch (...) {
-    close_descriptor(fd_);  // no destructor runs after a throwing constructor
+    close_descriptor(fd_);  // a throwing constructor runs no destructor
     throw;
   }
   size_ = S_ISREG(info.st_mode) ? static_cast<size_t>(info.st_size) : 0;
@@ -146,7 +145,7 @@ void require_regular_file(int descriptor, const fs::path& path) {
 namespace {
 
 std::string read_until(InputFile& file, size_t most) {
-  // The size is a first guess: 0 for files of /proc and for pipes.
+  // A guess: 0 for /proc and pipes.
   std::string content(std::min(file.size(), most - 1) + 1, '\0');
   size_t size = 0;
   while (size < most) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxDepth = 512;
 
-// Short, so that a message stays one line.
+// Fits one line.
 std::string excerpt(const Json& value) {
   std::string text = dump_json(value);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
@@ -26,7 +26,7 @@ std::string excerpt(const Json& value) {
   throw UserError(fmt::format("{} is {}, expected {}", what, excerpt(value), expected));
 }
 
-// Nothing from 2^53 on, where doubles are no longer exact.
+// Null from 2^53 on, where doubles are inexact.
 std::optional<int64_t> whole_of(double value) {
   if (!(std::abs(value) < 0x1p53) || value != std::floor(value)) return std::nullopt;
   return static_cast<int64_t>(value);
@@ -102,7 +102,7 @@ struct Reader<std::vector<T>> {
   }
 };
 
-// Before parsing: copying and writing deep values recurses.
+// Copying and writing deep values recurses.
 void check_depth(std::string_view text, std::string_view where) {
   int depth = 0;
   bool in_string = false;
@@ -135,7 +135,7 @@ Json parse_json(std::string_view text, std::string_view where) {
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::parse_error& error) {
-    // error.byte counts from 1 and points after the offending character.
+    // error.byte counts from 1, past the offending character.
     const size_t byte = std::min(error.byte == 0 ? 0 : error.byte - 1, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte), '\n');
     std::string reason = error.what();

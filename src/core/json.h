@@ -1,5 +1,4 @@
-// JSON with clear errors: parsing names file, line and byte; getters name the key and what was found. Thin helpers
-// around nlohmann::json, whose full header only .cc files include.
+// JSON with clear errors. Only .cc files include nlohmann's full header.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +12,32 @@
 namespace megalith {
 
 using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;  // keeps insertion order, for what people read
+using OrderedJson = nlohmann::ordered_json;  // insertion order, for readers
 
-// Parses a text; `where` names it in errors. UserError: "config.json:3: … (byte 57)". Refuses nesting beyond 512
-// levels, so hostile input cannot exhaust the stack.
+// `where` names the text: "config.json:3: … (byte 57)". Refuses nesting beyond 512 levels, for the stack's sake.
 Json parse_json(std::string_view text, std::string_view where);
 Json load_json(const std::filesystem::path& path);
 
-// One line without blanks, UTF-8 as it is (invalid: U+FFFD). Doubles keep all their digits.
+// One line without blanks; invalid UTF-8 becomes U+FFFD. Doubles keep all digits.
 std::string dump_json(const Json& value);
 std::string dump_json(const OrderedJson& value);
-// Indented by two blanks, ending in a line break.
+// Indented by two; ends in a line break.
 std::string dump_json_pretty(const Json& value);
 std::string dump_json_pretty(const OrderedJson& value);
 
-// nullptr if missing or null. UserError if `object` is not an object.
+// Null if missing or null. UserError if not an object.
 const Json* find_member(const Json& object, std::string_view key, std::string_view where);
 const Json& get_member(const Json& object, std::string_view key, std::string_view where);
 
-// The only place where values are taken out of JSON (checked by tests/style): nlohmann's own get<int64_t>() of 1e308 is
-// undefined behaviour, and of true it is 1.
+// The only way to take values out of JSON (tests/style checks): nlohmann's get<int64_t>() of 1e308 is undefined
+// behaviour, and of true is 1.
 //
-// T is bool, int, int64_t, uint64_t (whole numbers, also written 8.0), double, std::string, or a vector of int64_t,
-// double, std::string. `what` names the value in the UserError: "config.json: hidden_size is "big", expected a whole
-// number".
+// T: bool, int, int64_t, uint64_t (also from 8.0), double, std::string, or a vector of int64_t, double, std::string.
+// `what` begins the UserError: "config.json: hidden_size is "big", expected a whole number".
 template <typename T>
 T json_as(const Json& value, std::string_view what);
 
-// A required member, an optional one (missing or null: nothing), and one with a default.
+// json_find: null if missing or null.
 template <typename T>
 T json_get(const Json& object, std::string_view key, std::string_view where);
 template <typename T>
@@ -50,14 +47,13 @@ T json_get_or(const Json& object, std::string_view key, T fallback, std::string_
   return json_find<T>(object, key, where).value_or(std::move(fallback));
 }
 
-// Nothing unless the value is a whole number within int64_t, or a text: for callers with their own message.
+// Null unless the type fits.
 std::optional<int64_t> try_whole_number(const Json& value);
 const std::string* try_text(const Json& value);
 
-// For counts that were stored as doubles: must be a whole number of least to most.
+// For counts stored as doubles; least … most.
 int64_t whole_number(double value, int64_t least, int64_t most, std::string_view what);
 
-// A required whole number of least to most.
 int64_t json_get_whole(const Json& object, std::string_view key, int64_t least, int64_t most, std::string_view where);
 
 }  // namespace megalith

@@ -12,12 +12,12 @@ namespace megalith {
 namespace {
 
 void write_to_stderr(std::string_view text) {
-  // write(2), not stdio: one call per line keeps lines of several ranks on one terminal whole.
+  // Not stdio: one call per line keeps ranks' lines whole.
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      return;  // nowhere left to complain
+      return;  // nowhere to complain
     }
     text.remove_prefix(static_cast<size_t>(written));
   }
@@ -67,7 +67,7 @@ std::string Logger::prefix() const {
 }
 
 void Logger::write(LogLevel level, std::string_view message) {
-  // Only rank 0 writes info lines, so they need no prefix.
+  // Only rank 0 writes info.
   const std::string speaker = level == LogLevel::kInfo ? "" : prefix();
   const std::string text = fmt::format("{}{}{}\n", speaker, level_word(level), visible_text(message));
   std::lock_guard lock(mutex_);
@@ -125,7 +125,7 @@ void Progress::show_if_due(int64_t done) {
   int64_t due_ms = next_show_ms_.load(std::memory_order_relaxed);
   if (now_ms < due_ms) return;
   const double every_s = log_.is_terminal() ? settings_.redraw_every_s : settings_.line_every_s;
-  // One thread shows; the others go on working.
+  // One thread shows; others continue.
   if (!next_show_ms_.compare_exchange_strong(due_ms, now_ms + static_cast<int64_t>(every_s * 1e3))) return;
   std::lock_guard lock(mutex_);
   if (is_finished_) return;

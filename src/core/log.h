@@ -1,10 +1,9 @@
-// The logger: passed by reference, never looked up. Diagnostics go to standard error; standard output is for results.
+// The logger. Diagnostics go to standard error, results to standard output.
 //
-//   debug, warn, error   every rank; with several, each line starts with its rank: [rank 5 dp1 tp1 pp0]
-//   info, note           only rank 0; a note is one line about a value that works but may surprise, each text once
+//   debug, warn, error   every rank; with several, lines start [rank 5 dp1 tp1 pp0]
+//   info, note           rank 0; a note says once that a value may surprise
 //
-// A line is one write, so threads never mix; control characters are escaped (core/visible_text.h). Progress is one line
-// rewritten in place on a terminal, a line every few seconds elsewhere.
+// A line is one write, so threads never mix. Control characters are escaped.
 #pragma once
 
 #include <fmt/format.h>
@@ -25,13 +24,13 @@ namespace megalith {
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kSilent };
 
 struct LoggerSettings {
-  LogLevel level = LogLevel::kInfo;  // lower levels are dropped
+  LogLevel level = LogLevel::kInfo;  // drops lower levels
   int rank = 0;
   int world_size = 1;
-  std::string coordinates;  // "dp1 tp1 pp0", added to the prefix; may be empty
-  // Receives whole lines with their line break. Standard error if empty.
+  std::string coordinates;  // "dp1 tp1 pp0", for the prefix; may be empty
+  // Receives whole lines. Standard error if empty.
   std::function<void(std::string_view)> write;
-  // Status lines may be rewritten in place. By default: standard error is a terminal, and `write` is not set.
+  // Allows rewriting lines. Default: true if standard error is one and `write` is empty.
   std::optional<bool> is_terminal;
 };
 
@@ -62,20 +61,19 @@ class Logger {
     if (enabled(LogLevel::kError)) write(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // Several lines from rank 0, verbatim: start-up report, tables.
+  // Lines from rank 0, verbatim.
   void block(std::string_view text);
 
-  // The rank is known only after the command line has been read. Not while other threads log.
+  // Not while other threads log.
   void set_rank(int rank, int world_size, std::string coordinates = "");
   void set_level(LogLevel level) { settings_.level = level; }
 
-  // True if a message of this level would be written here.
   bool enabled(LogLevel level) const;
   bool is_terminal() const { return is_terminal_; }
-  // "[rank 5 dp1 tp1 pp0] ", or "" for a single rank: for messages printed elsewhere.
+  // "[rank 5 dp1 tp1 pp0] "; "" for a single rank.
   std::string prefix() const;
 
-  // The bottom line of a terminal, kept below what is logged; "" removes it. Does nothing elsewhere.
+  // The terminal's bottom line; "" removes it. Elsewhere does nothing.
   void set_status(std::string_view line);
 
  private:
@@ -92,18 +90,18 @@ class Logger {
 
 struct ProgressSettings {
   bool enabled = true;
-  double line_every_s = 10;     // without a terminal: seconds between lines
+  double line_every_s = 10;     // without a terminal
   double redraw_every_s = 0.1;  // on a terminal
 };
 
-// Progress of a long piece of work, with rate and time left:
+// Shows progress on rank 0:
 //
 //   prepare: 12.4 k of 36.0 k documents (34 %), 4.1 k documents/s, ETA 6 s
 //
-// Only on rank 0. advance() is thread-safe and costs an atomic addition and a look at the clock.
+// advance() is thread-safe and costs an atomic addition and a look at the clock.
 class Progress {
  public:
-  // total  units of work; 0 if unknown (then no percentage and no ETA)
+  // total  units; 0 if unknown: no percentage, no ETA
   Progress(Logger& log, std::string title, int64_t total, std::string unit, ProgressSettings settings = {});
   ~Progress();  // removes the status line
   Progress(const Progress&) = delete;
@@ -112,7 +110,7 @@ class Progress {
   void advance(int64_t amount = 1) { show_if_due(done_.fetch_add(amount, std::memory_order_relaxed) + amount); }
   void set(int64_t done);
   std::string line() const;
-  // Removes the status line; without a terminal, writes the last state if any line was shown.
+  // Removes the status line; without a terminal, repeats the last if any was shown.
   void finish();
 
   int64_t done() const { return done_.load(std::memory_order_relaxed); }

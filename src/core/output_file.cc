@@ -5,13 +5,13 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kBeginning = 4096;  // bytes searched for a mark
+constexpr size_t kBeginning = 4096;  // bytes searched
 
 bool holds_mark(const std::filesystem::path& path, std::string_view mark) {
   try {
     return !mark.empty() && read_beginning(path, kBeginning).find(mark) != std::string::npos;
   } catch (const UserError&) {
-    return false;  // unreadable: not known to be ours
+    return false;  // not known to be ours
   }
 }
 

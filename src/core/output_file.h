@@ -1,7 +1,5 @@
-// Decides whether a command may overwrite an output file, which may be somebody's only copy.
-//
-// A file is replaced with --overwrite, or if its beginning shows that this program wrote it for the same purpose, such
-// as a redrawn page. Folders of models and checkpoints have their own rules (train/outputs.h, cli/convert.cc).
+// Protects output files: replaced only with --overwrite, or if their beginning shows that this program wrote them for
+// the same purpose. Models and checkpoints: train/outputs.h, cli/convert.cc.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +10,7 @@
 
 namespace megalith {
 
-// The marks at the beginning of our own files.
+// Beginnings of our own files.
 inline constexpr std::string_view kPageMark = " · Megalith</title>", kRunsPageMark = "runs · Megalith</title>",
                                   kVerdictsMark = "megalith verify",
                                   kLossPlotMark = "aria-label=\"Loss\">\n<style>\n  .paper {",
@@ -21,10 +19,9 @@ inline constexpr std::string_view kPageMark = " · Megalith</title>", kRunsPageM
                                   kMetricsMark = "{\"kind\":\"", kBenchMark = "{\"benchmark\":\"",
                                   kBlocksMark = "{\"block\":0,\"document\":";
 
-// Nothing if there is no file, an empty one, a device or a pipe, or one with the mark in its first 4096 bytes;
-// otherwise the error, unless overwriting.
-// option  that names the file: "page_file"
-// mark    of the command's own files; empty: replaced only when asked
+// Null if the file is missing, empty, not regular, or has the mark in its first 4096 bytes, or with `overwrite`.
+//   option  that names the file: "page_file"
+//   mark    empty: needs `overwrite`
 std::optional<UserError> check_replaceable(std::string_view option, const std::filesystem::path& path,
                                            std::string_view mark, bool overwrite);
 

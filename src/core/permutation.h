@@ -1,8 +1,8 @@
-// A random order of n things, each place computed by itself: no memory, and no replay on resume.
+// A random order of n things, each place computed by itself: no memory, no replay on resume.
 //
-// A balanced Feistel network, keyed by Philox, permutes the numbers of the smallest even count of bits that hold n - 1;
-// results outside n are permuted again until inside (fewer than four times on average). Source: Black and Rogaway 2002,
-// "Ciphers with Arbitrary Finite Domains", cycle walking.
+// A balanced Feistel network keyed by Philox, over the fewest even bits that hold n - 1; results outside n are permuted
+// again (under four times on average). Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", cycle
+// walking.
 #pragma once
 
 #include <bit>
@@ -12,10 +12,10 @@
 
 namespace megalith {
 
-// key     make_philox_key(seed, what is put in order)
-// stream  number of the order, such as the pass; below 2^56
-// place   0 … n - 1
-// returns 0 … n - 1, distinct for each place
+//   key     make_philox_key(seed, name of the things)
+//   stream  of the order, such as the pass; below 2^56
+//   place   0 … n - 1
+//   returns 0 … n - 1, distinct for each place
 constexpr int64_t permuted(uint64_t key, uint64_t stream, int64_t place, int64_t n) {
   constexpr uint64_t kRounds = 8;
   const int half = (std::bit_width(static_cast<uint64_t>(n - 1)) + 1) / 2;

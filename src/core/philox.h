@@ -1,14 +1,14 @@
-// Philox4x32-10: random numbers as a function of a key and a position, without state.
+// Philox4x32-10: random numbers as a function of key and position, without state.
 //
-// Weights and dropout are drawn by (seed, canonical name, global index), never by rank, so one seed gives the same
-// model under every layout, any slice can be drawn by itself, and a resumed run replays nothing.
+// Draws depend on (seed, canonical name, global index), never on rank: one seed gives one model under every layout, and
+// resuming replays nothing.
 //
 //   key      64 bits, from make_philox_key(seed, name)
-//   counter  128 bits: the low 64 are a block of four elements (index / 4), the high 64 a stream (0 for weights; e.g.
-//            a sample's global position for dropout)
+//   counter  low 64 bits: a block of four elements (index / 4); high 64: a stream (0 for weights; a sample's global
+//            position for dropout)
 //
-// Element i is word i % 4 of block i / 4. GPU kernels repeat the ten rounds and are compared with this file. Source:
-// Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+// Element i is word i % 4 of block i / 4. GPU kernels repeat the rounds and are compared with this file. Source: Salmon
+// et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 #pragma once
 
 #include <array>
@@ -46,15 +46,15 @@ constexpr PhiloxBlock philox(uint64_t key, PhiloxCounter counter) {
   return {c0, c1, c2, c3};
 }
 
-// A bijective scrambling of 64 bits (the finaliser of SplitMix64).
+// SplitMix64's finaliser, a bijection.
 constexpr uint64_t mix_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
   return x ^ (x >> 31);
 }
 
-// The key of everything drawn under `name` (a canonical parameter name, or "dropout.model.layers.3.mlp"), the same in
-// every build and on every machine: FNV-1a of the name, mixed with the seed.
+// `name`: a canonical parameter name, "dropout.model.layers.3.mlp". FNV-1a, mixed with the seed: the same on every
+// machine.
 constexpr uint64_t make_philox_key(uint64_t seed, std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
@@ -65,19 +65,18 @@ constexpr uint32_t random_word_at(uint64_t key, uint64_t index, uint64_t stream 
   return philox(key, {index / 4, stream})[index % 4];
 }
 
-// In [0, 1), a multiple of 2^-32 (rounding to float may give 1; use random_word_at() >> 8 for floats in [0, 1)).
+// In [0, 1), a multiple of 2^-32. As a float it may round to 1: use random_word_at() >> 8.
 constexpr double uniform_from_word(uint32_t word) { return word * 0x1p-32; }
 constexpr double uniform_at(uint64_t key, uint64_t index, uint64_t stream = 0) {
   return uniform_from_word(random_word_at(key, index, stream));
 }
 
-// The four standard normal values of a block, by Box and Muller in double: words 0 and 1 give values 0 and 1, words 2
-// and 3 give values 2 and 3. The radius comes from 32 bits, so |value| < 6.77.
+// Box–Muller in double: words 0 and 1 give values 0 and 1, words 2 and 3 the others. |value| < 6.77, from 32 bits.
 inline std::array<double, 4> normals_of_block(uint64_t key, uint64_t block, uint64_t stream = 0) {
   const PhiloxBlock words = philox(key, {block, stream});
   std::array<double, 4> values;
   for (int pair = 0; pair < 2; ++pair) {
-    const double u = (words[2 * pair] + 0.5) * 0x1p-32;  // in (0, 1): the logarithm stays finite
+    const double u = (words[2 * pair] + 0.5) * 0x1p-32;  // in (0, 1): finite logarithm
     const double angle = 2 * std::numbers::pi * uniform_from_word(words[2 * pair + 1]);
     const double radius = std::sqrt(-2 * std::log(u));
     values[2 * pair] = radius * std::cos(angle);
@@ -90,7 +89,7 @@ inline double normal_at(uint64_t key, uint64_t index, uint64_t stream = 0) {
   return normals_of_block(key, index / 4, stream)[index % 4];
 }
 
-// Writes the values of normal_at for first, first + 1, … to out[0], out[1], …, at a quarter of the cost.
+// normal_at(first), normal_at(first + 1), … at a quarter of the cost.
 template <typename T>
 void fill_normal(uint64_t key, uint64_t first, T* out, uint64_t count, uint64_t stream = 0) {
   for (uint64_t i = 0; i < count;) {

@@ -1,5 +1,5 @@
-// SHA-256 and SHA-1 over data in pieces, by which the hub names large and small files (git's names); our libraries have
-// neither. SHA-1 proves nothing against malice. Source: FIPS 180-4.
+// SHA-256 and SHA-1, by which the hub names large and small files. SHA-1 does not protect against malice. Source: FIPS
+// 180-4.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-// Cuts a stream into padded blocks of 64 bytes for both functions.
+// Cuts a stream into padded blocks of 64 bytes.
 class ShaBlocks {
  public:
   void update(std::span<const std::byte> bytes);
@@ -40,7 +40,7 @@ class Sha256 final : public ShaBlocks {
                                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 };
 
-// HMAC-SHA256: 64 lower-case digits. Source: RFC 2104.
+// 64 lower-case digits. Source: RFC 2104.
 std::string hmac_sha256(std::string_view key, std::string_view text);
 
 class Sha1 final : public ShaBlocks {

@@ -8,7 +8,7 @@
 namespace megalith {
 namespace {
 
-// Without case and separators: micro-batchSize and micro_batch_size compare equal.
+// micro-batchSize and micro_batch_size compare equal.
 std::string bare(std::string_view name) {
   std::string result;
   for (const char c : lower_case(name)) {
@@ -17,7 +17,7 @@ std::string bare(std::string_view name) {
   return result;
 }
 
-// The most typing errors between two names taken for one word; short words must agree almost wholly.
+// Most typing errors to forgive; few in short words.
 size_t allowed_slips(size_t length) {
   if (length <= 4) return 1;
   if (length <= 8) return 2;
@@ -33,7 +33,7 @@ std::string three_digits(double value) {
 }  // namespace
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  // Three rows of the usual table: swaps look two rows back.
+  // Swaps look two rows back.
   std::vector<size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) above[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -50,7 +50,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr size_t kLongestName = 200;  // longer is no name, and the table would be large
+  constexpr size_t kLongestName = 200;  // no name, and a large table
   if (word.size() > kLongestName) return "";
   const std::string wanted = bare(word);
   std::string best;

@@ -1,5 +1,5 @@
-// System calls on files that survive signals (a profiler's timer, SIGCHLD, a resized terminal): POSIX and network file
-// systems may stop open, read, write, fsync, ftruncate, mkdir, rename and others with EINTR. All writing uses these.
+// System calls that survive signals (profilers' timers, SIGCHLD): POSIX and network file systems may fail them with
+// EINTR. All writing uses these.
 #pragma once
 
 #include <cerrno>
@@ -10,8 +10,7 @@
 
 namespace megalith {
 
-// Repeats the call while a signal interrupts it. `call` returns -1 and sets errno, or returns a std::error_code. Not
-// for close(): see close_descriptor.
+// `call` returns -1 with errno, or a std::error_code. Not for close().
 template <typename Call>
 auto retry_interrupted(const Call& call) {
   for (;;) {
@@ -24,19 +23,18 @@ auto retry_interrupted(const Call& call) {
   }
 }
 
-// Returns 0 or the error number. An interrupted close() counts as done: Linux has released the descriptor by then, and
-// a second call could close a file that another thread has just opened.
+// Returns 0 or the error number. EINTR counts as closed: Linux has released the descriptor, and a second call could
+// close another thread's.
 int close_descriptor(int fd);
 
-// Replaces `to`. UserError if that fails.
+// Replaces `to`.
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// The entries of a folder, and those at any depth below it (without following links), in no order. UserError if the
-// folder cannot be read.
+// Unordered; list_tree() at any depth, without following links. UserError if unreadable.
 std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder);
 std::vector<std::filesystem::directory_entry> list_tree(const std::filesystem::path& folder);
 
-// Removes a file or a folder recursively, for destructors: true if nothing is left under this name.
+// Recursive, for destructors: true if nothing is left.
 bool try_remove_tree(const std::filesystem::path& path) noexcept;
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// A stopwatch on the steady clock, and timestamps as text.
+// Stopwatch and timestamps.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace megalith {
 
-// Measures from construction or the last restart(); unaffected by changes of the wall clock.
+// Starts at construction or restart().
 class Stopwatch {
  public:
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -18,7 +18,7 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-// "2026-01-31 09:01:28" in local time, as in log lines.
+// "2026-01-31 09:01:28", local.
 std::string local_timestamp(std::chrono::system_clock::time_point time = std::chrono::system_clock::now());
 
 }  // namespace megalith

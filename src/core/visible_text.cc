@@ -9,11 +9,11 @@ namespace megalith {
 namespace {
 
 struct Character {
-  size_t length = 0;  // in bytes; 0: the byte is not UTF-8
+  size_t length = 0;  // bytes; 0: not UTF-8
   uint32_t code = 0;
 };
 
-// The shortest form only, no surrogates, nothing above U+10FFFF.
+// Refuses overlong forms, surrogates and codes above U+10FFFF.
 Character read_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

@@ -1,4 +1,4 @@
-// Makes outside text (files, hubs, variables, a model's output) safe for a terminal, a log or a page.
+// Makes outside text safe for a terminal, log or page.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace megalith {
 
-// Escapes everything a terminal could obey: "\x1b", "\x9b", "\u202e". That is ASCII control characters except tab and
-// line break, Latin-1's (U+0080 to U+009F), Unicode's bidirectional embeddings, overrides and isolates (Boucher and
-// Anderson 2021, arXiv:2111.00169), and invalid UTF-8. Colours too: one of them hides text; our own are added later.
+// Escapes what a terminal obeys as "\x1b", "\u202e": control characters except tab and line break, U+0080 to U+009F,
+// bidirectional embeddings, overrides and isolates (Boucher and Anderson 2021, arXiv:2111.00169), invalid UTF-8.
+// Colours too: one hides text; ours are added later.
 std::string visible_text(std::string_view text);
 
 }  // namespace megalith
