@@ -13,7 +13,7 @@ constexpr size_t kPollAt = 64;
 
 double steady_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Asking may itself fail if the device is in trouble; the collective then counts as not done.
+// A failing device counts as not done.
 bool is_done_without_throwing(const std::function<bool()>& is_done) noexcept {
   try {
     return is_done();
@@ -106,7 +106,7 @@ void CollectiveLog::finish_locked(const Ticket& ticket) {
 void CollectiveLog::poll_locked(std::vector<std::shared_ptr<WorkState>>& released) {
   std::vector<Ticket> finished, dropped;
   for (const Ticket& ticket : unfinished_) {
-    // While a thread is inside, the state is its own.
+    // The state is that thread's.
     if (ticket->is_issuing || ticket->num_waiting > 0) continue;
     if (ticket->completion) {
       if (is_done_without_throwing(ticket->completion)) finished.push_back(ticket);
@@ -114,7 +114,7 @@ void CollectiveLog::poll_locked(std::vector<std::shared_ptr<WorkState>>& release
     }
     std::shared_ptr<WorkState> state = ticket->state.lock();
     if (!state) {
-      dropped.push_back(ticket);  // never waited for
+      dropped.push_back(ticket);  // never awaited
     } else if (is_done_without_throwing([&] { return state->is_done(); })) {
       finished.push_back(ticket);
     }

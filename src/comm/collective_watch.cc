@@ -16,7 +16,7 @@ struct WatchedBuffer {
   at::Tensor tensor;
 };
 
-// Digests outputs once they may be read.
+// Digests outputs once readable.
 class WatchedWork : public WorkState {
  public:
   WatchedWork(std::shared_ptr<WorkState> inner, std::shared_ptr<CollectiveWatch> watch,
@@ -71,7 +71,7 @@ class WatchedGroup : public GroupView {
     std::vector<WatchedBuffer> outputs;
     for (const Transfer& transfer : transfers) {
       const int from = transfer.is_send ? rank() : transfer.peer, to = transfer.is_send ? transfer.peer : rank();
-      // Between two ranks the n-th send matches the n-th receive.
+      // Counted per pair: the n-th send matches the n-th receive.
       const bool is_to_itself = from == to;
       const std::string between =
           fmt::format("{} {}>{}{}", name_, from, to, is_to_itself && !transfer.is_send ? " received" : "");
@@ -127,7 +127,7 @@ void CollectiveWatch::add(const std::string& place, const CollectiveRecord& reco
                           const at::Tensor& tensor) {
   at::Tensor digest = bits_digest(tensor);
   const std::lock_guard lock(mutex_);
-  if (!is_on_) return;  // waited for after the pass: nothing that the pass read
+  if (!is_on_) return;  // awaited after the pass, which did not read it
   bits_.push_back({.place = place, .text = record.text(), .is_output = is_output, .digest = std::move(digest)});
 }
 

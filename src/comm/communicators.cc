@@ -13,10 +13,10 @@ bool has_priority(std::string_view axis) {
   return std::ranges::find(kFirst, axis) != std::end(kFirst);
 }
 
-// In the order of their creation, which excludes deadlocks: of all waiting ranks, the one at the earliest axis waits
-// for a group none of whose members is held up earlier.
+// Creation order excludes deadlocks: of all waiting ranks, those at the earliest axis wait for members that cannot be
+// held up earlier.
 void connect_for_training(const Groups& groups, bool has_experts) {
-  // A split axis is used in its halves.
+  // Split axes use their halves.
   const bool has_replicas = groups.dp_replicate->size() > 1;
   groups.tp->connect();
   if (groups.cp_ulysses->size() == 1 || groups.cp_ring->size() == 1) groups.cp->connect();

@@ -1,4 +1,4 @@
-// How a run's communicators are made: device priorities, which connect before the first step, and a pipeline's two.
+// Communicators: priorities, early connection, a pipeline's two directions.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,18 @@
 
 namespace megalith {
 
-// True if results over the axis are awaited at once (tp, cp, pipeline stages), so a device should prioritise them. A
-// communicator of several axes is named after such a one.
+// True if results are awaited at once (tp, cp, pipeline stages), so the device should prioritise them. Names
+// communicators of several axes.
 bool has_priority(std::string_view axis);
 
-// Connects what a training step uses of `groups`, in the same order on every rank, so no step waits for connections.
-// The rest connect at first use.
+// Connects what training steps use, in the same order on every rank; the rest connect at first use.
 void connect_for_training(const Groups& groups, bool has_experts);
 
-// Tag bit of transfers against the direction of a pipeline: gradients.
+// Tag bit of transfers against the pipeline's direction: gradients.
 constexpr int kBackwardTag = 1 << 30;
 
-// A pipeline's ranks, with one communicator per direction: a GPU's communicator does one transfer after another, so a
-// gradient to be sent would wait behind an activation that has not come. Everything else uses the first.
+// A communicator per direction: a GPU's does one transfer after another, so a gradient would queue after an activation
+// still awaited. Collectives use the first.
 class PipelineView : public GroupView {
  public:
   PipelineView(std::shared_ptr<Group> forward, std::shared_ptr<Group> backward, std::string axis);

@@ -15,10 +15,9 @@ bool has_kind(const std::vector<ContextParallelKind>& kinds, ContextParallelKind
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-// A tensor-parallel rank's heads are split over `size` ranks.
 void check_heads_over(std::string_view option, int64_t heads, int64_t tp, int64_t size, const std::string& what,
                       std::vector<UserError>& errors) {
-  if (heads % tp != 0 || heads / tp % size == 0) return;  // the first is another rule's
+  if (heads % tp != 0 || heads / tp % size == 0) return;  // heads % tp is another rule's
   const std::string on_rank = tp == 1 ? fmt::format("{} {}", option, heads)
                                       : fmt::format("the {} heads that a rank has of {} {}", heads / tp, option, heads);
   errors.emplace_back(
@@ -61,7 +60,7 @@ std::vector<ContextParallelKind> context_parallel_kinds(const ParallelOptions& o
 
 ContextParallelKind context_parallel_kind(const std::vector<ContextParallelKind>& kinds, int64_t layer) {
   if (kinds.empty()) return ContextParallelKind::kP2p;
-  // Prediction modules count as layers after the last and share its kind. A single kind applies to all layers.
+  // Prediction modules share the last layer's.
   return kinds[std::min(static_cast<size_t>(layer), kinds.size() - 1)];
 }
 

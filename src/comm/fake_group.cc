@@ -13,7 +13,7 @@ Group::State FakeGroup::start_all_reduce(const at::Tensor&, ReduceOp, const Reco
 
 Group::State FakeGroup::start_all_gather(const at::Tensor& out, const at::Tensor& in, const Record&) {
   const at::NoGradGuard no_grad;
-  const at::Tensor copy = in.view(-1).clone();  // in may be this rank's rows of out
+  const at::Tensor copy = in.view(-1).clone();  // in may be within out
   for (int r = 0; r < size(); ++r) out.view(-1).narrow(0, r * copy.numel(), copy.numel()).copy_(copy);
   return nullptr;
 }

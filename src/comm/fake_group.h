@@ -1,6 +1,5 @@
-// A group of any size in which only this rank exists, for dry runs: one rank of a thousand is built and counted in one
-// process. Collectives return at once with outputs of the right shape but not real results: as if the other ranks had
-// this one's data (gathers, exchanges), zeros for receives, local values for reductions.
+// A group in which only this rank exists, for dry runs. Outputs have the right shape, not real values: gathers and
+// exchanges repeat this rank's data, receives are zero, reductions local.
 #pragma once
 
 #include "comm/groups.h"
@@ -22,7 +21,7 @@ class FakeGroup : public Group {
   State start_barrier(const Record& record) override;
 };
 
-// The groups of world rank `rank`, fake if they have several ranks.
+// Groups of several ranks are fake.
 GroupFactory fake_group_factory(int rank);
 
 }  // namespace megalith

@@ -23,7 +23,6 @@ void check_tensor(const at::Tensor& tensor, CollectiveKind kind, std::string_vie
   MEGALITH_CHECK(tensor.is_contiguous(), "{} '{}': {} is not contiguous", name_of(kind), label, text_of(tensor));
 }
 
-// Same dtype, and the same sizes after dim 0.
 void check_pair(const at::Tensor& out, const at::Tensor& in, CollectiveKind kind, std::string_view label) {
   check_tensor(out, kind, label);
   check_tensor(in, kind, label);
@@ -32,7 +31,7 @@ void check_pair(const at::Tensor& out, const at::Tensor& in, CollectiveKind kind
                  text_of(in), in.device().str());
 }
 
-// whole (parts * n, …) against part (n, …); a scalar part counts as one row.
+// whole (parts * n, …), part (n, …); a scalar is one row.
 void check_parts(const at::Tensor& whole, const at::Tensor& part, int parts, CollectiveKind kind,
                  std::string_view label) {
   std::vector<int64_t> expected = part.dim() == 0 ? std::vector<int64_t>{1} : part.sizes().vec();

@@ -1,8 +1,8 @@
-// A communicator as one axis sees it. Axes with the same ranks share a communicator (groups.h); each view has its own
-// name in traces, errors and the watchdog's log, its own count of collectives, and its own settings.
+// A communicator as one axis sees it, with its own name in traces, errors and the watchdog's log, its own count and
+// settings. Axes with the same ranks share one (groups.h).
 //
-// All ranks of a communicator issue calls through all its views in one order, since back ends match by nothing else: a
-// mismatch may pair an all-reduce over dp with one over the world.
+// All ranks must call all views in one order: back ends match by nothing else, and a mismatch may pair an all-reduce
+// over dp with one over the world.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace megalith {
 
 class GroupView : public Group {
  public:
-  // Takes over the communicator's collective log.
+  // Inherits the communicator's log.
   GroupView(std::shared_ptr<Group> communicator, std::string axis);
 
   at::Device device() const override { return communicator_->device(); }
@@ -32,7 +32,7 @@ class GroupView : public Group {
   State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override;
   State start_barrier(const Record& record) override;
 
-  // On another communicator, for views of several.
+  // For views of several communicators.
   static State start_send_receive_on(Group& communicator, const std::vector<Transfer>& transfers, const Record& record);
 
  private:

@@ -53,7 +53,7 @@ Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& fa
     const AxisSet axes(axis);
     maker_->name_after(axes.text(), mesh.ranks_of(axes, rank));
   }
-  // Ranks must agree on the order of creation.
+  // Ranks must agree on this order.
   world = make(mesh.ranks_of({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}, rank), "world");
   tp = over(Axis::kTp);
   cp = over(Axis::kCp);

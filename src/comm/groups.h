@@ -1,18 +1,14 @@
-// A rank's live groups, through which layers, buffers and the trainer communicate. Built from a Mesh and a back end's
-// factory of communicators.
+// A rank's live groups, from a Mesh and a back end's factory.
 //
-// Axes with the same ranks share a communicator (group_view.h), so plain data parallelism has one, not one each for
-// world, dp, dp_cp, edp, …. Each set of ranks is connected once; only a pipeline has two communicators, one per
-// direction (communicators.h). No order of connecting can deadlock:
+// Axes with the same ranks share a communicator (group_view.h); only pipelines have two, one per direction. Connecting
+// cannot deadlock:
 //
-// * The constructor connects the world, then the sets that span pipeline stages (pp, embedding), on every rank in this
-//   order: the members of the earliest set awaited cannot be held up in an earlier one.
-// * The model's builder connects the sets of stages that hold copies of a parameter (on_stages), in one order.
-// * A training run connects what its steps use of the rest before the first one (connect_for_training).
-// * Others connect at first use, as many layouts never use them. Their ranks are of one stage and issue the same calls
-// in
-//   the same order, so each stage's slowest rank can only wait for another stage, and schedules are proved to have no
-//   cycle of stages.
+// * The constructor connects the sets that span stages (world, pp, embedding) in this order on every rank: members of
+//   the earliest set awaited cannot be held up earlier.
+// * The model's builder connects the stages that hold a parameter's copies (on_stages), in one order.
+// * Training connects what its steps use (connect_for_training).
+// * Others, often unused, connect at first use. Their ranks, of one stage, issue the same calls in order; a stage's
+//   slowest rank can only wait for another stage, and schedules are proved free of cycles.
 #pragma once
 
 #include <functional>
@@ -25,15 +21,14 @@
 
 namespace megalith {
 
-// ranks  members (ascending world ranks, at least two), including the calling rank
-// axis   of the axes served the first, preferring those with priority (communicators.h): "tp", "dp_cp", "embedding", …;
-//        unique among the calls of one rank
-// Every member calls with the same arguments, and any two members call for their common sets in the same order. No rank
-// waits for another before Group::connect() or the first collective.
+//   ranks  ascending world ranks, at least two, with the calling one
+//   axis   the first axis served, preferring those with priority; unique per rank
+// Members call with the same arguments, any two in the same order for their common sets. Only Group::connect() or the
+// first collective blocks.
 using GroupFactory = std::function<std::shared_ptr<Group>(std::vector<int> ranks, const std::string& axis)>;
 
 struct Groups {
-  // Groups of one rank are SingleGroups; the factory is asked once for every other set of ranks.
+  // Calls the factory once per set of several ranks.
   Groups(const Mesh& mesh, int rank, const GroupFactory& factory);
 
   static Groups single();
@@ -45,22 +40,22 @@ struct Groups {
   Pointer world;
   // Dense view.
   Pointer tp, cp, dp, pp;
-  Pointer dp_cp;      // gradients of dense parameters, loss sums
-  Pointer tp_cp;      // statistics of one sample's tokens (expert balance)
-  Pointer embedding;  // first and last stage; null on the stages between
+  Pointer dp_cp;      // dense gradients, loss sums
+  Pointer tp_cp;      // statistics of a sample's tokens (expert balance)
+  Pointer embedding;  // first and last stage; null between
   // Expert view.
   Pointer etp, ep, edp;
   Pointer etp_ep;  // token exchange
-  // Halves of split axes. If not split, dp_shard, edp_shard and cp_ring are the whole axis, the others groups of one.
+  // If not split, dp_shard, edp_shard and cp_ring are the whole axis, the others groups of one.
   Pointer dp_shard, dp_replicate, dp_shard_cp;
   Pointer edp_shard, edp_replicate;
   Pointer cp_ulysses, cp_ring;
 
   const Pointer& of(Axis axis) const;
-  // The ranks at these stages of this rank's pipeline, ascending, including this one: the holders of a parameter that
-  // several stages use. No places: `embedding`. Made, by all of them, when first asked for.
+  // This pipeline's ranks at these stages, ascending, with this one: holders of a parameter. None: `embedding`. All
+  // make it at their first call.
   Pointer on_stages(const std::vector<int>& places) const;
-  // Every group that all ranks have, in the order of creation, without null ones.
+  // In the order of creation, without null ones; excludes on_stages().
   std::vector<Pointer> all() const;
 
  private:

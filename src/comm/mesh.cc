@@ -15,7 +15,7 @@ constexpr Axis kAllAxes[] = {Axis::kTp,     Axis::kCp,       Axis::kDp,         
                              Axis::kEp,     Axis::kEdp,      Axis::kDpShard,     Axis::kDpReplicate, Axis::kCpUlysses,
                              Axis::kCpRing, Axis::kEdpShard, Axis::kEdpReplicate};
 
-// Axes of only the dense view, and of only the expert view; kPp belongs to both.
+// kPp belongs to both.
 constexpr Axis kDenseAxes[] = {Axis::kTp,          Axis::kCp,        Axis::kDp,    Axis::kDpShard,
                                Axis::kDpReplicate, Axis::kCpUlysses, Axis::kCpRing};
 constexpr Axis kExpertAxes[] = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kEdpShard, Axis::kEdpReplicate};
@@ -42,7 +42,7 @@ void check_axes(const AxisSet& axes) {
   }
 }
 
-// The largest multiple of `block` up to world_size; at least one block.
+// The largest multiple of `block`; at least one block.
 int64_t nearest_world(int64_t world_size, int64_t block) { return std::max(world_size / block, int64_t{1}) * block; }
 
 }  // namespace
@@ -155,7 +155,7 @@ std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int6
         fmt::format("start {} ranks or another multiple of {}, or make the parallel sizes smaller",
                     nearest_world(world_size, dense), dense));
   }
-  // Without expert sizes, experts are laid out like dense layers and add no rule.
+  // Without expert sizes, experts follow the dense layout.
   const bool has_expert_sizes = ep > 1 || options.expert_tensor_parallel_size;
   const int64_t expert = etp * ep * pp;
   if (has_expert_sizes && world_size % expert != 0) {
@@ -183,7 +183,7 @@ std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int6
     check_parts("data-parallel size", world_size / dense);
     if (has_expert_sizes) check_parts("data-parallel size of the experts", world_size / expert);
   }
-  // pp is between the other axes: both views have the same pipelines only if what is faster than pp has equal size.
+  // pp is in the middle: the views' pipelines agree only if faster axes have equal size.
   if (errors.empty() && options.use_tp_pp_dp_mapping && pp > 1 && dense != expert) {
     errors.emplace_back(
         fmt::format("use_tp_pp_dp_mapping needs equal data-parallel sizes for dense layers and experts: they are {} "
@@ -276,7 +276,7 @@ std::vector<int> Mesh::ranks_of(const AxisSet& axes, int rank) const {
     }
     ranks = std::move(longer);
   }
-  // Ascending ranks are the coordinates counted up with the fastest axis first, for any axes.
+  // Ascending is fastest axis first, whatever the axes.
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }

@@ -1,14 +1,13 @@
-// Arithmetic between world ranks and coordinates on the parallel axes. No communication.
-//
-// Two views of the same ranks (Megatron's rank order, leftmost axis fastest; megatron/core/parallel_state.py):
+// World ranks and coordinates on the parallel axes, in two views (Megatron's rank order, leftmost axis fastest;
+// megatron/core/parallel_state.py):
 //
 //   dense view   tp, cp, dp, pp        rank = tp' + tp (cp' + cp (dp' + dp pp'))
 //   expert view  etp, ep, edp, pp      rank = etp' + etp (ep' + ep (edp' + edp pp'))       edp = world / (etp ep pp)
 //
-// With use_tp_pp_dp_mapping, pp is faster than dp (and edp). An axis may be split in two, the faster half named first:
+// With use_tp_pp_dp_mapping, pp is faster than dp and edp. Axes may be split, the faster half first:
 //
 //   dp  = dp_shard  × dp_replicate      (sharded within, replicated across: hybrid FSDP)
-//   edp = edp_shard × edp_replicate     the same number of replicas
+//   edp = edp_shard × edp_replicate     as many replicas
 //   cp  = cp_ulysses × cp_ring          (all-to-all within, ring across)
 #pragma once
 
@@ -36,7 +35,7 @@ inline constexpr int kNumAxes = 13;
 
 std::string_view name_of(Axis axis);  // "tp", "dp_shard", …
 
-// A set of axes of one view: {Axis::kDp, Axis::kCp}. Never a split axis together with its own half.
+// Axes of one view: {Axis::kDp, Axis::kCp}. Never a split axis with its own half.
 class AxisSet {
  public:
   AxisSet() = default;
@@ -53,30 +52,30 @@ class AxisSet {
     return rest;
   }
   bool operator==(const AxisSet&) const = default;
-  std::string text() const;  // "dp_cp", in the order of the enumeration
+  std::string text() const;  // "dp_cp", in enumeration order
 
  private:
   uint32_t bits_ = 0;
 };
 
-// The user's options. Data-parallel sizes follow from the world size.
+// Data-parallel sizes follow from the world size.
 struct ParallelOptions {
   int64_t tensor_model_parallel_size = 1;
   int64_t pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
-  std::vector<std::string> cp_comm_type = {"p2p"};           // one, or one per layer; see context_parallel.h
+  std::vector<std::string> cp_comm_type = {"p2p"};           // one, or one per layer (context_parallel.h)
   std::vector<int64_t> hierarchical_context_parallel_sizes;  // cp_ulysses, cp_ring; empty: 1, context_parallel_size
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;  // unset: tensor_model_parallel_size
   int64_t num_distributed_optimizer_instances = 1;     // dp_replicate
   bool use_tp_pp_dp_mapping = false;
   double distributed_timeout_minutes = 10;
-  std::optional<std::string> store_secret_file;  // see launch/store_secret.h
+  std::optional<std::string> store_secret_file;  // launch/store_secret.h
 
   void visit(OptionVisitor& visitor);
 };
 
-// Checks the parallel sizes against each other and the number of ranks: one error per broken rule.
+// One error per broken rule.
 std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int64_t world_size);
 
 class Mesh {
@@ -88,11 +87,11 @@ class Mesh {
     bool pp_before_dp = false;
   };
 
-  // InternalError if the two views do not match; check_parallel_sizes() says so in the user's words.
+  // InternalError if the views do not match.
   explicit Mesh(const Sizes& sizes);
 
   static Mesh single() { return Mesh(Sizes{}); }
-  // The options passed check_parallel_sizes().
+  // Requires check_parallel_sizes().
   static Mesh from_options(const ParallelOptions& options, int64_t world_size);
 
   int world_size() const { return world_size_; }
@@ -100,30 +99,28 @@ class Mesh {
   int size(const AxisSet& axes) const;
   int coordinate(Axis axis, int rank) const;
 
-  // The ranks that differ from `rank` only on these axes, ascending (the fastest axis first); contains `rank`. An empty
-  // set gives {rank}.
+  // Ranks differing from `rank` only on these axes, ascending, with `rank`. No axes: {rank}.
   std::vector<int> ranks_of(const AxisSet& axes, int rank) const;
-  // All groups over these axes, by first rank: a partition of the world.
+  // A partition of the world, by first rank.
   std::vector<std::vector<int>> groups_of(const AxisSet& axes) const;
 
   int rank_at(int tp, int cp, int dp, int pp) const;
   int expert_rank_at(int etp, int ep, int edp, int pp) const;
 
-  // The first and last stage of the rank's pipeline, where a tied embedding lives: {rank} if pp = 1, empty on other
-  // stages.
+  // The pipeline's first and last stage (a tied embedding): {rank} if pp = 1, empty on other stages.
   std::vector<int> embedding_ranks(int rank) const;
 
-  // The ranks with replicas of what `rank` holds along these axes, ascending; contains `rank`. Along pp only these
-  // stages hold replicas; none: both ends (a tied embedding).
+  // Ranks with replicas of what `rank` holds, ascending, with `rank`. Along pp only these stages; none: both ends (a
+  // tied embedding).
   std::vector<int> replica_ranks(const AxisSet& axes, int rank, const std::vector<int>& places = {}) const;
 
-  // For messages, the axes larger than one: "rank 5 dp1 tp1 pp0"; "rank 0" in a world of one.
+  // The axes larger than one: "rank 5 dp1 tp1 pp0"; "rank 0".
   std::string describe(int rank) const;
 
   const Sizes& sizes() const { return sizes_; }
 
  private:
-  // Distance in ranks between neighbours on an axis, and its extent.
+  // Stride in ranks.
   struct Extent {
     int size = 1, stride = 1;
   };

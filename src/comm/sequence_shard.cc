@@ -7,7 +7,7 @@
 namespace megalith {
 namespace {
 
-// visit(chunk of the whole (b, c, …), the same chunk of the parts) for all chunks.
+// visit(chunk of whole (b, c, …), its place in parts).
 template <typename Visit>
 void for_each_chunk(const at::Tensor& whole, const at::Tensor& parts, const Visit& visit) {
   const int size = narrow<int>(parts.size(0));

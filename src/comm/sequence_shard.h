@@ -1,7 +1,5 @@
-// The zig-zag, by which context-parallel ranks share a sequence.
-//
-// A sequence of S tokens is cut into 2 p equal chunks for p ranks; rank r holds chunks r and 2p - 1 - r. Under a causal
-// mask early tokens see little and late ones much, so every rank has the same work.
+// The zig-zag: S tokens are cut into 2 p equal chunks for p context-parallel ranks; rank r holds chunks r and 2p - 1 -
+// r. This balances causal attention.
 //
 //   p = 2, S = 8    rank 0: tokens 0 1 | 6 7    rank 1: tokens 2 3 | 4 5
 //
@@ -15,19 +13,19 @@
 
 namespace megalith {
 
-// The indices of a rank's two chunks, ascending.
+// Ascending.
 std::array<int64_t, 2> zigzag_chunks(int size, int rank);
 
-// The rank's part of x along dim, whose size 2 * size divides: size(dim) / size long, a copy. With one rank: x itself.
+// Copies the rank's part of x: size(dim) / size along dim, which 2 * size divides. One rank: x itself.
 at::Tensor zigzag_shard(const at::Tensor& x, int64_t dim, int size, int rank);
 
-// (length / size) int64 on the CPU: the indices of the rank's tokens in the sequence, ascending.
+// (length / size) int64 on the CPU: the rank's token indices, ascending.
 at::Tensor zigzag_indices(int64_t length, int size, int rank);
 
-// parts (p, b, s, …), part r being rank r's, any strides -> (b, p s, …) in sequence order, contiguous.
+// parts (p, b, s, …), rank r's at r, any strides -> (b, p s, …) in sequence order, contiguous.
 at::Tensor zigzag_join(const at::Tensor& parts);
 
-// The inverse: copies whole (b, p s, …) into parts (p, b, s, …), converting the dtype.
+// The inverse; converts the dtype.
 void zigzag_split(const at::Tensor& whole, const at::Tensor& parts);
 
 }  // namespace megalith

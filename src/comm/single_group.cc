@@ -23,7 +23,7 @@ void deliver(const at::Tensor& src, int src_tag, const at::Tensor& dst, int dst_
 
 }  // namespace
 
-// Done when every receive of its batch met its send.
+// Done once its receives met their sends.
 class SingleGroup::Receipt : public WorkState {
  public:
   explicit Receipt(Record record) : record_(std::move(record)) {}

@@ -1,4 +1,4 @@
-// The group of one rank. Collectives are done when issued; distinct buffers are copied.
+// The group of one rank: collectives are done when issued.
 #pragma once
 
 #include <deque>
@@ -19,14 +19,14 @@ class SingleGroup : public Group {
   State start_all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
                          const std::vector<int64_t>& in_splits, const Record& record) override;
   State start_broadcast(const at::Tensor& tensor, int root, const Record& record) override;
-  // A pipeline of one rank sends to itself. Waiting for something never sent is an InternalError.
+  // Sends go to itself. Waiting for what was never sent is an InternalError.
   State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override;
   State start_barrier(const Record& record) override;
 
  private:
   class Receipt;
 
-  // Sends and receives match in order, so one of the two queues is always empty.
+  // Matched in order: one queue is always empty.
   struct PendingReceive {
     at::Tensor tensor;
     int tag;

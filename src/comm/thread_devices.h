@@ -1,5 +1,4 @@
-// Devices of ranks as threads, one each. Ranks reach into each other's memory, so the host must be able to read it: a
-// pretend accelerator. By default ranks as threads compute on the CPU.
+// Devices of ranks as threads, one each, with memory that the host can read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +12,9 @@ class ThreadDevices {
   virtual ~ThreadDevices() = default;
 
   virtual at::Device device_of(int rank) const = 0;
-  // A CPU tensor over the memory of `tensor`, after earlier work on the caller's stream. The memory must outlive it.
+  // A CPU tensor over the same memory, which must outlive it, after the stream's earlier work.
   virtual at::Tensor host_view(const at::Tensor& tensor) const = 0;
-  // Runs `work` when the caller's stream of `device` reaches it, possibly at once.
+  // Runs `work` when the caller's stream reaches it, possibly at once.
   virtual void in_stream_order(at::Device device, std::function<void()> work) const = 0;
 };
 

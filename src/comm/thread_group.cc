@@ -1,5 +1,5 @@
-// Collectives have two halves: issuing copies the inputs to the meeting point and poisons the outputs; wait() sleeps
-// until all ranks have come, then makes this rank's results from the copies, in the order of the waiting stream.
+// Issuing copies inputs to the meeting point and poisons outputs; wait() sleeps until all ranks have come, then makes
+// this rank's results in stream order.
 #include "comm/thread_group.h"
 
 #include <ATen/ATen.h>
@@ -24,14 +24,14 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().clone();
 }
 
-// Repeated, it makes a bad number: NaN in every floating type, far out of range as an index.
+// Bytes that make NaN in floating types, and indices far out of range.
 int poison_byte(at::ScalarType dtype) {
   if (dtype == at::kBool) return 1;
   if (dtype == at::kFloat8_e4m3fnuz || dtype == at::kFloat8_e5m2fnuz) return 0x80;  // their only NaN
   return at::isFloatingType(dtype) || at::isComplexType(dtype) ? 0xFF : 0x7B;
 }
 
-// In rank order, so results do not depend on timing; low precision is summed in fp32 and rounded once.
+// In rank order, independent of timing; low precision in fp32, rounded once.
 at::Tensor reduce(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   const at::ScalarType dtype = inputs.front().scalar_type();
   const at::ScalarType wide = dtype == at::kBFloat16 || dtype == at::kHalf ? at::kFloat : dtype;
@@ -70,8 +70,7 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   return a_begin < b_begin + b.nbytes() && b_begin < a_begin + a.nbytes();
 }
 
-// A tensor that must not change until wait(): a copied input, or a poisoned output. view: its memory as the host sees
-// it.
+// A tensor that must not change until wait(): a copied input or poisoned output. view: the host's.
 class Untouched {
  public:
   Untouched(at::Tensor tensor, at::Tensor view, at::Tensor copy)
@@ -115,18 +114,18 @@ std::string name_of(const CollectiveRecord& record) {
 }  // namespace
 
 struct ThreadGroup::Part {
-  std::string detail;  // must be equal on all ranks, beside kind and label
-  at::Tensor input;    // undefined: brings nothing
-  at::Tensor output;   // undefined: takes nothing
+  std::string detail;  // equal on all ranks, as kind and label
+  at::Tensor input;    // may be undefined
+  at::Tensor output;   // may be undefined
   std::vector<int64_t> in_splits = {}, out_splits = {};
-  double moved_bytes = 0;  // over this rank's link, for the delay model
-  // Run by wait(), without the lock; out is the output as the host sees it.
+  double moved_bytes = 0;  // for the delay model
+  // Run by wait() without the lock; out: the host's view.
   std::function<void(ThreadCollective&, const at::Tensor& out)> fill_output;
 };
 
 class ThreadGroup::CollectiveWork : public WorkState {
  public:
-  // finish  checks the buffers and makes the results
+  // finish  checks buffers, makes results
   CollectiveWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<ThreadCollective> collective, std::vector<int> ranks,
                  int position, at::Device device, Record record, std::function<void()> finish)
       : hub_(std::move(hub)),
@@ -215,7 +214,7 @@ class ThreadGroup::TransferWork : public WorkState {
   }
 
  private:
-  // The latest of all parts, once all are matched.
+  // Null until all are matched.
   std::optional<ThreadHub::Time> ready_at() const {
     ThreadHub::Time latest{};
     for (const Part& part : parts_) {
@@ -263,7 +262,7 @@ Group::State ThreadGroup::join(const Part& part, const Record& record) {
       fmt::format("{} '{}'{}{}", name_of(record->kind), record->label, part.detail.empty() ? "" : " ", part.detail);
   const at::Tensor in = host_view(part.input, record), out = host_view(part.output, record);
 
-  // Before the lock is taken, as copying may take long. The input first: the output may overlap it.
+  // Copies without the lock, the input first: the output may overlap it.
   std::vector<Untouched> buffers;
   at::Tensor copy;
   if (in.defined()) {
@@ -352,7 +351,7 @@ Group::State ThreadGroup::start_all_to_all(const at::Tensor& out, const at::Tens
                                            const std::vector<int64_t>& in_splits, const Record& record) {
   MEGALITH_CHECK(out.nbytes() == 0 || in.nbytes() == 0 || !overlap(out, in), "{}: in and out overlap",
                  name_of(*record));
-  // Only the number of rows may differ between ranks.
+  // Rows may differ between ranks.
   Part part{.detail = fmt::format("rows of {}", text_of(in.scalar_type(), in.sizes().slice(1))),
             .input = in,
             .output = out,
@@ -393,7 +392,7 @@ Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transf
   const auto world_rank = [&](int position) { return ranks()[static_cast<size_t>(position)]; };
   const auto work = std::make_shared<TransferWork>(hub_, world_rank(rank()), device(), record);
 
-  // Sends first: what a rank sends itself and receives into the same memory must be copied before poisoning.
+  // Copy sends before poisoning receives: a rank may send to itself in place.
   std::vector<at::Tensor> views, copies;
   for (const Transfer& transfer : transfers) {
     views.push_back(host_view(transfer.tensor, record));

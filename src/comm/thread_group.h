@@ -1,4 +1,4 @@
-// The group of a rank that is a thread; made by a ThreadWorld. Its checks are in thread_world.h.
+// The group of a ThreadWorld's rank.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,8 @@ struct ThreadMeeting;
 
 class ThreadGroup : public Group {
  public:
-  // ranks    members
-  // position this rank's place among them
-  // meeting  shared by the members of this group
+  //   position  this rank's
+  //   meeting   shared by the group's members
   ThreadGroup(std::vector<int> ranks, int position, std::string axis, std::shared_ptr<ThreadHub> hub,
               std::shared_ptr<ThreadMeeting> meeting);
 
@@ -35,15 +34,15 @@ class ThreadGroup : public Group {
  private:
   class CollectiveWork;
   class TransferWork;
-  struct Part;  // this rank's contribution to a collective
+  struct Part;  // what this rank brings
 
   State join(const Part& part, const Record& record);
-  // The tensor's memory as the host sees it. Throws if the tensor is not on this rank's device.
+  // The host's view. Throws if not on this rank's device.
   at::Tensor host_view(const at::Tensor& tensor, const Record& record) const;
 
   std::shared_ptr<ThreadHub> hub_;
   std::shared_ptr<ThreadMeeting> meeting_;
-  int64_t next_collective_ = 0;  // counts those of the whole group, not send_receive
+  int64_t next_collective_ = 0;  // the whole group's, not send_receive
 };
 
 }  // namespace megalith

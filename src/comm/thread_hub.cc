@@ -13,7 +13,7 @@ ThreadHub::Clock::duration seconds(double s) {
   return std::chrono::duration_cast<ThreadHub::Clock::duration>(std::chrono::duration<double>(s));
 }
 
-// How often a waiting rank checks for time-out or deadlock.
+// Interval of checks for time-out and deadlock.
 constexpr double kLookEvery_s = 0.05;
 
 }  // namespace
@@ -93,7 +93,7 @@ void ThreadHub::fail(int rank, std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const PeerError&) {
-    return;  // a consequence, not a cause
+    return;  // a consequence
   } catch (const std::exception& exception) {
     text = exception.what();
   } catch (...) {

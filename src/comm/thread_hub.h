@@ -1,5 +1,4 @@
-// The shared state of a ThreadWorld's threads: one lock, who waits for what, the first failure, and the meeting places
-// of groups. Only for thread_group.cc and thread_world.cc.
+// A ThreadWorld's shared state: one lock, waiters, the first failure, meeting places.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,24 +31,23 @@ class ThreadHub {
   Lock lock() { return Lock(mutex_); }
   const ThreadWorldSettings& settings() const { return settings_; }
 
-  // Wakes waiting ranks. Requires the lock.
   void progress(const Lock& lock);
 
-  // Blocks until the time that ready_at() gives. Throws PeerError if a rank failed, InternalError on time-out or
-  // deadlock. ready_at and what_for are called with the lock held.
+  // Blocks until ready_at()'s time. PeerError if a rank failed, InternalError on time-out or deadlock. Callbacks run
+  // under the lock.
   //   what_for  "all_reduce tp 'x' (ranks that have not issued it: 2)"
   void wait(Lock& lock, int rank, const std::function<std::optional<Time>()>& ready_at,
             const std::function<std::string()>& what_for);
 
-  // Throws PeerError if a rank failed. Requires the lock.
+  // PeerError if a rank failed.
   void check_alive(const Lock& lock) const;
 
-  // Keeps the first failure that is the rank's own.
+  // Keeps the first, ignoring PeerErrors.
   void fail(int rank, std::exception_ptr error);
   void finish(int rank);
   std::exception_ptr failure();
 
-  // End of a transfer of `bytes` that may start now; `busy_until` is the state of its link.
+  // `busy_until`: the link's state.
   Time transfer_end(double bytes, Time& busy_until) const;
 
  private:
@@ -74,16 +72,16 @@ class ThreadHub {
   std::string failure_text_;
 };
 
-// One collective, as ranks reach it. Inputs are copies, constant once all have come.
+// Inputs are copies, constant once all have arrived.
 struct ThreadCollective {
   explicit ThreadCollective(size_t size) : inputs(size), in_splits(size), out_splits(size), outputs(size) {}
 
-  std::string description, axis;  // of the first to come, which the others must match
+  std::string description, axis;  // of the first to arrive; others must match
   int first = -1;                 // its position in the group
   std::vector<at::Tensor> inputs;
   std::vector<std::vector<int64_t>> in_splits, out_splits;  // of an all_to_all
-  std::vector<std::pair<const char*, int64_t>> outputs;     // memory that will be written
-  std::vector<int> arrived;                                 // positions in the group, in order of arrival
+  std::vector<std::pair<const char*, int64_t>> outputs;     // memory to be written
+  std::vector<int> arrived;                                 // positions, in order of arrival
   std::optional<ThreadHub::Time> ready_at;
 
   std::once_flag reduce_once;
@@ -91,24 +89,24 @@ struct ThreadCollective {
 };
 
 struct ThreadMessage {
-  at::Tensor copy;  // defined once sent
+  at::Tensor copy;  // once sent
   std::string send_axis, receive_axis;
   int send_tag = 0, receive_tag = 0;
-  bool is_expected = false;  // a receive was issued
+  bool is_expected = false;  // receive issued
   std::vector<int64_t> shape;
   at::ScalarType dtype = at::ScalarType::Undefined;
   std::optional<ThreadHub::Time> ready_at;
 };
 
-// State shared by the members of one group. Guarded by the hub's lock.
+// Of a group. Guarded by the hub's lock.
 struct ThreadMeeting {
   struct Channel {
     int64_t num_sent = 0, num_expected = 0;
-    std::map<int64_t, std::shared_ptr<ThreadMessage>> open;  // by number, sent or expected but not both
+    std::map<int64_t, std::shared_ptr<ThreadMessage>> open;  // by number: sent or expected
     ThreadHub::Time busy_until{};
   };
   std::map<int64_t, std::shared_ptr<ThreadCollective>> open;
-  std::map<std::pair<int, int>, Channel> channels;            // by sender and receiver
+  std::map<std::pair<int, int>, Channel> channels;  // by sender, receiver
   ThreadHub::Time busy_until{};
 };
 

@@ -29,7 +29,7 @@ class Meetings {
   }
 
  private:
-  // A rank may make the same group again, as the others then do: that is another group.
+  // Repeated requests make new groups, on all ranks.
   using Key = std::tuple<std::string, std::vector<int>, int>;
   std::map<Key, std::shared_ptr<ThreadMeeting>> meetings_;
   std::map<Key, int> num_created_;
