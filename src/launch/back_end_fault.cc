@@ -23,11 +23,11 @@ constexpr const char* kSeeNetwork =
 
 struct FaultRow {
   const char* pattern;  // ECMAScript, anywhere in the first line
-  const char* cause;    // $1, $2: the pattern's groups; "5000ms" is made readable
+  const char* cause;    // $1, $2: the pattern's groups
   const char* remedy;
 };
 
-// The first match counts: rows with an address precede those without.
+// The first match counts: rows with an address come first.
 constexpr FaultRow kFaultRows[] = {
     {R"(closed by peer \[([^\]]+)\]:(\d+))", "the connection to $1 port $2 was closed at its other end", kSeeOthers},
     {R"(\[([^\]]+)\]:(\d+): (?:Connection reset by peer|Broken pipe))",
@@ -66,7 +66,7 @@ constexpr FaultRow kFaultRows[] = {
     {R"([Tt]imed out|[Tt]imeout)", "an answer did not come in time", kSlowOrGone},
 };
 
-// Phrases that begin a library's advice, guesses and source locations.
+// Beginnings of a library's advice, guesses and source locations.
 constexpr std::string_view kEndsOfFacts[] = {
     "This is typically",
     "this may indicate",
@@ -86,7 +86,7 @@ constexpr std::string_view kEndsOfFacts[] = {
     "Please ",
 };
 
-// "[file.cc:12] ", "[enforce fail at file.cc:12] " and the like.
+// "[file.cc:12] ", "[enforce fail at file.cc:12] ".
 const std::regex& source_place() {
   static const std::regex place(R"(\[[^\[\]]*\.(?:cc|cpp|cu|h|hpp|hh):\d+\]\s*)");
   return place;
@@ -102,12 +102,12 @@ std::string with_readable_times(std::string text) {
   return text;
 }
 
-// The facts of a message not in the table.
+// For messages not in the table.
 std::string bare_facts(std::string line) {
   constexpr size_t kLongest = 300;
   for (const std::string_view end : kEndsOfFacts) line = line.substr(0, line.find(end));
   line = std::regex_replace(line, source_place(), "");
-  // Some terminals and log collectors cannot show these characters.
+  // Some terminals and log collectors cannot show these.
   std::erase_if(line, [](char c) { return c < 0x20 || c >= 0x7f; });  // signed char: non-ASCII is negative
   line = std::string(trim(line));
   while (!line.empty() && std::string_view(" .,;:!([").find(line.back()) != std::string_view::npos) line.pop_back();

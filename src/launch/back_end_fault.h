@@ -1,5 +1,4 @@
-// Communication failures in our words: the libraries' messages (c10d, Gloo, NCCL) come with source files, call stacks
-// and advice for their developers.
+// Communication failures in our words, without the libraries' source files and call stacks.
 #pragma once
 
 #include <string>
@@ -11,11 +10,11 @@ struct BackEndFault {
   std::string cause;   // one line: "the connection to 10.0.0.2 port 4711 was closed at its other end"
   std::string remedy;  // one line
 
-  // "\n  cause: …\n  …", to append to what failed.
+  // "\n  cause: …\n  …", to append.
   std::string text() const;
 };
 
-// message  as thrown; if the table lacks it, its bare first line is the cause
+// A message not in the table becomes the cause, by its first line.
 BackEndFault translate_back_end_error(std::string_view message);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// The libraries that ranks of this program can communicate with.
+// Libraries for communication between ranks.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace megalith {
 
 struct BackEnds {
   bool has_gloo = false;     // between CPUs
-  bool has_nccl = false;     // between GPUs; includes AMD's RCCL
+  bool has_nccl = false;     // between GPUs; or AMD's RCCL
   std::string nccl_version;  // "2.27.3", as loaded; empty: none
 };
 

@@ -1,4 +1,4 @@
-// The watchdogs' board in c10d's store; see watchdog.h.
+// The watchdogs' board (watchdog.h) in c10d's store.
 #include "launch/c10d_shared.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-// A group's collectives over c10d; see c10d_group.h and c10d_world.cc.
+// A group's collectives over c10d.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
@@ -21,7 +21,7 @@ class C10dState : public WorkState {
  public:
   using OnError = std::function<std::string(const std::exception&)>;
 
-  // after  run once by wait() when the back end is done; on a GPU, in order on the current stream
+  // after  run once by wait(), on a GPU in order on the current stream
   C10dState(std::vector<C10dWork> works, c10::Device device, OnError on_error, std::function<void()> after)
       : works_(std::move(works)), device_(device), on_error_(std::move(on_error)), after_(std::move(after)) {}
 
@@ -42,16 +42,16 @@ class C10dState : public WorkState {
 
   std::function<bool()> completion() override {
     if (device_.is_cpu()) return {};
-    // The current stream waits for the collective, so an event recorded now is later. Keeping NCCL's works would keep
-    // their tensors.
+    // The current stream waits for the collective, so an event recorded now is later. NCCL's works would keep tensors
+    // alive.
     const c10::impl::VirtualGuardImpl guard(device_.type());
     const auto passed = std::make_shared<c10::Event>(device_.type());
     passed->record(guard.getStream(device_));
-    // Called by the watchdog's thread.
+    // The watchdog's thread calls this.
     return [passed] { return !is_capturing_graph() && passed->query(); };
   }
 
-  // Gloo reports the end of sends and receives only in wait().
+  // Gloo completes sends and receives only in wait().
   bool is_done() override {
     if (is_capturing_graph()) return false;
     return std::all_of(works_.begin(), works_.end(), [](const C10dWork& work) { return work->isCompleted(); });
@@ -68,7 +68,7 @@ class C10dState : public WorkState {
 c10d::ReduceOp::RedOpType op_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg:  // Gloo has no average: divide the sum afterwards
+    case ReduceOp::kAvg:  // Gloo has no average: divided afterwards
       return c10d::ReduceOp::SUM;
     case ReduceOp::kMax:
       return c10d::ReduceOp::MAX;
@@ -78,7 +78,7 @@ c10d::ReduceOp::RedOpType op_of(ReduceOp op) {
   throw InternalError("a reduction without a name");
 }
 
-// Moves data as bytes: Gloo knows few dtypes.
+// Gloo knows few dtypes.
 at::Tensor as_bytes(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   const at::Tensor flat = tensor.detach().view(-1);
@@ -194,7 +194,7 @@ Group::State C10dGroup::start_send_receive(const std::vector<Transfer>& transfer
   }
   Work to_self = own.empty() ? Work() : self_.send_receive(std::move(own), record->label);
   const auto after = [to_self]() mutable { to_self.wait(); };
-  // There is no other member to connect to.
+  // No other member to connect to.
   if (others.empty()) {
     return std::make_shared<C10dState>(std::vector<C10dWork>{}, world_->device, C10dState::OnError{}, after);
   }
@@ -202,7 +202,7 @@ Group::State C10dGroup::start_send_receive(const std::vector<Transfer>& transfer
       record,
       [&] {
         std::vector<C10dWork> works;
-        // NCCL serialises transfers unless they are issued together.
+        // NCCL serialises transfers issued separately.
         const bool is_batch = backend_->supportsCoalescing();
         if (is_batch) backend_->startCoalescing();
         for (const Transfer& transfer : others) {

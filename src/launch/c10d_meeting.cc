@@ -1,25 +1,24 @@
-// The ranks' meeting: each registers in the store at MASTER_ADDR and waits for all. Contradictions (a rank registered
-// twice, differing world sizes) show here, before a collective could hang.
+// Ranks meet: each registers in the store at MASTER_ADDR and waits for all. Contradictions show before a collective
+// could hang.
 //
-//   megalith/<round>/world_size       the first to come's
+//   megalith/<round>/world_size       the first arrival's
 //                    rank/<r>         its process
 //                    process/<r>      the same for rank_process.h, once the verdict is good
-//                    network          of the first to come: whether all share the loopback interface
-//                    terms/first      digest of the first to come's terms (meeting_terms.h)
+//                    network          the first arrival's, to see if all share a loopback interface
+//                    terms/first      digest of the first arrival's terms (meeting_terms.h)
 //                    terms/of/<r>     each rank's digest
 //                    terms/list/<d>   the terms with this digest
 //                    terms/differ     exists if digests differ
-//                    terms/said       ranks that have given terms; older programs do not
-//                    registered       ranks that have come
-//                    verdict          "1" when all have come, or a contradiction, or the missing ranks
+//                    terms/said       number of ranks that gave terms; older programs do not
+//                    registered       number of ranks that came
+//                    verdict          "1" when all have come, a contradiction, or the missing ranks
 //                    terms/verdict    the difference, from the first rank that finds it
-//   megalith_secret                   identifies the first to come's secret, which seals all other keys
-//                                     (store_secret.h)
-//   megalith_stranger                 exists if a rank with another secret has come
+//   megalith_secret                   identifies the first arrival's secret, which seals all other keys
+//   megalith_stranger                 exists if a rank with another secret came
 //
-// A launcher's store outlives the ranks, and its agents may disagree on the number of restarts, so rank 0 opens a round
-// whenever it starts, the others join the newest open one, and only rank 0 completes it. A killed rank's successor may
-// complete an older round, with ranks that have ended; no rank confirms that, and waiting continues.
+// A launcher's store outlives the ranks, and its agents may disagree on the number of restarts: rank 0 opens a round at
+// every start, others join the newest, and only rank 0 completes it. A killed rank's successor may complete an older
+// round of ended ranks; no rank confirms that, and waiting continues.
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -48,29 +47,28 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kGoodVerdict = "1", kLateVerdict = "late: ";
-// The serving rank keeps the store this long for others to read a contradiction.
+// The serving rank lets others read a contradiction this long.
 constexpr auto kVerdictPatience = std::chrono::seconds(2);
-// Once a server accepts the connection, c10d waits forever for a reply: we give up this much after the time-out.
-// Without a listener, c10d gives up earlier.
+// c10d waits forever for a reply once connected: give up this long after the time-out.
 constexpr auto kReplyPatience = std::chrono::seconds(3);
 constexpr Milliseconds kConfirmationPause{5};
 
 std::vector<uint8_t> stored(std::string_view text) { return {text.begin(), text.end()}; }
 
-// The key's value now: this text if it is the first.
+// Returns the key's value now.
 std::string set_if_absent(c10d::Store& store, const std::string& key, std::string_view text) {
   const std::vector<uint8_t> found = store.compareSet(key, {}, stored(text));
   return {found.begin(), found.end()};
 }
 
-// Silences c10d's call stacks and warnings of unnamed addresses; our messages say enough.
+// Silences c10d's call stacks and warnings.
 class QuietC10d {
  public:
   QuietC10d() : level_(FLAGS_caffe2_log_level) { FLAGS_caffe2_log_level = c10::GLOG_FATAL; }
   QuietC10d(const QuietC10d&) = delete;
   QuietC10d& operator=(const QuietC10d&) = delete;
 
-  // Not called by a process about to end, which may leave a thread in c10d.
+  // Not by an ending process, which may leave a thread in c10d.
   void restore() { FLAGS_caffe2_log_level = level_; }
 
  private:
@@ -90,7 +88,7 @@ class Meeting {
     network_ = network_identity();
   }
 
-  // UserError: a contradiction. std::exception: the store is gone. False: not all came in time.
+  // UserError: a contradiction. std::exception: the store is gone. False: some came too late.
   bool gather() {
     if (!launch_.has_agent_store) {
       enter(launch_.restart_count);
@@ -99,7 +97,7 @@ class Meeting {
     int64_t round = launch_.rank == 0 ? root_->add(kRoundKey, 1) : newer_round_than(0);
     while (round > 0) {
       enter(round);
-      // A finished round is from before a restart.
+      // From before a restart.
       const bool is_over = store_->check({"verdict"});
       if (!is_over && register_self() && await_verdict()) return agree_on_terms();
       if (launch_.rank == 0) {
@@ -153,7 +151,7 @@ class Meeting {
                        num_named < ranks.size() ? ", …" : "");
   }
 
-  // Ranks with different secrets would not see one another.
+  // Ranks with different secrets see none of each other's keys.
   void check_secret(const std::string& secret) {
     constexpr std::string_view kNone = "none";
     const std::string own = secret.empty() ? std::string(kNone) : hmac_sha256(secret, kSecretKey);
@@ -176,7 +174,7 @@ class Meeting {
 
   bool is_late() const { return Clock::now() >= deadline_; }
 
-  // Waits a little longer each time; false after the time-out.
+  // Waits longer each time; false after the time-out.
   bool pause() {
     if (is_late()) return false;
     std::this_thread::sleep_for(pause_);
@@ -193,7 +191,7 @@ class Meeting {
     return 0;
   }
 
-  // False: this round is from before a restart. A launcher that serves the store numbers ranks uniquely itself.
+  // False: a round from before a restart. (A launcher that serves the store numbers ranks uniquely.)
   bool register_self() {
     const std::string size = std::to_string(launch_.world_size);
     const std::string first_size = set_if_absent(*store_, "world_size", size);
@@ -235,7 +233,7 @@ class Meeting {
     return {bytes.begin(), bytes.end()};
   }
 
-  // Called once all have come. True, or throws DifferentTerms on all ranks that brought terms.
+  // Call once all have come. Throws DifferentTerms on all ranks with terms.
   bool agree_on_terms() {
     const bool have_all_said = store_->add("terms/said", 0) >= launch_.world_size;
     if (terms_.empty() || (have_all_said && !store_->check({"terms/differ"}))) return true;
@@ -272,13 +270,13 @@ class Meeting {
     if (store_->add("registered", 0) == launch_.world_size) set_if_absent(*store_, "verdict", kGoodVerdict);
   }
 
-  // False: it did not come, or a newer round opened.
+  // False: too late, or a newer round opened.
   bool await_verdict() {
     for (confirm(); !store_->check({"verdict"}); confirm()) {
       if (launch_.has_agent_store && root_->add(kRoundKey, 0) > round_) return false;
       if (pause()) continue;
       if (launch_.has_agent_store) return false;
-      // All give up together: if the serving rank left first, it would seem at fault.
+      // A serving rank leaving first would seem at fault: all give up together.
       set_if_absent(*store_, "verdict", std::string(kLateVerdict) + missing_ranks());
     }
     const std::vector<uint8_t> bytes = store_->get("verdict");
@@ -292,7 +290,7 @@ class Meeting {
 
   [[noreturn]] void contradict(const std::string& what, const std::string& remedy) {
     const std::string text = what + '\n' + remedy;
-    // If the others have met already, only this rank fails.
+    // If others have met already, only this rank fails.
     set_if_absent(*store_, "verdict", text);
     fail(text);
   }
@@ -306,7 +304,7 @@ class Meeting {
         std::this_thread::sleep_for(Milliseconds(5));
       }
     } catch (const std::exception&) {
-      // The store's server left first.
+      // The server left first.
     }
   }
 
@@ -326,16 +324,15 @@ class Meeting {
   std::string name_, network_, missing_;
 };
 
-// A meeting's result.
 struct Met {
-  StorePointer store;   // of this round; null: not all came in time
+  StorePointer store;   // of this round; null: some came too late
   std::string missing;  // ranks
   bool has_several_hosts = false;
   std::vector<std::pair<int, std::string>> processes_here;
   std::shared_ptr<SharedBoard> board;
 };
 
-// All requests to the store before the first collective.
+// All store requests before the first collective.
 Met meet_at(const Launch& launch, const MeetingTerms& terms, const StorePointer& root, Milliseconds timeout) {
   Meeting meeting(launch, terms, root, timeout);
   if (!meeting.gather()) return {.store = nullptr, .missing = meeting.missing()};
@@ -346,8 +343,7 @@ Met meet_at(const Launch& launch, const MeetingTerms& terms, const StorePointer&
           .board = open_board(*meeting.store())};
 }
 
-// Writing to a killed rank must fail only that connection: c10d's store server writes through libuv, which leaves
-// SIGPIPE to the program.
+// c10d's server writes through libuv, which leaves SIGPIPE to the program; a killed rank must fail only its connection.
 void survive_closed_connections() { std::signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace
@@ -359,7 +355,7 @@ StorePointer C10dWorld::Shared::open_store(const NetworkChoice& network) {
   options.isServer = !launch.has_agent_store && launch.rank == 0;
   options.waitWorkers = false;
   if (options.isServer && network.owns_meeting_address) {
-    // By default the store listens on all of the machine's addresses.
+    // The default is all of the machine's addresses.
     options.masterListenFd = listen_on(network.meeting_address, launch.master_port);
   }
   return c10::make_intrusive<c10d::TCPStore>(network.meeting_address, options);
@@ -423,7 +419,7 @@ void C10dWorld::Shared::meet() {
     throw gone(fault_of(error).text());
   }
   if (!met) {
-    // A stopped process still owns its port.
+    // A stopped process keeps its port.
     if (!accepts_connections(network.meeting_address, launch.master_port, kVerdictPatience))
       throw gone("\n  cause: nobody takes connections there any more");
     throw not_met(

@@ -1,5 +1,4 @@
-// The collectives of NCCL and AMD's RCCL, one name in c10d. Outside src/ops only this file and device/host_sync_cuda.cc
-// compile against GPU headers.
+// NCCL and AMD's RCCL, one name in c10d.
 #ifdef MEGALITH_NCCL
 #define USE_C10D_NCCL 1
 #endif

@@ -1,4 +1,4 @@
-// A store usable only with its secret; see store_secret.h.
+// A store that needs its secret; see store_secret.h.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +24,7 @@ class SealedStore : public c10d::Store {
     const Bytes found = store_->compareSet(name_of(key), old, seal(key, value));
     return found.empty() ? found : open(key, found);
   }
-  // The server increments counters, so they have no seal.
+  // The server increments counters: no seal.
   int64_t add(const std::string& key, int64_t value) override { return store_->add(name_of(key), value); }
   bool deleteKey(const std::string& key) override { return store_->deleteKey(name_of(key)); }
   bool check(const std::vector<std::string>& keys) override { return store_->check(names_of(keys)); }

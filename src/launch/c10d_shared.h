@@ -1,5 +1,5 @@
-// State shared by a C10dWorld and its groups. Includes most of c10d, ten seconds of compilation: only for
-// src/launch/c10d_*.cc.
+// State shared by a C10dWorld and its groups. Only for src/launch/c10d_*.cc: c10d's headers take ten seconds to
+// compile.
 #pragma once
 
 #ifdef MEGALITH_GLOO
@@ -37,16 +37,15 @@ using StorePointer = c10::intrusive_ptr<c10d::Store>;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-// An error of c10d or its libraries, in our words.
 BackEndFault fault_of(const std::exception& error);
 
-// The ranks' board on a connection of its own: a store serves one thread at a time.
+// On its own connection: a store serves one thread at a time.
 std::shared_ptr<SharedBoard> open_board(c10d::Store& store);
 
-// The store sealed with the secret (store_secret.h), or itself without one. Counters are not sealed.
+// Without a secret, the store itself. Counters are not sealed.
 StorePointer seal_store(StorePointer store, const std::string& secret);
 
-// The groups may outlive their world.
+// Groups may outlive their world.
 struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   Launch launch;
   MeetingTerms terms;
@@ -60,38 +59,37 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
 
   std::vector<std::string> notes;
   std::string interface;
-  // This machine's ranks and their processes (rank_process.h). Ranks elsewhere are unknown.
+  // This machine's ranks and processes (rank_process.h).
   std::vector<std::pair<int, std::string>> processes_here;
   std::shared_ptr<SharedBoard> board;
-  // Set when the run fails: until then the serving rank keeps the store, so that all learn why.
+  // Set on failure: until then the serving rank keeps the store, so all learn why.
   std::optional<std::chrono::steady_clock::time_point> farewell_ends;
   std::mutex farewell_mutex;
   // Null without a watchdog.
   std::shared_ptr<CollectiveLog> log;
   std::unique_ptr<Watchdog> watchdog;
 
-  // Blocks until all ranks have come; sets the members above. c10d_meeting.cc.
+  // Blocks until all ranks have come; sets the members above.
   void meet();
   StorePointer open_store(const NetworkChoice& network);
-  StorePointer reach_store(const NetworkChoice& network);  // with patience: the listener may be another program
+  StorePointer reach_store(const NetworkChoice& network);  // the listener may be another program
   std::string place() const;                               // of the meeting
   CommunicationError not_met(const std::string& reason,
                              const std::string& remedy =
                                  "see that all ranks were started and that the machines reach "
                                  "that address") const;
   BackendPointer make_backend(const std::string& key, int rank, int size, bool has_priority);
-  // Connects these ranks, of which this is number `position`. Returns when all have come. CommunicationError.
+  // Connects ranks, this being `position`; blocks until all have come. CommunicationError.
   BackendPointer connect(const std::vector<int>& ranks, int position, const std::string& axis);
-  // The rank at fault when a collective over these ranks broke. Never throws: used while failing.
+  // The rank at fault when a collective broke.
   std::string explain(const std::vector<int>& ranks) noexcept;
   std::string explain_from_store(const std::vector<int>& ranks) noexcept;
   void start_watching(std::function<void(const std::string&)> on_hang);
-  // During the watchdog's report, connections to ranks that have finished theirs break. That is not news; the watchdog
-  // ends the process.
+  // During the watchdog's report ended ranks break connections: no news, and the watchdog ends the process.
   void leave_to_watchdog() const noexcept;
-  // Ranks whose processes have ended, as far as this machine knows.
+  // On this machine.
   std::vector<int> ended_ranks() const;
-  // Returns when the key exists; std::exception if a rank ends first, or at the time-out.
+  // Blocks until the key exists; std::exception if a rank ends first, or at the time-out.
   void await_while_all_run(const std::string& key);
   void begin_farewell();  // idempotent
   void end_farewell() noexcept;
@@ -126,7 +124,7 @@ class C10dGroup : public Group {
 
   World world_;
   BackendPointer backend_;  // null before connect()
-  SingleGroup self_;        // a rank's transfers to itself, for which Gloo has no connection
+  SingleGroup self_;        // for transfers to itself: Gloo has no such connection
 };
 
 }  // namespace megalith

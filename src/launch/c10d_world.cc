@@ -1,4 +1,4 @@
-// Why a rank failed, told to the others, and the ranks' departure; see c10d_group.h. Their meeting: c10d_meeting.cc.
+// Tells other ranks why one failed, and lets ranks leave. Meeting: c10d_meeting.cc.
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,21 +21,20 @@ namespace {
 
 Milliseconds milliseconds_of(double seconds) { return Milliseconds(static_cast<int64_t>(seconds * 1e3)); }
 
-// c10d prints a call stack when the store's server is gone; from here on the run only ends, and our messages say why.
+// c10d prints a call stack when the server is gone; our messages say why.
 void silence_warnings() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
 
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// Every rank prints this message; the limit has room for a stack of causes.
+// Every rank prints it; room for a stack of causes.
 constexpr size_t kLongestReport = 2000;
 
-// A rank whose collective broke waits this long for reports. Closed connections are noticed within milliseconds, except
-// while computing.
+// For reports, once a collective broke. Closed connections are noticed within milliseconds, except while computing.
 constexpr auto kReportPatience = std::chrono::seconds(2);
-// Longest wait for the store's reply to a rank that ends: its server may be stopped.
+// For a reply while ending: the server may be stopped.
 constexpr auto kStorePatience = std::chrono::seconds(3);
-// Back ends give up this much later than the watchdog.
+// How much later than the watchdog back ends give up.
 constexpr auto kWatchdogFirst = std::chrono::seconds(30);
 constexpr auto kWatchdogSpeaks = std::chrono::seconds(15);
 
@@ -67,7 +66,7 @@ std::vector<int> C10dWorld::Shared::ended_ranks() const {
 void C10dWorld::Shared::await_while_all_run(const std::string& key) {
   const auto end = std::chrono::steady_clock::now() + backend_timeout;
   for (Milliseconds pause(1); !has(key); pause = std::min(pause * 2, Milliseconds(200))) {
-    // The ended rank may have set the key first.
+    // It may have set the key before ending.
     if (!ended_ranks().empty() && !has(key)) throw std::runtime_error("a rank has ended before");
     if (std::chrono::steady_clock::now() >= end) throw std::runtime_error("not within " + timeout_text());
     std::this_thread::sleep_for(pause);
@@ -79,7 +78,7 @@ void C10dWorld::Shared::begin_farewell() {
   if (!farewell_ends) farewell_ends = std::chrono::steady_clock::now() + kReportPatience;
 }
 
-// The serving rank leaves when all others are leaving, gone, or late.
+// The serving rank leaves once all others are leaving, gone, or late.
 void C10dWorld::Shared::end_farewell() noexcept {
   try {
     const std::lock_guard lock(farewell_mutex);
@@ -96,7 +95,7 @@ void C10dWorld::Shared::end_farewell() noexcept {
       }
     }
   } catch (const std::exception&) {
-    // The store's server is gone.
+    // The server is gone.
   }
 }
 
@@ -110,11 +109,11 @@ std::string C10dWorld::Shared::explain(const std::vector<int>& ranks) noexcept {
     leave_to_watchdog();
     if (!reason && watchdog) {
       watchdog->raise("a collective broke, and the ranks' store does not answer");
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // unless stopped earlier, at the run's end
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // unless stopped at the run's end
       leave_to_watchdog();
     }
   } catch (const std::exception&) {
-    // No thread could be started.
+    // No thread started.
   }
   if (reason) return *reason;
   return launch.has_agent_store
@@ -127,7 +126,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
   silence_warnings();
   try {
     const auto lost_contact = [&](int rank) { return has(lost_contact_of(rank)); };
-    // The store answers at once or not at all.
+    // It answers at once or never.
     store->setTimeout(std::chrono::seconds(5));
     begin_farewell();
     store->set(lost_contact_of(launch.rank), bytes_of("1"));
@@ -135,13 +134,13 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
     silent = ranks;
     while (true) {
       if (has(kFirstFailure)) return text_of(store->get(kFirstFailure));
-      // A rank that ends because it lost another one has recorded that.
+      // Ranks that ended because they lost another recorded that.
       std::vector<int> ended = ended_ranks();
       std::erase_if(ended, lost_contact);
-      // Tells ranks on other machines, which cannot see the end; the rank may just have left its own reason.
+      // For other machines, which cannot see the end; the rank may have left its own reason.
       if (!ended.empty()) return text_of(store->compareSet(kFirstFailure, {}, bytes_of(gone_text(ended))));
       std::erase_if(silent, lost_contact);
-      // When all have lost contact, the rank at fault is another, or just ending.
+      // If all lost contact, another rank is at fault, or just ending.
       const auto patience = silent.empty() ? kReportPatience / 2 : kReportPatience;
       if (std::chrono::steady_clock::now() - begin >= patience) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -160,7 +159,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
   for (const int rank : ranks) {
     if (rank != launch.rank && std::find(silent.begin(), silent.end(), rank) == silent.end()) answered.push_back(rank);
   }
-  // A rank waiting for a third notices later, so several may be silent because of one.
+  // A rank waiting for a third notices later: several may be silent because of one.
   return fmt::format("{} {} is gone or stuck: no word from {} within {} s (killed, or out of memory?){}",
                      silent.size() == 1 ? "rank" : "one of the ranks", fmt::join(silent, ", "),
                      silent.size() == 1 ? "it" : "them", kReportPatience.count(),
@@ -168,7 +167,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
 }
 
 void C10dWorld::Shared::start_watching(std::function<void(const std::string&)> on_hang) {
-  // A watchdog asking an ended store must not print a call stack over our messages.
+  // Asking an ended store must not print a call stack over our messages.
   silence_warnings();
   log = std::make_shared<CollectiveLog>(launch.rank, !device.is_cpu());
   watchdog = std::make_unique<Watchdog>(log, board,
@@ -224,7 +223,7 @@ C10dWorld::~C10dWorld() {
       return true;
     });
   } catch (const std::exception&) {
-    // No thread could be started.
+    // No thread started.
   }
 }
 
@@ -234,7 +233,7 @@ const std::string& C10dWorld::interface() const { return shared_->interface; }
 
 namespace {
 
-// A collective of all these ranks without a Group; the log sees a barrier.
+// A collective without a Group, logged as a barrier.
 class SharedPart {
  public:
   SharedPart(CollectiveLog* log, const std::string& axis, const std::vector<int>& ranks, const std::string& label)
@@ -267,7 +266,7 @@ BackendPointer C10dWorld::Shared::connect(const std::vector<int>& ranks, int pos
     BackendPointer backend = make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position,
                                           static_cast<int>(ranks.size()), has_priority(axis));
     if (!device.is_cpu()) {
-      // NCCL connects in its first operation, which must involve all ranks.
+      // NCCL connects in its first operation, which needs all ranks.
       c10d::BarrierOptions options;
       options.device_ids = {device.index()};
       backend->barrier(options)->wait();
@@ -300,12 +299,12 @@ void C10dWorld::report_failure(std::string_view message) noexcept {
         shared->begin_farewell();
         shared->store->compareSet(kFirstFailure, {}, bytes_of(text));
       } catch (const std::exception&) {
-        // The store is gone: others failed before.
+        // Others failed before.
       }
       return true;
     });
   } catch (const std::exception&) {
-    // No thread could be started.
+    // No thread started.
   }
 }
 
@@ -335,14 +334,14 @@ std::vector<int> C10dWorld::ranks_that_end_with(std::string_view message) noexce
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     } catch (const std::exception&) {
-      same = {rank};  // the store is gone: each rank reports for itself
+      same = {rank};  // no store: each rank reports for itself
     }
     return same;
   };
   try {
     if (const auto same = within(kReportPatience + kStorePatience, look)) return *same;
   } catch (const std::exception&) {
-    // No thread could be started.
+    // No thread started.
   }
   return {rank};
 }

@@ -23,12 +23,12 @@ namespace {
 constexpr const char* kLockFile = "lock.json";
 constexpr std::string_view kHeirPrefix = "lock-after-";
 constexpr const char* kUnreadable = "unreadable";
-constexpr int kLongestChain = 100;  // each link is a run killed during its takeover
+constexpr int kLongestChain = 100;  // each link is a run killed taking over
 constexpr int kLooksInABeat = 5;
 
 struct Link {
   fs::path path;
-  std::string bytes;  // including the number
+  std::string bytes;  // with the number
   FolderHolder holder;
 };
 
@@ -45,7 +45,7 @@ FolderHolder parse_holder(const std::string& bytes, const std::string& where) {
     FolderHolder holder{text("run_id"), text("host"), text("process"), text("since"), text("meeting")};
     if (is_run_id(holder.run_id)) return holder;
   } catch (const UserError&) {
-    // Its writer was killed or is not done.
+    // Its writer was killed or is writing.
   }
   return {.run_id = kUnreadable, .host = {}, .process = {}, .since = {}, .meeting = {}};
 }
@@ -55,7 +55,7 @@ Link read_link(fs::path path) {
   try {
     link.bytes = read_file(link.path);
   } catch (const UserError&) {
-    // Gone by now, or a file system error: treat as being written.
+    // Gone, or a file system error: as if being written.
   }
   link.holder = parse_holder(link.bytes, link.path.string());
   return link;
@@ -103,7 +103,7 @@ FolderLock::FolderLock(fs::path folder, std::string what, FolderLockSettings set
   try {
     make_directories(folder_);
     take();
-  } catch (...) {  // destructors do not run when a constructor throws
+  } catch (...) {  // a throwing constructor runs no destructor
     remove_made_folders();
     throw;
   }
@@ -165,14 +165,14 @@ void FolderLock::take() {
     }
     if (!other) return;
     rename_path(place, folder_ / kLockFile);
-    for (const std::string& name : names_in(folder_)) {  // of holders before the dead one, and of latecomers
+    for (const std::string& name : names_in(folder_)) {  // earlier holders' and latecomers'
       if (name.starts_with(kHeirPrefix)) ::unlink((folder_ / name).c_str());
     }
     return settings_.note(fmt::format("{}: taken over from {}, which has ended", what_, other->holder.text()));
   }
 }
 
-// True if this run created the file; false if it exists.
+// False if it exists.
 bool FolderLock::try_make(const fs::path& path) {
   fd_ = retry_interrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); });
   if (fd_ < 0 && errno == EEXIST) return false;
@@ -194,7 +194,7 @@ void FolderLock::drop(const fs::path& path) {
   close_descriptor(std::exchange(fd_, -1));
 }
 
-// Only the number differs, and the length is fixed: no truncation, and a full disk already has the block.
+// Fixed length: no truncation, and a full disk has the block already.
 void FolderLock::write() {
   const FolderHolder& self = settings_.self;
   const std::string bytes = fmt::format(
@@ -216,7 +216,7 @@ void FolderLock::beat() {
     try {
       write();
     } catch (const UserError&) {
-      // A failing disk shows at the run's next save.
+      // The next save will tell.
     }
     const std::optional<FolderHolder> holder = find_holder(folder_);
     if (!holder || holder->run_id == settings_.self.run_id || holder->run_id == kUnreadable) continue;

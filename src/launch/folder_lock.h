@@ -1,12 +1,12 @@
 // One run at a time per folder, also across machines.
 //
-// lock.json names the holder: host, process, run, and a number that it increments every few seconds. O_EXCL creates it,
-// which works on network file systems where flock does not. A holder on this machine is checked by its process; one
-// elsewhere is dead if its number does not change while a starter watches: clocks are never compared.
+// lock.json names the holder: host, process, run, and a number incremented every few seconds. O_EXCL creates it, also
+// on network file systems where flock fails. A holder here is checked by its process; one elsewhere is dead if its
+// number stands still while watched (clocks are never compared).
 //
-// A dead holder is succeeded exactly once. Holders form a chain: lock.json, then lock-after-ID.json of the successor of
-// holder ID. A run that finds the chain's end dead creates the next file with O_EXCL, checks that it is now the end,
-// and renames it to lock.json; a latecomer's file is on no chain, and is dropped.
+// A dead holder has exactly one successor. Holders form a chain: lock.json, then lock-after-ID.json by the successor of
+// holder ID. A run that finds the end dead creates the next file with O_EXCL, checks that it is now the end, and
+// renames it to lock.json; a latecomer's file, on no chain, is dropped.
 #pragma once
 
 #include <condition_variable>
@@ -24,37 +24,36 @@
 namespace megalith {
 
 struct FolderHolder {
-  std::string run_id;  // letters, digits and dashes; "unreadable" for a file that is damaged or being written
+  std::string run_id;  // letters, digits, dashes; "unreadable" if damaged or being written
   std::string host, process, since;
-  std::string meeting;  // where its ranks meet; empty in a world of one
+  std::string meeting;  // where its ranks meet; empty for one rank
 
   std::string text() const;  // "run 20260131-080128-3fa9 of host node7 (process 4711), since …"
 };
 
-// Nothing when no run holds the folder or its lock is elsewhere.
+// Null if unlocked.
 std::optional<FolderHolder> find_holder(const std::filesystem::path& folder);
 
 struct FolderLockSettings {
   FolderHolder self;
   double beat_s = 5;       // between increments
-  double patience_s = 30;  // of an unchanged number, after which its holder is dead
-  bool waits = false;      // for a live holder's end
-  // Receives a line when waiting for another holder begins, and when a dead one is succeeded.
+  double patience_s = 30;  // a number unchanged this long: dead
+  bool waits = false;      // for a live holder
+  // Receives a line when waiting begins or a dead holder is succeeded.
   std::function<void(const std::string&)> note = [](const std::string&) {};
   std::function<void()> before_sleep = [] {};  // may throw to end the wait
-  // Called on the lock's thread when another run has taken the folder, because this one paused beyond its patience.
+  // Called on the lock's thread when another run took the folder after a long pause here.
   std::function<void(const FolderHolder&)> on_lost = [](const FolderHolder&) {};
 };
 
-// This process's entry.
 FolderHolder own_holder(std::string run_id, std::string meeting, std::string since);
 
 class FolderLock {
  public:
-  // Creates the folder if missing. what: "save runs/a", for messages. UserError when another run holds the folder and
-  // this one does not wait, or when the file cannot be created.
+  // Creates the folder if missing. what: "save runs/a". UserError if held and not waiting, or if the file cannot be
+  // created.
   FolderLock(std::filesystem::path folder, std::string what, FolderLockSettings settings);
-  // Releases the folder, and removes it if the lock created it and it is empty.
+  // Also removes the folder if created here and empty.
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

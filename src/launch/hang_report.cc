@@ -44,11 +44,10 @@ bool is_in(const std::vector<int>& ranks, int rank) {
 
 enum class Part { kIssued, kLate, kOther };
 
-// The member's part in the waiter's collective.
 Part part_of(const RankStatus& member, const RankStatus& waiter, const CollectiveStatus& waiting) {
   const std::optional<CollectiveStatus>& own = member.waiting;
   if (waiting.ordinal < 0) {
-    // Transfers share no sequence number: a peer that also exchanges with the waiter counts as arrived.
+    // Transfers share no sequence number: a peer exchanging with the waiter counts as arrived.
     return own && own->ordinal < 0 && is_in(own->ranks, waiter.rank) ? Part::kIssued : Part::kLate;
   }
   const auto issued = member.issued.find(waiting.group);
@@ -61,7 +60,7 @@ std::string idle_text(const RankStatus& status) {
   return fmt::format("in no collective for {} (computing, reading or writing)", format_duration(status.quiet_s));
 }
 
-// A state without its times, to group ranks.
+// Without times, to group ranks.
 std::string state_key(const RankStatus& status) {
   const auto key = [](const std::optional<CollectiveStatus>& collective) {
     return collective ? fmt::format("{} {} {}", collective->text, collective->sequence, collective->group) : "";
@@ -113,7 +112,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   for (size_t i = 0; i < ranks.size();) {
     size_t end = i + 1;
     while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    // Two neighbours read better separately.
+    // Two neighbours read better apart.
     if (end - i > 2) {
       parts.push_back(fmt::format("{}-{}", ranks[i], ranks[end - 1]));
     } else {
@@ -149,8 +148,7 @@ std::vector<std::string> find_fault(const std::vector<RankStatus>& answered, con
   std::map<int, const RankStatus*> by_rank;
   for (const RankStatus& status : answered) by_rank[status.rank] = &status;
 
-  // Missing ranks, and what they wait for instead. Arrived transfers are not counted, so a peer that waits in nothing
-  // is a guess, used only for lack of better.
+  // Missing ranks by what they wait in. Arrived transfers are not counted, so an idle peer is only a guess.
   std::map<std::string, std::set<int>> idle, idle_peers, blocked;
   std::set<std::string> mismatches;
   for (const RankStatus& waiter : answered) {
@@ -196,7 +194,7 @@ std::vector<std::string> find_fault(const std::vector<RankStatus>& answered, con
 
 std::vector<std::string> rank_lines(const std::vector<RankStatus>& answered, const std::vector<int>& silent) {
   struct Line {
-    RankStatus status;  // of the first rank, with the longest times
+    RankStatus status;  // the first rank's, with the longest times
     std::vector<int> ranks;
   };
   std::map<std::string, Line> by_state;
@@ -204,7 +202,7 @@ std::vector<std::string> rank_lines(const std::vector<RankStatus>& answered, con
     Line& line = by_state.try_emplace(state_key(status), Line{status, {}}).first->second;
     line.ranks.push_back(status.rank);
     line.status.quiet_s = std::max(line.status.quiet_s, status.quiet_s);
-    // Both wait, or neither.
+    // All of a group wait, or none.
     if (status.waiting) line.status.waiting->age_s = std::max(line.status.waiting->age_s, status.waiting->age_s);
   }
   std::map<int, std::string> by_first;

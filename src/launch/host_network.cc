@@ -1,4 +1,4 @@
-// network.h's queries to the operating system.
+// network.h's queries to the system.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
@@ -71,7 +71,7 @@ std::vector<std::string> resolve(const std::string& host) {
   return addresses;
 }
 
-// Connecting a datagram socket chooses the route and sends nothing.
+// Connecting a datagram socket picks a route and sends nothing.
 std::string source_towards(const std::string& address) {
   constexpr int kDiscardPort = 9;
   const AddressList list = look_up(address, kDiscardPort, AI_NUMERICHOST);
@@ -104,7 +104,7 @@ int listen_on(const std::string& address, int port) {
   MEGALITH_CHECK(list != nullptr, "'{}' is no address, or {} no port", address, port);
   const int socket = ::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int yes = 1;
-  // A port with only closing connections is free, as for any server.
+  // Closing connections do not occupy a port.
   if (socket >= 0 && ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
       ::bind(socket, list->ai_addr, list->ai_addrlen) == 0 && ::listen(socket, SOMAXCONN) == 0) {
     return socket;

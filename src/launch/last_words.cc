@@ -25,7 +25,7 @@ void leave_error_file(const EnvironmentMap& environment, std::string_view messag
     const Json said = {{"message", fmt::format("error: {}", message)}, {"extraInfo", extra}};
     write_file_atomic(file->second, dump_json(Json{{"message", said}}));
   } catch (const std::exception&) {
-    // The message is on standard error anyway.
+    // Standard error has the message anyway.
   }
 }
 

@@ -1,4 +1,4 @@
-// A failing process's traces besides its message.
+// What a failing process leaves besides its message.
 #pragma once
 
 #include <string_view>
@@ -7,12 +7,11 @@
 
 namespace megalith {
 
-// Under torchrun: the file (TORCHELASTIC_ERROR_FILE) that it quotes for a failed rank instead of advice on Python
-// tracebacks. Source: torch/distributed/elastic/multiprocessing/errors.
+// Fills TORCHELASTIC_ERROR_FILE, which torchrun quotes for a failed rank instead of advice on Python tracebacks.
+// Source: torch/distributed/elastic/multiprocessing/errors.
 void leave_error_file(const EnvironmentMap& environment, std::string_view message) noexcept;
 
-// For std::set_terminate(): exceptions on threads of Gloo and others cannot be caught elsewhere. Reports them as this
-// rank's error; exit code 1.
+// For std::set_terminate(): reports exceptions on libraries' threads as this rank's error; exit code 1.
 [[noreturn]] void end_for_uncaught_exception() noexcept;
 
 }  // namespace megalith

@@ -16,7 +16,7 @@ class Variables {
  public:
   explicit Variables(const EnvironmentMap& environment) : environment_(environment) {}
 
-  // Empty variables count as unset.
+  // Empty is unset.
   std::optional<std::string> text(const std::string& name) const {
     const auto found = environment_.find(name);
     if (found == environment_.end() || found->second.empty()) return std::nullopt;
@@ -50,7 +50,7 @@ class Variables {
   const EnvironmentMap& environment_;
 };
 
-// A hash keeps two runs on one machine apart; below 32768, where Linux's ephemeral ports begin.
+// Separates runs on one machine; below Linux's ephemeral ports, from 32768.
 int port_from(std::string_view run_id) {
   if (run_id.empty()) return kDefaultPort;
   uint32_t hash = 2166136261u;  // FNV-1a
@@ -64,7 +64,7 @@ Launch from_torchrun(const Variables& v) {
   launch.world_size = v.required_number("WORLD_SIZE", "RANK is");
   if (launch.world_size > 1) {
     launch.local_rank = v.required_number("LOCAL_RANK", fmt::format("WORLD_SIZE is {}", launch.world_size));
-    // Often left out by hand. Assuming one machine overloads none.
+    // Often left out by hand; assuming one machine overloads none.
     launch.local_world_size = v.number("LOCAL_WORLD_SIZE").value_or(launch.world_size);
     const std::string because = fmt::format("the {} ranks must know where to meet", launch.world_size);
     if (!v.text("MASTER_ADDR")) throw v.missing("MASTER_ADDR", because);
@@ -103,7 +103,7 @@ Launch from_open_mpi(const Variables& v) {
   return launch;
 }
 
-// Tasks on node `node`; "2(x3),1" means 2, 2, 2, 1.
+// "2(x3),1" means 2, 2, 2, 1.
 int tasks_on_node(const std::string& list, int node) {
   int seen = 0;
   const char* at = list.data();
@@ -170,8 +170,7 @@ void check_ranks(const Launch& launch) {
   if (launch.master_port > 65535) refuse(fmt::format("port {} to meet at", launch.master_port));
 }
 
-// Variables set by hand or by a container image hide the launcher's: each process would train by itself, as rank 0 of
-// 1, and overwrite the others' files.
+// Variables from a person or container image hide the launcher's: each process would train as rank 0 of 1.
 void check_against_outer(const Launch& launch, const Launch& outer) {
   const bool is_same = launch.rank == outer.rank && launch.world_size == outer.world_size;
   if (launch.world_size > outer.world_size || is_same) return;
@@ -223,7 +222,7 @@ Launch discover_launch(const EnvironmentMap& environment) {
   Launch launch;
   if (v.text("RANK") || v.text("WORLD_SIZE")) {
     launch = from_torchrun(v);
-    // torchrun's agent may be another launcher's rank.
+    // torchrun's agent may itself be a rank.
     const bool has_agent = v.text("TORCHELASTIC_RUN_ID").has_value();
     if (has_open_mpi && !has_agent) check_against_outer(launch, from_open_mpi(v));
     if (has_slurm && !has_open_mpi && !has_agent) check_against_outer(launch, from_slurm(v));
@@ -239,9 +238,9 @@ Launch discover_launch(const EnvironmentMap& environment) {
 void check_num_nodes(const Launch& launch, const EnvironmentMap& environment) {
   const Variables v(environment);
   const std::string num_nodes = v.text("NNODES").value_or("1");
-  const bool is_range = num_nodes.find(':') != std::string::npos;  // of elastic launches
+  const bool is_range = num_nodes.find(':') != std::string::npos;  // elastic launches
   if (is_range || !v.text("NODE_RANK") || v.number("NNODES").value_or(1) <= 1 || !launch.is_one_machine()) return;
-  // A missing number of local ranks, set by hand, says nothing about machines.
+  // Unset local ranks say nothing about machines.
   if (launch.launcher == Launcher::kTorchrun && !v.text("LOCAL_WORLD_SIZE") && launch.world_size > 1) return;
   const std::string what =
       launch.launcher == Launcher::kNone

@@ -31,8 +31,7 @@ KindWords words_of(TermKind kind) {
 
 constexpr size_t kMostLines = 12, kMostValues = 4, kMostRanges = 3, kLongest = 60, kBefore = 20;
 
-using Values = std::vector<std::pair<std::string, std::vector<int>>>;  // shown value and its ranks, ordered by first
-                                                                       // rank
+using Values = std::vector<std::pair<std::string, std::vector<int>>>;  // shown value and its ranks, by first rank
 
 std::string ranks_with(const std::vector<int>& ranks) {
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
@@ -41,7 +40,7 @@ std::string ranks_with(const std::vector<int>& ranks) {
   return fmt::format("rank {} and {} others", ranks[0], ranks.size() - 1);
 }
 
-// Long values, such as lists of paths, from just before their first difference.
+// From just before the first difference.
 std::string shortened(const std::string& text, size_t same) {
   if (text.size() <= kLongest) return text;
   const auto is_inside = [&](size_t at) { return at < text.size() && (text[at] & 0xC0) == 0x80; };  // within a UTF-8
@@ -105,7 +104,7 @@ std::string digest_of(const std::vector<Term>& terms) {
 
 std::string difference_text(const std::vector<std::string>& digests,
                             const std::map<std::string, std::vector<Term>>& terms) {
-  // By kind and name, in the order of first appearance.
+  // In order of first appearance.
   std::vector<std::pair<TermKind, std::string>> order;
   std::map<std::pair<TermKind, std::string>, std::map<std::string, const Term*>> by_digest;
   std::vector<int> older;

@@ -1,5 +1,4 @@
-// Terms that all ranks of a run must share, compared when they meet: otherwise they would train different models or
-// wait in different collectives.
+// Terms that ranks must share, compared when they meet: others would mean different models, or hangs.
 #pragma once
 
 #include <map>
@@ -17,15 +16,15 @@ struct Term {
   TermKind kind = TermKind::kOption;
   std::string name;
   std::string value;       // compared
-  std::string shown = {};  // in messages; empty: the value
+  std::string shown = {};  // in messages, if not the value
 };
 
 struct MeetingTerms {
-  std::vector<Term> terms;  // empty: a failing rank, not to be compared
-  std::string secret = {};  // of the store (launch/store_secret.h); empty: none
+  std::vector<Term> terms;  // empty: a failing rank's, not compared
+  std::string secret = {};  // the store's (store_secret.h); empty: none
 };
 
-// The ranks differ. One of them reports for all.
+// One rank reports for all.
 class DifferentTerms : public UserError {
  public:
   DifferentTerms(const std::string& message, const std::string& remedy, bool is_speaker)
@@ -36,17 +35,16 @@ class DifferentTerms : public UserError {
   bool is_speaker_;
 };
 
-// Terms as text for the store, and back. Texts may be of other program versions: unknown parts are skipped.
+// Skips unknown parts, from other program versions.
 std::string pack_terms(const std::vector<Term>& terms);
 std::vector<Term> unpack_terms(std::string_view packed);
 
-// 32 digits, equal for equal sequences of kinds, names and values.
+// 32 digits of kinds, names and values in order.
 std::string digest_of(const std::vector<Term>& terms);
 
-// The message for ranks that differ.
 //   digests  by rank; empty: an older program
 //   terms    by digest
-// returns lines: the difference, one line per term (at most a dozen) with values and ranks, the remedy
+// returns lines: the difference, at most a dozen terms with values and ranks, the remedy
 std::string difference_text(const std::vector<std::string>& digests,
                             const std::map<std::string, std::vector<Term>>& terms);
 

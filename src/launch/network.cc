@@ -18,7 +18,7 @@ std::string variable(const EnvironmentMap& environment, const std::string& name)
   return found == environment.end() ? "" : found->second;
 }
 
-// Entries keep their blanks, as in the libraries.
+// Keeps blanks, as the libraries do.
 std::vector<std::string> comma_list(std::string_view text) {
   std::vector<std::string> entries;
   for (size_t at = 0; at <= text.size();) {
@@ -31,16 +31,15 @@ std::vector<std::string> comma_list(std::string_view text) {
 
 bool is_ipv4(const std::string& address) { return address.find(':') == std::string::npos; }
 
-// IPv4 first: with both, all machines must choose the same kind.
+// With both kinds, all machines must choose the same.
 std::vector<std::string> ipv4_first(std::vector<std::string> addresses) {
   std::stable_partition(addresses.begin(), addresses.end(), is_ipv4);
   return addresses;
 }
 
-// The interface's best address for others.
 std::string main_address(const NetworkInterface& interface) {
   std::vector<std::string> addresses = ipv4_first(interface.addresses);
-  // Link-local addresses need the interface's name, which differs between machines.
+  // Link-local addresses need the interface's name, which varies by machine.
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const std::string& address) { return !address.starts_with("fe80:"); });
   return addresses.empty() ? "" : addresses.front();
@@ -73,7 +72,7 @@ std::string describe(const std::vector<RdmaPort>& ports) {
   return parts.empty() ? "no InfiniBand or RoCE device" : join(parts, ", ");
 }
 
-// "^=name:port,name", the form of NCCL's two lists.
+// "^=name:port,name".
 struct NcclList {
   struct Entry {
     std::string name;
@@ -160,7 +159,7 @@ class Check {
       });
   }
 
-  // On one machine GPUs do not use these devices.
+  // GPUs of one machine do not use these.
   void rdma_devices() {
     const std::string name = "NCCL_IB_HCA", text = variable(environment_, name);
     const std::string disabled = variable(environment_, "NCCL_IB_DISABLE");
@@ -229,7 +228,7 @@ const NetworkInterface* interface_with(const HostNetwork& host, const std::strin
   return nullptr;
 }
 
-// The only interface that others can reach; null if there are several.
+// Null if several can be reached by others.
 const NetworkInterface* only_way_out(const HostNetwork& host) {
   const NetworkInterface* found = nullptr;
   for (const NetworkInterface& interface : host.interfaces) {
@@ -240,7 +239,7 @@ const NetworkInterface* only_way_out(const HostNetwork& host) {
   return found;
 }
 
-// Debian gives a machine's own name the address 127.0.1.1.
+// Debian maps a machine's own name to 127.0.1.1.
 bool is_own_name(const std::string& name, const HostNetwork& host) {
   const std::string own = host.host_name.substr(0, host.host_name.find('.'));
   return !own.empty() && !own.starts_with("localhost") && name.substr(0, name.find('.')) == own;
@@ -259,8 +258,7 @@ UserError loopback_error(const Launch& launch, const std::vector<std::string>& a
                   host.host_name, describe(host.interfaces)));
 }
 
-// Fills in the way to MASTER_ADDR.
-//   needs_interface  no interface is given, and Gloo needs an address
+// needs_interface  none is given, and Gloo needs an address
 void find_way(const Launch& launch, const HostNetwork& host, bool needs_interface, NetworkChoice& choice) {
   const std::string& name = launch.master_address;
   std::vector<std::string> addresses = ipv4_first(host.resolve(name));
@@ -273,11 +271,11 @@ void find_way(const Launch& launch, const HostNetwork& host, bool needs_interfac
     choice.owns_meeting_address = true;
     choice.address = address;
     if (const NetworkInterface* interface = interface_with(host, address)) choice.interface = interface->name;
-    // The launcher's store listens on all addresses; the launcher's own name for it is safest.
+    // The launcher's store listens on all addresses; its own name for it is safest.
     choice.meeting_address = launch.has_agent_store ? name : address;
   };
   if (launch.is_one_machine()) {
-    // Connections to "all addresses" use the loopback interface.
+    // Connecting to "all addresses" uses loopback.
     if (addresses.front() == "0.0.0.0") return own("127.0.0.1");
     if (addresses.front() == "::") return own("::1");
     const auto first = std::find_if(addresses.begin(), addresses.end(), [&](const std::string& address) {
@@ -356,12 +354,12 @@ NetworkUse network_use(const NetworkChoice& choice, bool uses_gpus, bool has_sev
   const bool has_way = has_several_hosts && !is_loopback_address(choice.address);
   const std::string name = uses_gpus ? "NCCL_SOCKET_IFNAME" : "GLOO_SOCKET_IFNAME";
   if (uses_gpus) {
-    // Some fabrics put addresses on a loopback interface, which its name would not find.
+    // Some fabrics put addresses on loopback, whose name would not find them.
     if (has_way && !choice.has_nccl_interface && choice.interface != "lo") use.nccl_interface = choice.interface;
   } else if (!choice.gloo_addresses.empty()) {
     use.gloo_addresses = choice.gloo_addresses;
   } else {
-    // The machine's name often does not resolve in containers.
+    // Containers often cannot resolve their own name.
     use.gloo_addresses = {has_way ? choice.address : "127.0.0.1"};
   }
   if (has_way && (uses_gpus ? !use.nccl_interface.empty() : choice.gloo_addresses.empty())) {

@@ -1,4 +1,4 @@
-// Bounded waits for calls that may never return, such as requests to a stopped process.
+// Bounded waits for calls that may never return.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-// f(), or nothing when it takes longer and is abandoned with its thread. Rethrows. f must own what it uses.
+// Null if f() takes longer and is abandoned with its thread: f must own what it uses. Rethrows.
 template <typename F>
 auto within(std::chrono::milliseconds patience, F f) -> std::optional<decltype(f())> {
   const auto promise = std::make_shared<std::promise<decltype(f())>>();
@@ -19,7 +19,7 @@ auto within(std::chrono::milliseconds patience, F f) -> std::optional<decltype(f
   std::thread([promise, f = std::make_optional(std::move(f))]() mutable {
     try {
       auto result = (*f)();
-      f.reset();  // end its objects on their own thread, not while the process exits
+      f.reset();  // destroys its objects here, not at process exit
       promise->set_value(std::move(result));
     } catch (...) {
       f.reset();

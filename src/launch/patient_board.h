@@ -1,5 +1,4 @@
-// A SharedBoard queried on its own thread, because a stopped process never replies: callers give up, and abandon the
-// question with its thread.
+// A SharedBoard queried on its own thread, abandoned if a stopped server never replies.
 #pragma once
 
 #include <condition_variable>
@@ -20,8 +19,8 @@ class PatientBoard {
   PatientBoard(const PatientBoard&) = delete;
   PatientBoard& operator=(const PatientBoard&) = delete;
 
-  // question(board)'s result; nothing if it threw or took longer than patience_s, earlier questions included. The
-  // question may outlive the call, so it owns what it uses.
+  // Null if the question threw or, with earlier ones, took longer than patience_s. It may outlive the call: it must own
+  // what it uses.
   template <typename Result>
   std::optional<Result> ask(std::function<Result(SharedBoard&)> question, double patience_s) {
     const auto result = std::make_shared<std::optional<Result>>();
@@ -32,7 +31,7 @@ class PatientBoard {
     return *result;
   }
 
-  // Asks without waiting; dropped while another question is pending.
+  // Does not wait; dropped while another is pending.
   void post(std::function<void(SharedBoard&)> question);
 
   // A question threw: the server is gone.

@@ -23,11 +23,10 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Listeners {
-  std::set<std::string> sockets;  // "socket:[4711]", as in the process's links
-  std::string user;               // the first one's user id
+  std::set<std::string> sockets;  // "socket:[4711]", as in /proc/[pid]/fd
+  std::string user;               // id of the first
 };
 
-// Adds a table's sockets listening on the port.
 void add_listeners(const fs::path& table, int port, Listeners& listeners) {
   constexpr std::string_view kListens = "0A";
   std::istringstream lines(try_read_facts(table).value_or(""));
@@ -42,7 +41,7 @@ void add_listeners(const fs::path& table, int port, Listeners& listeners) {
   }
 }
 
-// Also false without permission.
+// False without permission.
 bool has_one_of(const fs::path& process, const std::set<std::string>& sockets) {
   std::error_code error;
   for (fs::directory_iterator file(process / "fd", error), end; !error && file != end; file.increment(error)) {
@@ -52,10 +51,9 @@ bool has_one_of(const fs::path& process, const std::set<std::string>& sockets) {
   return false;
 }
 
-// True if the connection was established: one reset at once had been accepted.
+// Established: even a connection reset at once was accepted.
 bool stood(int problem) { return problem == 0 || problem == ECONNRESET || problem == ECONNABORTED || problem == EPIPE; }
 
-// True if a connection is established in time.
 bool connects(int socket, const addrinfo& address, std::chrono::milliseconds patience) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return stood(errno);

@@ -1,4 +1,4 @@
-// The user of a TCP port, for messages about the meeting place.
+// The user of a TCP port, for messages.
 #pragma once
 
 #include <chrono>
@@ -9,12 +9,11 @@
 
 namespace megalith {
 
-// The local listener on a port, as visible to this user: "python3 (process 123)", or "a process of user 1000"; empty
-// without a listener or /proc.
-// Source: proc(5), /proc/net/tcp and /proc/[pid]/fd.
+// The local listener: "python3 (process 123)", or "a process of user 1000"; empty if none or without /proc. Source:
+// proc(5), /proc/net/tcp and /proc/[pid]/fd.
 std::string port_owner(int port, const std::filesystem::path& proc = "/proc");
 
-// True if a connection is accepted in time. `host` is a name or numeric address.
+// `host`: name or numeric address.
 bool accepts_connections(const std::string& host, int port, std::chrono::milliseconds patience);
 
 // For rank 0 failing to listen; `address` may be empty.

@@ -35,10 +35,9 @@ std::string machine() {
 
 struct Status {
   char state = '?';
-  std::string start;  // in clock ticks since boot
+  std::string start;  // clock ticks since boot
 };
 
-// Nothing if there is no such process.
 std::optional<Status> status_of(std::string_view process) {
   std::string text;
   try {
@@ -46,7 +45,7 @@ std::optional<Status> status_of(std::string_view process) {
   } catch (const UserError&) {
     return std::nullopt;
   }
-  // "12 (name) R …": the name may contain blanks and parentheses.
+  // "12 (name) R …": names may hold blanks and parentheses.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   const std::vector<std::string_view> words = words_of(std::string_view(text).substr(name_end + 1));
@@ -75,7 +74,7 @@ ProcessState state_of_process(std::string_view process) {
     return ProcessState::kUnknown;
   }
   const std::optional<Status> status = status_of(words[1]);
-  // A reused number has another start.
+  // Reused numbers differ in start.
   if (!status || status->start != words[2]) return ProcessState::kEnded;
   return status->state == 'Z' || status->state == 'X' ? ProcessState::kEnded : ProcessState::kRuns;
 }

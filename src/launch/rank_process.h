@@ -1,5 +1,4 @@
-// A rank's process and whether it still runs, to name a killed rank. Visible only on its machine and within its PID
-// namespace (containers have their own).
+// Tells if a rank's process still runs, on its machine and in its PID namespace (containers have their own).
 #pragma once
 
 #include <string>
@@ -7,13 +6,13 @@
 
 namespace megalith {
 
-// This process as "<boot>/<numbering> <process> <start>".
+// "<boot>/<numbering> <process> <start>".
 std::string own_process();
 
 enum class ProcessState {
-  kRuns,     // or stopped, or waiting
-  kEnded,    // including zombies
-  kUnknown,  // on another machine, or malformed
+  kRuns,     // even if stopped
+  kEnded,    // even as a zombie
+  kUnknown,  // another machine, or malformed
 };
 
 ProcessState state_of_process(std::string_view process);

@@ -18,15 +18,15 @@
 namespace megalith {
 namespace {
 
-// Longer gaps between two looks mean a suspended process, and do not count.
+// Longer gaps between looks are a suspended process.
 constexpr double kLongestTick_s = 2;
-// The board answers at once, or its server is stopped, and the time-out comes first.
+// The board answers at once, or its server is stopped.
 constexpr double kReasonPatience_s = 0.5;
 constexpr auto kReplyPoll = std::chrono::milliseconds(50);
-// The serving rank stays this long for others still reading: they may start and end a second later.
+// The serving rank stays this long for readers, who may be a second late.
 constexpr double kDeparture_s = 4;
 
-// Keys on the board. "first" is the collecting rank, "findings" its result.
+// "first": the collecting rank; "findings": its result.
 constexpr const char* kFirst = "hang/first";
 constexpr const char* kFindings = "hang/findings";
 std::string state_of_rank(int rank) { return fmt::format("hang/state/{}", rank); }
@@ -148,9 +148,9 @@ std::string Watchdog::find_reason() {
       [ended](SharedBoard& board) -> std::string {
         if (const auto failure = board.find(kFirstFailure)) return *failure;
         std::vector<int> gone = ended;
-        // A rank that ends because it lost another one has recorded that.
+        // Ranks that ended because they lost another recorded that.
         std::erase_if(gone, [&](int rank) { return board.find(lost_contact_of(rank)).has_value(); });
-        // Also for ranks on other machines, which cannot see it.
+        // For other machines, which cannot see it.
         return gone.empty() ? "" : board.set_if_absent(kFirstFailure, gone_text(gone));
       },
       kReasonPatience_s);
@@ -159,7 +159,7 @@ std::string Watchdog::find_reason() {
     if (!found->empty()) known_reason_ = *found;
     return *found;
   }
-  if (!board_->is_gone()) return "";  // it may answer again before the time-out
+  if (!board_->is_gone()) return "";  // it may answer later
   if (const std::string known = known_reason(); !known.empty()) return known;
   if (settings_.server_rank >= 0) return gone_with_store_text(ended);
   return ended.empty() ? "" : gone_text(ended);
