@@ -1,4 +1,4 @@
-// How attention sees a sequence shared by ranks, in Megatron-LM's words (--cp-comm-type).
+// Ways for attention to see a sequence shared by ranks, in Megatron-LM's words (--cp-comm-type).
 //
 //   p2p         keys and values travel in a ring
 //   all_gather  every rank gathers all keys and values

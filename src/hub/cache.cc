@@ -39,7 +39,7 @@ fs::path home_folder(const EnvironmentMap& environment) {
   return user != nullptr && user->pw_dir != nullptr ? user->pw_dir : "/";
 }
 
-// "~/x" and "$VAR/x", which huggingface_hub expands too.
+// "~/x" and "$VAR/x", as huggingface_hub does.
 fs::path expanded_path(std::string text, const EnvironmentMap& environment) {
   if (text == "~" || text.starts_with("~/")) text.replace(0, 1, home_folder(environment).string());
   for (size_t at = text.find('$'); at != std::string::npos; at = text.find('$', at + 1)) {
@@ -54,7 +54,6 @@ fs::path expanded_path(std::string text, const EnvironmentMap& environment) {
   return text;
 }
 
-// Keeps the timeout if the variable is not set.
 void read_timeout_variable(const EnvironmentMap& environment, const std::string& name,
                            std::chrono::milliseconds& timeout) {
   const std::string value = hub_variable(environment, name);
@@ -176,8 +175,8 @@ void link_hub_blob(const HubSettings& settings, const HubName& name, const std::
   std::error_code error;
   if (fs::equivalent(target, blob, error)) return;
   make_directories(target.parent_path());
-  // Made under another name and renamed, so readers of the snapshot find the old link, the new one, or none. It is
-  // outside the snapshot, so a process killed here leaves nothing that could pass for one of its files.
+  // Renamed, so readers find the old link, the new one, or none. Outside the snapshot: if killed here, nothing passes
+  // for one of its files.
   const fs::path locks = hub_lock_folder(settings, name), temporary = locks / fmt::format("{}.link", hash);
   make_directories(locks);
   fs::remove(temporary, error);
@@ -216,11 +215,11 @@ HubLock::HubLock(const HubSettings& settings, const HubName& name, const std::st
       if (waited - told >= std::chrono::seconds(10)) on_wait(told = waited);
     }
     struct stat status {};
-    // The former holder may have removed the lock's file; a lock on it guards nothing, so try again.
+    // The former holder may have removed the file: a lock on it guards nothing.
     if (error == 0 && ::fstat(fd_, &status) == 0 && status.st_nlink > 0) return;
     close_descriptor(fd_);
     fd_ = -1;
-    if (error != 0) return;  // no locks on this file system; files still appear whole, at worst fetched twice
+    if (error != 0) return;  // no locks here; at worst files are fetched twice
   }
 }
 

@@ -1,7 +1,7 @@
-// The hub's local cache, in huggingface_hub's layout, so each finds what the other fetched:
+// The local cache, in huggingface_hub's layout, so each finds what the other fetched:
 //
-//   CACHE/models--org--name/blobs/HASH                  a file's bytes, by its SHA-256 (large) or git's SHA-1 (small)
-//                          /blobs/HASH.incomplete       the first bytes of a blob being fetched
+//   CACHE/models--org--name/blobs/HASH                  a file's bytes, by SHA-256 (large) or git's SHA-1 (small)
+//                          /blobs/HASH.incomplete       a blob's first bytes
 //                          /refs/main                   the commit of a branch or tag when last asked
 //                          /snapshots/COMMIT/file       a relative link to its blob
 //   CACHE/datasets--org--name/…
@@ -23,24 +23,24 @@
 
 namespace megalith {
 
-// Time and size limits for a hub's answers. Only `total` is an option; tests lower the others.
+// Limits for a hub's answers. Only `total` is an option; tests lower the others.
 struct HubPatience {
   std::chrono::milliseconds connect_timeout{10'000};  // HF_HUB_ETAG_TIMEOUT
   std::chrono::milliseconds stall_timeout{10'000};    // HF_HUB_DOWNLOAD_TIMEOUT
   std::chrono::milliseconds first_pause{1'000};       // between tries; doubles
   std::chrono::milliseconds total{600'000};           // hub_timeout_minutes
-  std::chrono::milliseconds answer{30'000};           // of a list or a header, plus a second for each 64 KiB
-  // About 130 000 files. The hub advises against more than 100 000 in a repository.
+  std::chrono::milliseconds answer{30'000};           // to a list or header, plus a second per 64 KiB
+  // About 130 000 files; the hub advises against over 100 000.
   size_t most_list_bytes = size_t{32} << 20;
 };
 
-// From huggingface_hub's variables and our options. No message or file may hold the token.
+// No message or file may hold the token.
 struct HubSettings {
   std::filesystem::path cache;       // HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub
   std::filesystem::path token_path;  // HF_TOKEN_PATH, else $HF_HOME/token
   std::string endpoint;              // HF_ENDPOINT, else https://huggingface.co
   std::string token;                 // HF_TOKEN, else the file's; may be empty
-  std::string token_source;          // "HF_TOKEN" or the file; empty without a token
+  std::string token_source;          // "HF_TOKEN" or the file; may be empty
   bool is_offline = false;           // HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE
   HubPatience patience;
   std::string ca_file;  // REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE
@@ -48,33 +48,31 @@ struct HubSettings {
   std::string shown_endpoint() const;  // without a password
 };
 
-// UserError for a malformed endpoint URL, a token that no header can carry, a timeout that is not a number.
+// UserError: a malformed endpoint, a token that no header can carry, a timeout that is no number.
 HubSettings read_hub_settings(const EnvironmentMap& environment, const HubOptions& options = {});
 
 // CACHE/models--org--name.
 std::filesystem::path hub_repo_folder(const HubSettings& settings, const HubName& name);
 std::filesystem::path hub_blob(const HubSettings& settings, const HubName& name, const std::string& hash);
 
-// The commit of the name's revision, as far as the cache knows.
+// The revision's, as far as the cache knows.
 std::optional<std::string> cached_commit(const HubSettings& settings, const HubName& name);
-// The folder of that commit, if present. It may be incomplete.
+// May be incomplete.
 std::optional<std::filesystem::path> cached_snapshot(const HubSettings& settings, const HubName& name);
 std::filesystem::path hub_snapshot(const HubSettings& settings, const HubName& name, const std::string& commit);
 
-// Records the commit of a branch or tag; does nothing for a commit.
+// Does nothing for a commit.
 void write_hub_ref(const HubSettings& settings, const HubName& name, const std::string& commit);
 
-// Makes a blob appear in a snapshot: a relative link, or a hard link or copy where those are impossible. The caller
-// holds the blob's lock.
+// By a relative link, else a hard link or copy. The caller holds the blob's lock.
 void link_hub_blob(const HubSettings& settings, const HubName& name, const std::string& commit, const std::string& file,
                    const std::string& hash);
 
-// A lock between processes, including huggingface_hub's: flock on a file below CACHE/.locks, until destruction or the
-// end of the process.
+// A lock between processes, including huggingface_hub's: flock below CACHE/.locks.
 class HubLock {
  public:
-  // key       the name of the lock, without ".lock"
-  // on_wait   called about every ten seconds while another process has it
+  //   key       name, without ".lock"
+  //   on_wait   called about every ten seconds while another process has it
   HubLock(const HubSettings& settings, const HubName& name, const std::string& key,
           const std::function<void(std::chrono::seconds)>& on_wait);
   ~HubLock();
@@ -82,7 +80,7 @@ class HubLock {
   HubLock& operator=(const HubLock&) = delete;
 
  private:
-  int fd_ = -1;  // -1: this file system has no locks
+  int fd_ = -1;  // -1: no locks on this file system
 };
 
 }  // namespace megalith

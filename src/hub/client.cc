@@ -23,8 +23,7 @@ namespace {
 
 constexpr int kMostAnswerTries = 3;
 constexpr int kMostFileTries = 5;  // without progress
-// A try counts as progress if it brought this share of the file and this many bytes, which bounds the requests to a
-// store that cuts every answer short.
+// Least progress of a try; bounds requests to a store that cuts answers short.
 constexpr int64_t kLeastProgressShare = 1024, kLeastProgressBytes = int64_t{64} << 10;
 constexpr int64_t kLeastAnswerBytesPerS = int64_t{64} << 10;
 constexpr int64_t kMostFileBytes = int64_t{1} << 50;
@@ -38,7 +37,7 @@ std::string plain_etag(std::string_view tag) {
   return std::string(tag);
 }
 
-// A file that arrives in pieces, perhaps over several runs, and its hash. Existing bytes are read once.
+// A file that arrives in pieces, perhaps over several runs, and its hash. Reads existing bytes once.
 class PartialFile {
  public:
   PartialFile(fs::path path, const HubFile& file) : path_(std::move(path)), file_(file) {
@@ -47,7 +46,7 @@ class PartialFile {
     try {
       require_regular_file(fd_, path_);
     } catch (...) {
-      ::close(fd_);  // no destructor runs after a throwing constructor
+      ::close(fd_);  // a throwing constructor runs no destructor
       throw;
     }
     begin_hash();
@@ -83,7 +82,7 @@ class PartialFile {
     begin_hash();
   }
 
-  // The hash of the bytes so far. Call it once, or again after restart().
+  // Ends the hash: once, or again after restart().
   std::string hash() { return file_.hash.size() == 64 ? sha256_.hex() : sha1_.hex(); }
   bool has_hash() const { return is_hex_digits(file_.hash, 64) || is_hex_digits(file_.hash, 40); }
 
@@ -98,7 +97,7 @@ class PartialFile {
     size_ = 0;
     sha256_ = Sha256();
     sha1_ = Sha1();
-    if (file_.hash.size() == 40) sha1_.update(fmt::format("blob {}{}", file_.size, '\0'));  // git's name of a file
+    if (file_.hash.size() == 40) sha1_.update(fmt::format("blob {}{}", file_.size, '\0'));  // git's header
   }
   void count_in(std::span<const std::byte> bytes) {
     size_ += static_cast<int64_t>(bytes.size());
@@ -118,13 +117,13 @@ class PartialFile {
   Sha1 sha1_;
 };
 
-// The position in "bytes 100-199/200"; nothing if malformed.
+// "bytes 100-199/200"; null if malformed.
 std::optional<int64_t> first_byte_of_range(const std::string& header) {
   if (!header.starts_with("bytes ")) return std::nullopt;
   return parse_integer(header.substr(6, header.find('-') - 6));
 }
 
-// The file's whole size according to the store's answer, if given.
+// The whole file's, if given.
 std::optional<int64_t> announced_size(const HttpResponse& response) {
   if (response.status == 200) return parse_integer(response.header("content-length"));
   const std::string range = response.header("content-range");
@@ -139,7 +138,7 @@ HubFile read_sibling(const Json& sibling, const std::string& where) {
   file.hash = json_get_or<std::string>(sibling, "blobId", "", where);
   if (const Json* lfs = find_member(sibling, "lfs", where)) {
     file.size = json_get_or<int64_t>(*lfs, "size", file.size, where);
-    // Otherwise the blobId would be the pointer's, not the file's.
+    // blobId is the pointer's.
     file.hash = json_get_or<std::string>(*lfs, "sha256", "", where);
   }
   if (!is_hex_digits(file.hash, 64) && !is_hex_digits(file.hash, 40)) file.hash.clear();
@@ -268,7 +267,7 @@ HttpResponse HubClient::send(HttpRequest request, std::string* body, const std::
     } catch (const HttpError& error) {
       reason = without_token(error.what());
       if (!error.is_transient()) give_up(fmt::format("the hub cannot be reached: {}", reason));
-      // Another try would be as slow, and steady trickles would let a list go on for hours.
+      // Another try would be as slow, and trickles could go on for hours.
       if (is_slow()) {
         give_up(fmt::format("{} after {}, {} of it; fewer than {} a second are no answer", reason,
                             format_duration(watch.elapsed_s()), format_bytes(body == nullptr ? 0 : std::ssize(*body)),
@@ -295,7 +294,7 @@ HubListing HubClient::list() {
   if (response.status != 200) give_up(fmt::format("{} is {}, not a list of files", where, response.status));
   try {
     return read_listing(body, where);
-  } catch (const UserError& error) {  // what the hub wrote, not what was asked
+  } catch (const UserError& error) {  // the hub's fault, not the user's
     give_up(error.message());
   }
 }
@@ -309,7 +308,7 @@ HubListing HubClient::read_listing(const std::string& body, const std::string& w
   if (!siblings.is_array()) give_up(fmt::format("{}: siblings is no list", where));
   for (const Json& sibling : siblings) {
     HubFile file = read_sibling(sibling, where);
-    // Guards against names that lead out of the snapshot.
+    // Names must not lead out of the snapshot.
     if (!is_safe_hub_file(file.name)) give_up(fmt::format("{} has a file with an unsafe name", where));
     listing.files.push_back(std::move(file));
   }
@@ -334,7 +333,7 @@ void HubClient::describe(const std::string& commit, HubFile& file) {
   }
 }
 
-// A file's transfer, over all tries.
+// All tries of a file.
 struct HubClient::FileTransfer {
   FileTransfer(const HubFile& listed, const fs::path& path, HubRetries& patience,
                const std::function<void(int64_t)>& progress, const std::atomic<bool>& end)
@@ -373,8 +372,8 @@ struct HubClient::FileTransfer {
 };
 
 struct HubClient::FileTry {
-  std::string reason;     // why the file is incomplete
-  bool is_wrong = false;  // the bytes on disk are not the file that the hub lists
+  std::string reason;     // why it is incomplete
+  bool is_wrong = false;  // the bytes are not the file that the hub lists
   std::optional<HttpResponse> answer;
 };
 
@@ -397,7 +396,7 @@ HubClient::FileTry HubClient::try_file(FileTransfer& transfer) {
         const std::optional<int64_t> size = announced_size(response);
         if (size && *size != file.size) return set_wrong_size(fmt::format("{} bytes are announced", *size));
         const auto begin = first_byte_of_range(response.header("content-range"));
-        // Start over with a server that ignores ranges or answers another one.
+        // The server ignores ranges, or answers another one.
         if (response.status == 200 && part.size() > 0) transfer.restart();
         if (response.status == 206 && begin != part.size()) {
           transfer.restart();
@@ -437,7 +436,7 @@ void HubClient::download(const std::string& commit, const HubFile& file, const f
   FileTransfer transfer(file, incomplete, retries, on_bytes, stop);
   PartialFile& part = transfer.part;
   transfer.url = resolve_url(commit, file.name);
-  retries.note_progress();  // reading the existing bytes took time
+  retries.note_progress();  // reading existing bytes took time
   bool was_wrong = false;
   while (!stop) {
     FileTry last;
@@ -450,7 +449,7 @@ void HubClient::download(const std::string& commit, const HubFile& file, const f
       last.is_wrong = true;
     }
     if (last.is_wrong) {
-      // The first time, bytes from an earlier run may have been wrong; the second time it is the store.
+      // Once, bytes of an earlier run may have been wrong; twice, it is the store.
       transfer.restart();
       if (std::exchange(was_wrong, true)) {
         fs::remove(incomplete);

@@ -1,11 +1,11 @@
-// The hub's HTTP interface: a revision's files and their bytes, checked against what the hub states.
+// The hub's HTTP interface: a revision's files, checked against what the hub states.
 //
 //   GET  /api/models/{repo}/revision/{revision}?blobs=true   commit; name, size and hash of every file
 //   HEAD /{repo}/resolve/{commit}/{file}                     size and hash of one, if a mirror's list has none
 //   GET  /{repo}/resolve/{commit}/{file}                     its bytes, from any position; often redirected to a store
 //
-// Data sets: the same below /api/datasets and /datasets. Failures are retried and logged (retry.h); answers are
-// bounded, lists by a limit, files by their listed size. Source: the hub's API reference; huggingface_hub 0.36.
+// Data sets: below /api/datasets and /datasets. Failures are retried (retry.h); lists are bounded by a limit, files by
+// their listed size. Source: the hub's API reference; huggingface_hub 0.36.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ namespace megalith {
 
 struct HubFile {
   std::string name;   // within the repository
-  int64_t size = -1;  // bytes; -1: not stated
-  std::string hash;   // names the blob: SHA-256 (64 digits), git's SHA-1 (40), or a tag that cannot be checked
+  int64_t size = -1;  // bytes; -1: unstated
+  std::string hash;   // the blob's name: SHA-256 (64 digits), git's SHA-1 (40), or a tag that cannot be checked
 };
 
 struct HubListing {
@@ -34,7 +34,7 @@ struct HubListing {
   std::vector<HubFile> files;
 };
 
-// Talks to one host about one repository. Not thread-safe.
+// For one repository. Not thread-safe.
 class HubClient {
  public:
   // what  begins messages: "load_hf meta-llama/Llama-3.1-8B"
@@ -44,14 +44,14 @@ class HubClient {
   // senseless answer.
   HubListing list();
 
-  // Fills in what the list did not state. Errors as list()'s; HubError if the hub does not state it either.
+  // Fills in what the list lacks. Errors as list()'s; HubError if the hub does not state it either.
   void describe(const std::string& commit, HubFile& file);
 
-  // Fetches a file to `blob` through `blob`.incomplete, which an earlier try may have begun. The blob appears once size
-  // and hash are right. Broken connections are resumed, a few times without progress. HubError if the file is
-  // unavailable, or twice differs from what the hub states; then nothing is kept.
-  // on_bytes  receives the bytes arrived, negative if some were discarded
-  // stop      ends the transfer soon after it becomes true; no blob appears
+  // Fetches through `blob`.incomplete, perhaps begun earlier; the blob appears once size and hash are right. Broken
+  // connections are resumed, a few times without progress. HubError if unavailable, or twice different from what the
+  // hub states; then nothing is kept.
+  //   on_bytes  receives bytes arrived, negative if discarded
+  //   stop      ends the transfer soon, without a blob
   void download(const std::string& commit, const HubFile& file, const std::filesystem::path& blob,
                 const std::function<void(int64_t)>& on_bytes, const std::atomic<bool>& stop);
 
@@ -61,12 +61,12 @@ class HubClient {
 
   HttpRequest request(std::string url) const;
   HubListing read_listing(const std::string& body, const std::string& where) const;
-  // Asks once for what is missing of a file.
+  // One request for what is missing.
   FileTry try_file(FileTransfer& transfer);
   std::string resolve_url(const std::string& commit, const std::string& file) const;
-  // Sends until there is a usable answer; throws for the others.
+  // Retries until an answer is usable; throws for others.
   HttpResponse send(HttpRequest request, std::string* body, const std::string& file);
-  // end: why there is no further try; may be empty
+  // end: why no try follows; may be empty
   [[noreturn]] void refuse(const HttpResponse& response, const std::string& file, const std::string& end = "") const;
   [[noreturn]] void give_up(const std::string& reason) const;
   std::string without_token(std::string text) const;
@@ -78,7 +78,7 @@ class HubClient {
   HttpClient http_;
 };
 
-// For messages: the folder for files if the hub cannot be asked.
+// The folder for files, in messages.
 std::string offline_remedy(const HubSettings& settings, const HubName& name);
 
 }  // namespace megalith

@@ -18,17 +18,16 @@ namespace {
 
 constexpr int kMostRedirects = 10;
 constexpr int64_t kMostHeaderBytes = int64_t{256} << 10;
-constexpr int64_t kMostDroppedBytes = int64_t{1} << 20;  // of the body of an error or a redirect
+constexpr int64_t kMostDroppedBytes = int64_t{1} << 20;  // of an error's or a redirect's body
 constexpr int kLookEvery_ms = 20;                        // at stalls and should_stop
 
-// The libcurl functions used here. Its ABI has been stable since 7.16 (2006); the newest of them, curl_multi_wait, came
-// with 7.28 (2012).
+// A stable ABI since 7.16 (2006); curl_multi_wait came with 7.28 (2012).
 struct CurlLibrary {
   decltype(&::curl_global_init) global_init;
   decltype(&::curl_easy_init) easy_init;
   decltype(&::curl_easy_cleanup) easy_cleanup;
   decltype(&::curl_easy_reset) easy_reset;
-  // Macros in the header; the functions are variadic.
+  // Variadic functions, macros in the header.
   CURLcode (*easy_setopt)(CURL*, CURLoption, ...);
   CURLcode (*easy_getinfo)(CURL*, CURLINFO, ...);
   decltype(&::curl_easy_strerror) easy_strerror;
@@ -79,7 +78,7 @@ CurlLibrary load_curl() {
   return curl;
 }
 
-// Loaded once; never unloaded, because threads may still hold handles.
+// Never unloaded: threads may hold handles.
 const CurlLibrary& curl_library() {
   static const CurlLibrary library = load_curl();
   return library;
@@ -103,7 +102,7 @@ bool is_transient_curl_error(CURLcode code) {
   return false;
 }
 
-// One exchange, as libcurl's callbacks see it.
+// One exchange, for libcurl's callbacks.
 struct HttpExchange {
   const HttpClient::Sink* sink = nullptr;
   HttpResponse response;
@@ -112,7 +111,7 @@ struct HttpExchange {
   std::exception_ptr failure;
 };
 
-// Keeps exceptions from libcurl's C code, and ends the transfer.
+// Keeps exceptions from C code; they end the transfer.
 template <typename Body>
 size_t guarded(HttpExchange& exchange, size_t num_bytes, const Body& body) {
   exchange.num_bytes += static_cast<int64_t>(num_bytes);
@@ -132,7 +131,7 @@ size_t on_http_header(char* data, size_t size, size_t count, void* context) {
       throw HttpError(fmt::format("{} sends headers without end", shown_url(exchange.response.url)), false);
     }
     const std::string_view line = trim({data, size * count});
-    // Each answer begins anew, skipping a proxy's and `100 Continue`.
+    // A new answer, after a proxy's or `100 Continue`.
     if (line.starts_with("HTTP/")) exchange.response.headers.clear();
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
@@ -149,9 +148,9 @@ struct HttpClient::State {
   CURL* handle = nullptr;
   CURLM* multi = nullptr;  // keeps connections
 
-  // Until the answer is complete, the sink or should_stop ends it, or it stalls.
+  // Ends with the answer, by the sink or should_stop, or on a stall.
   CURLcode transfer(HttpExchange& exchange, const HttpRequest& request) const;
-  // One request, without following a redirect; its target, or "", is put into `redirect`.
+  // Follows no redirect: puts its target, or "", into `redirect`.
   HttpResponse exchange(const HttpRequest& request, const std::string& url, const Sink& sink, std::string& redirect);
 };
 
@@ -179,7 +178,7 @@ size_t on_http_body(char* data, size_t size, size_t count, void* context) {
   });
 }
 
-// Checks that at least `quota` bytes arrive within each `timeout`.
+// At least `quota` bytes must arrive within each `timeout`.
 class HttpStallWatch {
  public:
   explicit HttpStallWatch(const HttpSettings& settings)
@@ -232,7 +231,7 @@ CURLcode HttpClient::State::transfer(HttpExchange& exchange, const HttpRequest& 
   for (int num_running = 1; !exchange.failure;) {
     if (curl.multi_perform(multi, &num_running) != CURLM_OK) fail("libcurl fails");
     if (num_running == 0 || exchange.failure) break;
-    // Until then the connection's own timeout counts.
+    // Until then connect_timeout counts.
     double connecting_s = 0;
     if (!is_connected) curl.easy_getinfo(handle, CURLINFO_PRETRANSFER_TIME, &connecting_s);
     if (!is_connected && connecting_s > 0) {
@@ -247,7 +246,7 @@ CURLcode HttpClient::State::transfer(HttpExchange& exchange, const HttpRequest& 
     } else {
       int num_ready = 0;
       curl.multi_wait(multi, nullptr, 0, kLookEvery_ms, &num_ready);
-      // Returns at once without a socket, such as during name resolution.
+      // Returns at once without a socket, as during name resolution.
       if (num_ready == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -285,7 +284,7 @@ HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::
   const std::string range = fmt::format("{}-", request.first_byte);
   if (request.first_byte > 0) curl.easy_setopt(handle, CURLOPT_RANGE, range.c_str());
 
-  curl_slist* headers = curl.slist_append(nullptr, "Accept-Encoding: identity");  // so that sizes are the file's
+  curl_slist* headers = curl.slist_append(nullptr, "Accept-Encoding: identity");  // sizes are the file's
   if (!request.secret.empty() && url_origin(url) == request.secret_origin) {
     headers = curl.slist_append(headers, fmt::format("Authorization: Bearer {}", request.secret).c_str());
   }

@@ -1,7 +1,6 @@
-// HTTP over libcurl: one request at a time. Redirects are followed here, so a secret stays with its host.
+// HTTP over libcurl, one request at a time. Redirects are followed here, so a secret stays with its host.
 //
-// libcurl.so.4 is loaded with the first client, so the program starts without it. Proxies come from the environment
-// (https_proxy, no_proxy).
+// libcurl.so.4 is loaded with the first client. Proxies come from the environment (https_proxy, no_proxy).
 #pragma once
 
 #include <chrono>
@@ -17,11 +16,11 @@
 
 namespace megalith {
 
-// No answer, or an incomplete one. The message holds no query and no secret.
+// No answer, or an incomplete one. Holds no query and no secret.
 class HttpError : public std::runtime_error {
  public:
   HttpError(const std::string& message, bool is_transient) : std::runtime_error(message), is_transient_(is_transient) {}
-  // True if the same request may soon succeed.
+  // The same request may soon succeed.
   bool is_transient() const { return is_transient_; }
 
  private:
@@ -30,59 +29,59 @@ class HttpError : public std::runtime_error {
 
 struct HttpSettings {
   std::chrono::milliseconds connect_timeout{10'000};
-  // Once connected, this many bytes per second must arrive over each stall_timeout; slower counts as no answer.
+  // Once connected, fewer bytes per second over stall_timeout count as no answer.
   std::chrono::milliseconds stall_timeout{10'000};
   int64_t stall_bytes_per_s = 1024;
-  std::string ca_file;  // certificates to trust instead of the system's
+  std::string ca_file;  // trusted instead of the system's
 };
 
 struct HttpRequest {
   std::string url;
   bool wants_body = true;  // else HEAD
-  int64_t first_byte = 0;  // above 0: asks for the rest from there
-  // Sent as `Authorization: Bearer`, only to hosts of secret_origin (scheme, name and port).
+  int64_t first_byte = 0;  // above 0: the rest from there
+  // `Authorization: Bearer`, only to hosts of secret_origin (scheme, name, port).
   std::string secret, secret_origin;
-  // Asked many times a second; true ends the request with an HttpError. May be empty.
+  // Called many times a second; true ends the request with an HttpError. May be empty.
   std::function<bool()> should_stop;
 };
 
-using HttpHeaders = std::map<std::string, std::string>;  // names in lower case
+using HttpHeaders = std::map<std::string, std::string>;  // names are lower case
 
 struct HttpResponse {
   int status = 0;
   HttpHeaders headers;         // of the last answer
-  HttpHeaders origin_headers;  // of the answers from the host that was asked, redirects included; the latest wins
+  HttpHeaders origin_headers;  // of all answers from the host first asked; the latest wins
   std::string origin() const;  // of the host that answered
-  std::string url;             // that answered; may be signed, so not for messages
+  std::string url;             // that answered; may be signed: not for messages
 
-  // A header of the last answer, or "".
+  // "" if missing.
   std::string header(std::string_view name) const;
   std::string origin_header(std::string_view name) const;
 };
 
-// "https://host:443" in lower case, always with the port; "" unless the text is an http or https URL.
+// "https://host:443" in lower case; "" unless an http or https URL.
 std::string url_origin(std::string_view url);
 
-// A URL for messages: without user, password, query and fragment.
+// For messages: without user, password, query and fragment.
 std::string shown_url(std::string_view url);
 
-// Escapes a part of a URL's path: anything but letters, digits, "-._~" and `kept` becomes %XX.
+// Escapes anything but letters, digits, "-._~" and `kept` as %XX.
 std::string percent_encoded(std::string_view text, std::string_view kept = "");
 
 class HttpClient {
  public:
-  // UserError if libcurl cannot be loaded.
+  // UserError without libcurl.
   explicit HttpClient(HttpSettings settings);
   ~HttpClient();
   HttpClient(HttpClient&&) noexcept;
   HttpClient& operator=(HttpClient&&) = delete;
 
-  // Receives a body's bytes with status 200 or 206. Returning false ends the request early, without an error.
+  // Receives bodies of status 200 or 206. False ends the request without an error.
   using Sink = std::function<bool(const HttpResponse&, std::span<const std::byte>)>;
 
-  // The last answer after redirects, whatever its status; other bodies are dropped. A HEAD is not sent on to another
-  // host: the redirect is the answer. Throws HttpError, and what the sink throws. Refused: redirects from https to
-  // http, to another scheme, to nowhere or without end, and endless headers.
+  // Returns the last answer, whatever its status; other bodies are dropped. A HEAD is not redirected to another host.
+  // Throws HttpError, and what the sink throws. Refuses redirects from https to http, to other schemes, to nowhere or
+  // without end, and endless headers.
   HttpResponse send(const HttpRequest& request, const Sink& sink = {});
 
  private:

@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kMostConnections = 4;
 constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
 
-// Weights in one file, and the index of several: transformers' names and diffusers'.
+// transformers' names and diffusers'.
 struct WeightFiles {
   std::string_view single, index;
 };
@@ -34,7 +34,7 @@ constexpr std::array kWeightFiles = {
     WeightFiles{"model.safetensors", kWeightsIndex},
     WeightFiles{"diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json"}};
 
-// A diffusers pipeline: folders below an index, for the model, encoders of its inputs and decoder of its output.
+// A diffusers pipeline: an index above folders of model, encoders and decoder.
 constexpr std::string_view kPipelineIndex = "model_index.json", kTransformer = "transformer";
 constexpr std::array<std::string_view, 3> kEncoderFolders = {"vae", "text_encoder", "text_encoder_2"};
 constexpr std::array<std::string_view, 3> kPipelinePatterns = {"scheduler/*.json", "transformer/config.json",
@@ -56,7 +56,7 @@ std::vector<std::string> top_files(const HubListing& listing, const std::vector<
   return names;
 }
 
-// How a sentence-transformers model makes vectors (kinds/encoder/sentence_folder.h); nothing in others.
+// kinds/encoder/sentence_folder.h; empty for other models.
 std::vector<std::string> sentence_files(const HubListing& listing) {
   std::vector<std::string> names = top_files(listing, {"modules.json"});
   if (names.empty()) return names;
@@ -79,7 +79,7 @@ bool has_tokenizer(const fs::path& folder) {
   return false;
 }
 
-// UserError for a broken index, or one that leads out of its folder.
+// UserError if broken, or leading out of its folder.
 std::vector<std::string> files_of_index(const fs::path& index) {
   const std::string where = index.string();
   const Json parsed = load_json(index);
@@ -144,7 +144,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
   return names;
 }
 
-// The path in the cached snapshot that serves this need; nothing if incomplete.
+// Null if incomplete.
 std::optional<fs::path> find_cached(const HubSettings& settings, const HubName& name, HubNeed need) {
   const std::optional<fs::path> folder = cached_snapshot(settings, name);
   if (!folder) return std::nullopt;
@@ -187,7 +187,7 @@ bool is_listed(const HubListing& listing, std::string_view name) {
   return std::ranges::find(listing.files, name, &HubFile::name) != listing.files.end();
 }
 
-// part: the weights' folder in a pipeline, "vae/"; empty for a plain model. Its index was fetched before.
+// part: folder in a pipeline, "vae/"; may be empty. The index was fetched before.
 void get_weights(HubFetch& fetch, const HubName& name, const std::string& what, const std::string& part = "") {
   std::vector<std::string> names;
   for (const WeightFiles& files : kWeightFiles) {
@@ -208,7 +208,7 @@ void get_weights(HubFetch& fetch, const HubName& name, const std::string& what, 
   fetch.get(names);
 }
 
-// The one prefix of token files that a name means on the hub.
+// Of the listed token files.
 std::string chosen_prefix(const HubListing& listing, const HubName& name, const std::string& what) {
   std::vector<std::string> files;
   for (const HubFile& file : listing.files) files.push_back(file.name);
@@ -226,7 +226,7 @@ std::string chosen_prefix(const HubListing& listing, const HubName& name, const 
                               name.revision == "main" ? "" : name.revision));
 }
 
-// A pipeline's needed files. Weights beside its folders are other forms of the same and are skipped.
+// Skips weights beside the folders: other forms of the same.
 fs::path fetch_of_pipeline(HubFetch& fetch, const HubName& name, HubNeed need, const std::string& what) {
   std::vector<std::string> patterns(kPipelinePatterns.begin(), kPipelinePatterns.end());
   patterns.emplace_back(kPipelineIndex);
@@ -294,7 +294,7 @@ bool is_existing_value(const std::string& value, HubNeed need) {
   return need == HubNeed::kTokenData && (is_there(value + ".idx") || is_there(value + ".bin"));
 }
 
-// From the cache, else from the hub. hint: advice added to errors; may be empty.
+// hint: advice added to errors; may be empty.
 fs::path find_or_fetch(const std::string& option, const HubName& name, HubNeed need, const std::string& hint,
                        const EnvironmentMap& environment, const HubOptions& options, Logger& log) {
   const HubSettings settings = read_hub_settings(environment, options);
@@ -311,7 +311,7 @@ fs::path find_or_fetch(const std::string& option, const HubName& name, HubNeed n
   }
   try {
     HubFetch fetch(settings, name, what, log);
-    // Another process may have fetched it meanwhile.
+    // Another process may have fetched it.
     if (std::optional<fs::path> found = find_cached(settings, name, need)) return *found;
     fetch.list();
     return fetch_needed(fetch, name, need, what);
@@ -341,7 +341,7 @@ fs::path resolve_hub_path(const std::string& option, const std::string& value, H
   const bool is_data = need == HubNeed::kTokenData || need == HubNeed::kTextFile;
   const std::optional<HubName> name = parse_hub_name(value, is_data ? HubRepoType::kDataset : HubRepoType::kModel);
   if (!name) return value;
-  // Most names that are not found are mistyped paths.
+  // Names not found are mostly mistyped paths.
   return find_or_fetch(option, *name, need, fmt::format("if a path was meant: '{}' does not exist here", value),
                        environment, options, log);
 }
@@ -361,7 +361,7 @@ void resolve_hub_option(const std::string& option, std::optional<std::string>& v
 }
 
 std::vector<UserError> refuse_urls(const OptionSet& options) {
-  // Options that take paths. A command that lacks one skips it.
+  // A command that lacks one skips it.
   constexpr std::string_view kPathOptions[] = {"load",
                                                "save",
                                                "load_hf",
@@ -444,7 +444,7 @@ void HubFetch::get(const std::vector<std::string>& names) {
     num_bytes += std::max<int64_t>(file.size - (error ? 0 : static_cast<int64_t>(present)), 0);
     missing.push_back(std::move(file));
   }
-  if (missing.empty()) return make_directories(folder());  // of a repository without files
+  if (missing.empty()) return make_directories(folder());  // a repository without files
   make_directories(hub_repo_folder(settings_, name_) / "blobs");
   check_room(num_bytes);
   log_.info("fetching {} ({}) of {} at commit {} into {}",
@@ -479,7 +479,7 @@ void HubFetch::get_one(HubClient& client, const HubFile& file, const std::functi
   const fs::path blob = hub_blob(settings_, name_, file.hash);
   const HubLock lock(settings_, name_, file.hash, waiting_note(log_, fmt::format("{} {}", what_, file.name)));
   std::error_code error;
-  // A blob of another length was truncated while being written: fetch it again.
+  // Other lengths were truncated while being written.
   if (is_there(blob) && static_cast<int64_t>(fs::file_size(blob, error)) != file.size) fs::remove(blob, error);
   if (!is_there(blob)) client.download(listing_.commit, file, blob, on_bytes, stop);
   if (is_there(blob)) link_hub_blob(settings_, name_, listing_.commit, file.name, file.hash);

@@ -18,7 +18,7 @@ bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
 }
 
-// huggingface_hub's rules for each of the two words.
+// huggingface_hub's rules.
 bool is_repo_word(std::string_view word) {
   if (word.empty() || word.front() == '-' || word.front() == '.' || word.back() == '-' || word.back() == '.') {
     return false;
@@ -69,7 +69,7 @@ std::optional<HubName> parse_snapshot_path(std::string_view text) {
   return std::nullopt;
 }
 
-// The end of a "[…]" that begins at pattern[0], and whether c is in it; npos if unclosed.
+// Returns the end of a "[…]" at pattern[0], and whether it holds c; npos if unclosed.
 std::pair<size_t, bool> match_class(std::string_view pattern, char c) {
   size_t i = 1;
   const bool is_negated = i < pattern.size() && pattern[i] == '!';
@@ -88,7 +88,7 @@ std::pair<size_t, bool> match_class(std::string_view pattern, char c) {
 }
 
 bool matches_from(std::string_view name, std::string_view pattern) {
-  // Backtracking only to the last star: otherwise hostile patterns take exponential time.
+  // Backtracks only to the last star: otherwise hostile patterns take exponential time.
   size_t n = 0, p = 0, star = std::string_view::npos, star_name = 0;
   while (n < name.size()) {
     bool is_match = false;
@@ -144,7 +144,7 @@ std::optional<HubName> parse_hub_name(std::string_view text, HubRepoType type) {
   const std::vector<std::string_view> parts = parts_of_path(text);
   if (parts.size() < 2) return std::nullopt;
   name.repo = fmt::format("{}/{}", parts[0], parts[1]);
-  // data/wiki.jsonl is a mistyped path, not a repository.
+  // data/wiki.jsonl is a mistyped path.
   const auto is_file = [&](std::string_view ending) { return parts[1].ends_with(ending); };
   if (!is_hub_repo(name.repo) || std::any_of(std::begin(kFileEndings), std::end(kFileEndings), is_file)) {
     return std::nullopt;
@@ -163,7 +163,7 @@ bool is_hub_repo(std::string_view repo) {
 }
 
 bool is_hub_revision(std::string_view revision) {
-  // It becomes a file name below refs/.
+  // A file name below refs/.
   return is_safe_hub_file(revision) && revision.find_first_of(" ~^:?*[\\@") == std::string_view::npos &&
          revision.find("..") == std::string_view::npos && !revision.ends_with(".lock");
 }
@@ -194,7 +194,7 @@ std::string url_scheme(std::string_view text) {
 std::optional<UserError> refuse_url(std::string_view option, std::string_view value) {
   const std::string scheme = url_scheme(value);
   if (scheme.empty()) return std::nullopt;
-  // A URL may carry a password or a signature: neither is repeated.
+  // URLs may carry passwords and signatures.
   const std::string url = shown_url(value);
   std::string rest = url.substr(url.find("://") + 3);
   while (rest.ends_with('/')) rest.pop_back();

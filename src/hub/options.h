@@ -1,4 +1,4 @@
-// The options of every command that takes hub names.
+// Options of commands that take hub names.
 #pragma once
 
 #include "config/option.h"

@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int64_t kMostAskedSeconds = int64_t{1} << 30;  // more is as good as for ever
+constexpr int64_t kMostAskedSeconds = int64_t{1} << 30;  // practically for ever
 
 std::string shown_pause(double ms) { return format_duration(ms / 1000); }
 std::string shown_pause(milliseconds pause) { return shown_pause(static_cast<double>(pause.count())); }
@@ -24,7 +24,7 @@ milliseconds asked_seconds(int64_t seconds) {
   return std::chrono::seconds(std::clamp<int64_t>(seconds, 0, kMostAskedSeconds));
 }
 
-// "Wed, 21 Oct 2026 07:28:00 GMT". Months are searched by hand: strptime is locale-dependent.
+// "Wed, 21 Oct 2026 07:28:00 GMT"; strptime is locale-dependent.
 std::optional<std::chrono::system_clock::time_point> parse_http_date(const std::string& text) {
   constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   std::tm time{};

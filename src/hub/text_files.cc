@@ -13,7 +13,7 @@ namespace {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// "train" as a word of a path: train.jsonl, data/train-00000-of-00002.parquet, train/0.parquet; not training.txt.
+// train.jsonl, data/train-00000-of-00002.parquet, train/0.parquet; not training.txt.
 bool is_for_training(const std::string& file) {
   const std::string name = lower_case(file);
   for (size_t at = name.find("train"); at != std::string::npos; at = name.find("train", at + 1)) {
@@ -67,7 +67,7 @@ std::vector<std::string> choose_texts(const std::vector<std::string>& files, con
   for (const std::string& file : files) {
     if (file.starts_with(folder) && is_texts_name(file)) texts.push_back(file);
   }
-  // Beside tables, plain text at the top is notes and lists.
+  // Beside tables, plain text is notes and lists.
   const auto is_plain = [](const std::string& file) { return lower_case(file).ends_with(".txt"); };
   if (!std::all_of(texts.begin(), texts.end(), is_plain)) std::erase_if(texts, is_plain);
   const auto is_other = [&](const std::string& file) {

@@ -48,7 +48,7 @@ std::vector<std::string> resolve_hub_texts(const std::string& option, const std:
     folder = *cached;
     chosen = choose_texts(files_in(folder), name->inner, name->repo, split);
   } else {
-    // Only the hub knows its files; cached ones are not fetched again.
+    // Only the hub knows all files; cached ones are not refetched.
     HubFetch fetch(settings, *name, what, log);
     try {
       fetch.list();

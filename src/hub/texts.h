@@ -1,4 +1,4 @@
-// Data sets of the hub as text files: `prepare --input org/name`.
+// The hub's data sets as text files: `prepare --input org/name`.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,7 @@
 
 namespace megalith {
 
-// The local files for a value of `option`: existing paths and non-names as they are, else those of choose_texts(),
-// cached or fetched. Throws as resolve_hub_path() does.
+// Existing paths and non-names as they are, else choose_texts(), cached or fetched. Throws as resolve_hub_path().
 std::vector<std::string> resolve_hub_texts(const std::string& option, const std::string& value,
                                            const EnvironmentMap& environment, const HubOptions& options, Logger& log,
                                            const std::optional<std::string>& split = {});

@@ -34,7 +34,7 @@ constexpr size_t kLongestReport = 2000;
 constexpr auto kReportPatience = std::chrono::seconds(2);
 // For a reply while ending: the server may be stopped.
 constexpr auto kStorePatience = std::chrono::seconds(3);
-// How much later than the watchdog back ends give up.
+// Back ends give up this much after the watchdog.
 constexpr auto kWatchdogFirst = std::chrono::seconds(30);
 constexpr auto kWatchdogSpeaks = std::chrono::seconds(15);
 

@@ -1,4 +1,4 @@
-// What a failing process leaves besides its message.
+// A failing process's traces besides its message.
 #pragma once
 
 #include <string_view>

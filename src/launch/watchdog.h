@@ -112,7 +112,7 @@ class Watchdog {
   bool sleep();
   void look_for_word();
   void speak(const std::string& why);
-  // Why the collective will not end: the first reason left, or ended ranks; else empty.
+  // Reason why the collective will not end: the first left, or ended ranks; else empty.
   std::string find_reason();
   void give_up(const std::string& reason);
   std::string collect(const RankStatus& own);
