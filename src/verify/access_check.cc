@@ -17,7 +17,7 @@ std::string join_group(const std::string& group) {
   return fmt::format("sudo usermod -aG {0} $USER and log in again; in a container --group-add {0}", group);
 }
 
-// The number of nodes of a kind, and the first that may not be opened.
+// Names the first that may not be opened.
 Finding nodes_finding(const std::string& check, const std::vector<DeviceNode>& nodes, FindingLevel level_if_refused) {
   const auto refused = std::find_if(nodes.begin(), nodes.end(), [](const DeviceNode& node) { return !node.may_open; });
   if (refused == nodes.end()) {

@@ -1,4 +1,4 @@
-// Random batches to compare a layout with one rank: few tokens, each with its own weight, so that losing, repeating or
+// Random batches to compare a layout with one rank: few tokens, individually weighted, so that losing, repeating or
 // misplacing one shows.
 #pragma once
 
@@ -9,8 +9,7 @@
 
 namespace megalith {
 
-// One document of every row (`index` from 0), its tokens and labels drawn separately, by `draw`; after silence() it
-// carries no loss.
+// A document of every row (`index` from 0) without loss, its tokens and labels drawn by `draw`.
 struct SilentDocument {
   int index = 0, draw = 0;
   auto operator<=>(const SilentDocument&) const = default;
@@ -24,11 +23,11 @@ struct CheckBatchShape {
   std::optional<SilentDocument> silent = {};  // requires has_documents
 };
 
-// The global batch of a step, from 0; a pure function. Loss weights are 0, 1/4, … 1: numbers of valid tokens vary, and
-// of four or more samples one has none.
+// The global batch of a step, from 0. Pure. Loss weights are 0, 1/4, … 1: valid tokens vary, and one of four or more
+// samples has none.
 Batch make_check_batch(const CheckBatchShape& shape, int step);
 
-// Removes the document's loss, in whole rows to which the task has added its draws.
+// Removes the document's loss from whole rows, after the task's draws.
 void silence(Batch& rows, const SilentDocument& document);
 
 }  // namespace megalith

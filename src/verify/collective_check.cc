@@ -21,7 +21,7 @@ namespace {
 constexpr at::ScalarType kReducedTypes[] = {at::kFloat, at::kBFloat16, at::kDouble};
 constexpr at::ScalarType kMovedTypes[] = {at::kFloat, at::kBFloat16, at::kDouble, at::kLong};
 constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin};
-// bf16 represents all integers up to 256.
+// bf16 has all integers up to 256.
 constexpr int64_t kValueModulus = 251;
 constexpr int64_t kSummandModulus = 61;
 
@@ -40,14 +40,13 @@ const char* type_text(at::ScalarType type) {
 
 at::Tensor indices(int64_t count) { return at::arange(count, at::TensorOptions().dtype(at::kLong)); }
 
-// Integers from 1 to kSummandModulus that differ between neighbours and salts.
+// From 1 to kSummandModulus; neighbours and salts differ.
 at::Tensor summands(const at::Tensor& index, int64_t salt) {
   return index.mul(37).add(salt * 17).remainder(kSummandModulus).add(1);
 }
 
-// Rank `rank`'s input to a reduction of `index.numel()` elements, as int64. In a sum only two ranks contribute to an
-// element, so it is exact in bf16 in any order, and omitting a rank shows. The second number may be negative, to
-// distinguish a maximum from the sum.
+// Rank `rank`'s int64 input to a reduction. Two ranks contribute to each element of a sum: exact in bf16 in any order,
+// and omissions show. The second may be negative, to tell a maximum from the sum.
 at::Tensor contribution(const at::Tensor& index, ReduceOp op, int rank, int size) {
   const at::Tensor is_first = index.remainder(size).eq(rank), is_second = index.add(1).remainder(size).eq(rank);
   if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
@@ -59,7 +58,7 @@ at::Tensor contribution(const at::Tensor& index, ReduceOp op, int rank, int size
   return op == ReduceOp::kMax ? wins : wins.neg();
 }
 
-// The expected result; averages in float64.
+// Averages in float64.
 at::Tensor expected_reduction(const at::Tensor& index, ReduceOp op, int size) {
   if (op == ReduceOp::kMax) return summands(index, 3);
   if (op == ReduceOp::kMin) return summands(index, 3).neg();
@@ -68,7 +67,7 @@ at::Tensor expected_reduction(const at::Tensor& index, ReduceOp op, int size) {
   return op == ReduceOp::kSum ? sum : sum.to(at::kDouble).div(size);
 }
 
-// Rank `from`'s message to `to` (or to all, 0). As int64, no two ranks or positions share a value.
+// Rank `from`'s to `to` (0 for all). As int64, ranks and positions share no value.
 at::Tensor message(int64_t count, int from, int to, at::ScalarType type) {
   const at::Tensor index = indices(count);
   if (type == at::kLong) return index.add((static_cast<int64_t>(from) * 65536 + to) << 32);
@@ -89,7 +88,7 @@ class Outcome {
                           : on_cpu.scalar_type() == at::kFloat  ? std::ldexp(1.0, -22)
                                                                 : std::ldexp(1.0, -51);
       const at::Tensor reference = wanted.to(at::kDouble);
-      // Written so that NaN is wrong.
+      // NaN is wrong.
       is_wrong = on_cpu.to(at::kDouble).sub(reference).abs().le(reference.abs().mul(step)).logical_not();
     }
     const int64_t num_wrong = is_wrong.sum().item<int64_t>();
@@ -127,7 +126,7 @@ at::Tensor to_device(const Group& group, const at::Tensor& values, at::ScalarTyp
 }
 
 at::Tensor room(const Group& group, int64_t count, at::ScalarType type) {
-  // Never an expected value, to notice missing elements.
+  // Never an expected value.
   return at::full({count}, -1000, at::TensorOptions().dtype(type).device(group.device()));
 }
 
@@ -138,7 +137,7 @@ void check_all_reduce(Group& group, int64_t count, at::ScalarType type, ReduceOp
   result.compare(tensor, expected_reduction(index, op, group.size()), std::string(name_of(op)), op == ReduceOp::kAvg);
 }
 
-// A rank's part of a collective that concatenates all ranks': smaller in large worlds.
+// A rank's part in a concatenation: smaller in large worlds.
 int64_t rank_part(int64_t count, int group_size) {
   constexpr int64_t kMostTogether = int64_t{1} << 22;
   return std::min(count, std::max<int64_t>(kMostTogether / group_size, 1));
@@ -161,7 +160,7 @@ void check_all_gather(Group& group, int64_t count, at::ScalarType type, Outcome&
   result.compare(out, at::cat(parts), "gather");
 }
 
-// rows(from, to): two-column rows sent between two ranks.
+// rows(from, to), of two columns.
 void check_all_to_all(Group& group, at::ScalarType type, const std::function<int64_t(int, int)>& rows,
                       const std::string& what, Outcome& result) {
   constexpr int64_t kColumns = 2;
@@ -187,7 +186,7 @@ void check_broadcast(Group& group, int64_t count, at::ScalarType type, int root,
   result.compare(tensor, message(count, root, 0, type), fmt::format("from rank {}", root));
 }
 
-// Both ways round the ring at once; a pair of ranks meets twice, so tags and order matter.
+// Both ways round the ring; a pair meets twice, so tags and order matter.
 void check_send_receive(Group& group, int64_t count, at::ScalarType type, Outcome& result) {
   const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
   const at::Tensor from_previous = room(group, count, type), from_next = room(group, count, type);
@@ -202,7 +201,7 @@ void check_send_receive(Group& group, int64_t count, at::ScalarType type, Outcom
   result.compare(from_next, message(count, next, 2, type), "ring backward");
 }
 
-// The collective of a table column, on preallocated tensors.
+// Preallocated.
 std::function<void()> timed_collective(Group& group, CollectiveKind kind, int64_t bytes) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(group.device());
   const int64_t count = bytes / 4, part = count / group.size();
@@ -270,7 +269,7 @@ Findings check_collectives(Group& group, std::span<const int64_t> counts) {
       check_all_gather(group, rank_part(count, group.size()), type, all_gather);
       check_all_to_all(
           group, type, [&](int, int) { return rows; }, "even parts", all_to_all);
-      // From none to three times the usual, asymmetric.
+      // Zero to three times the usual, asymmetric.
       check_all_to_all(
           group, type, [&](int from, int to) { return (from * 3 + to) % 4 * rows; }, "uneven parts", all_to_all);
       check_send_receive(group, count, type, send_receive);

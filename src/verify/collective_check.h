@@ -1,6 +1,5 @@
-// Tests a group's collectives with values that reveal a wrong order, a rank left out or counted twice, and late
-// results; and times them, like nccl-tests (doc/PERFORMANCE.md): algorithm bandwidth is size over time, bus bandwidth
-// the slowest link's load.
+// Tests and times a group's collectives. Values reveal a wrong order, a rank left out or counted twice, and late
+// results. Bandwidths are nccl-tests' (doc/PERFORMANCE.md): algorithm is size over time, bus the slowest link's load.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +12,35 @@
 
 namespace megalith {
 
-// Elements: one, a prime, and more than back ends send in one piece.
+// One, a prime, and more than back ends send in one piece.
 inline constexpr int64_t kCheckedCounts[] = {1, 1021, 262147};
 
-// Runs every collective and compares each element of this rank's results: reductions in float32, bf16 and float64,
-// movements also in int64. Collective, with the same counts.
+// Compares each element of this rank's results: reductions in float32, bf16 and float64, movements also in int64. All
+// ranks call with the same counts.
 //
-// Returns a finding of topic "collectives" per collective: ok, or an error with operation, dtype, size, rank, first
-// wrong index and both values. Sums of small integers are exact in any order; averages may differ by one rounding, as
-// NCCL multiplies by a rounded 1 / size. Throws a collective's failure.
+// A finding of topic "collectives" per collective: ok, or an error with operation, dtype, size, rank, first wrong index
+// and both values. Sums of small integers are exact in any order; averages may differ by one rounding, as NCCL
+// multiplies by a rounded 1 / size. Throws a collective's failure.
 Findings check_collectives(Group& group, std::span<const int64_t> counts = kCheckedCounts);
 
 struct Bandwidth {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  int64_t bytes = 0;   // all_gather, reduce_scatter, all_to_all: the larger buffer, as in nccl-tests
-  double seconds = 0;  // per collective; the slowest rank's mean
+  int64_t bytes = 0;   // the larger buffer, as in nccl-tests
+  double seconds = 0;  // per collective: the slowest rank's mean
   double algorithm_bytes_per_s = 0, bus_bytes_per_s = 0;
 };
 
 // 1 KiB, 16 KiB, … by factors of 16, up to `largest`.
 std::vector<int64_t> bandwidth_sizes(int64_t largest_bytes);
 
-// Bus bandwidth over algorithm bandwidth for this group size.
+// Bus over algorithm bandwidth.
 double bus_factor(CollectiveKind kind, int group_size);
 
-// Times every collective with float32 tensors of about these sizes (rounded to the group's size); the same numbers on
-// all ranks. Bus bandwidths of a group of one are 0.
+// Times float32 collectives of about these sizes (rounded to the group's size); equal on all ranks. Bus bandwidths of
+// one rank are 0.
 std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t> sizes_bytes);
 
-// One line per size, with each collective's time and bandwidths.
+// A line per collective and size.
 std::string bandwidth_text(std::span<const Bandwidth> rows, int group_size);
 
 }  // namespace megalith

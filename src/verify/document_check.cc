@@ -36,7 +36,7 @@ std::string find_difference(const RankOutcome& first, const RankOutcome& second,
   for (const auto& [name, holding] : first.gradients) largest = std::max(largest, largest_of(holding.value));
   for (const auto& [name, holding] : first.gradients) {
     const auto found = second.gradients.find(name);
-    // Cancelling gradients carry large ones' rounding errors.
+    // Cancelling gradients carry large ones' rounding.
     const double scale = std::max(largest_of(holding.value), 1e-2 * largest);
     if (found == second.gradients.end() || !(largest_of(holding.value - found->second.value) <= tolerance * scale)) {
       return fmt::format("the gradient of {}", name);
@@ -48,7 +48,7 @@ std::string find_difference(const RankOutcome& first, const RankOutcome& second,
 
 double document_tolerance(bool has_experts, at::ScalarType dtype) {
   if (!has_experts) return 0;
-  // Rounded sums of some hundred terms; a leaking token changes the third digit.
+  // Rounded sums of some hundred terms; a leak changes the third digit.
   return dtype == at::kDouble ? 1e-12 : 1e-5;
 }
 

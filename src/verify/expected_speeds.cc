@@ -1,8 +1,6 @@
-// Expected speeds by kind of GPU; see speed_check.h.
-//
-// Sources: AMD's "System acceptance" pages of MI210, MI250, MI300A, MI300X, MI325X, MI350X and MI355X (BabelStream,
-// rocBLAS in fp32 at 4000, RCCL's all_reduce in GB/s of bus bandwidth); otherwise, and for bf16 products, a share of
-// the data sheet.
+// Expected speeds by kind of GPU. Sources: AMD's "System acceptance" pages of MI210, MI250, MI300A, MI300X, MI325X,
+// MI350X and MI355X (BabelStream, rocBLAS in fp32 at 4000, RCCL's all_reduce in GB/s of bus bandwidth); otherwise, and
+// for bf16 products, a share of the data sheet.
 #include <algorithm>
 #include <array>
 
@@ -12,22 +10,21 @@
 namespace megalith {
 namespace {
 
-// Typical of good cards: MI300X's acceptance figures are 69 to 79 % of its 5.3 TB/s.
+// MI300X's acceptance figures are 69 to 79 % of its 5.3 TB/s.
 constexpr double kMemoryShare = 0.7;
-// Large products of random numbers run at power-limited clocks.
+// Large random products run at power-limited clocks.
 constexpr double kAmdProductShare = 0.45, kNvidiaProductShare = 0.6;
 
 // 0: unpublished.
 struct SpeedKind {
   std::string_view word;          // in the name
-  std::string_view architecture;  // used when the name is unknown
+  std::string_view architecture;  // if the name is unknown
   double memory_tb_per_s;
   std::array<double, 5> stream;  // copy, scale, add, triad, dot in GB/s
   double fp32_tflops, all_reduce_bus;
 };
 
-// The first row whose word is in the name counts, so "H100 PCIe" precedes "H100"; for an architecture, the first row
-// with it.
+// The first row with the word, or architecture, counts.
 constexpr SpeedKind kSpeedKinds[] = {
     {"MI300X", "gfx942", 5.3, {4177.285, 4067.069, 3920.853, 3885.301, 3660.781}, 94.1, 304},
     {"MI325X", "gfx942", 6.0, {}, 94.1, 304},

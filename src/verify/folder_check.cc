@@ -36,10 +36,10 @@ class ProbeFile {
   ProbeFile(const ProbeFile&) = delete;
   ProbeFile& operator=(const ProbeFile&) = delete;
 
-  // Seconds until the bytes are on disk; -1 on failure.
+  // Seconds until on disk; -1 on failure.
   double write(int64_t num_bytes) {
     if (handle_ < 0) return -1;
-    // Incompressible, or compressing file systems would look too fast.
+    // Incompressible, for compressing file systems.
     std::vector<uint64_t> block(size_t{1} << 17);
     uint64_t state = 88172645463325252u;
     for (uint64_t& word : block) {
@@ -60,7 +60,7 @@ class ProbeFile {
   int error() const { return error_; }
 
  private:
-  // mkostemp needs its pattern restored for each try.
+  // mkostemp overwrites its pattern.
   int make() {
     const std::string pattern = name_;
     return retry_interrupted([&] {

@@ -1,4 +1,4 @@
-// Checks a folder's writability, speed and file system.
+// A folder's writability, speed and file system.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,20 @@
 namespace megalith {
 
 struct FolderFacts {
-  std::string purpose;            // "save", "TMPDIR"
-  std::filesystem::path path;     // as given
-  std::filesystem::path nearest;  // it or the nearest existing parent, which was tested
-  std::string problem;            // why writing fails; empty if it works
+  std::string purpose;  // "save", "TMPDIR"
+  std::filesystem::path path;
+  std::filesystem::path nearest;  // existing, tested parent, or itself
+  std::string problem;            // if writing fails
   std::optional<Mount> mount;
   std::optional<SpaceFacts> space;
-  double write_bytes_per_s = 0;  // including fsync; 0: not measured
+  double write_bytes_per_s = 0;  // with fsync; 0: not measured
 };
 
-// Writes a file of this many bytes, flushes and removes it. A missing folder is not created: its nearest parent is
-// tested. root: of /proc; tests change it.
+// Writes, flushes and removes a file. Creates no folder: the nearest parent is tested. root: of /proc.
 FolderFacts probe_folder(const std::string& purpose, const std::filesystem::path& path, int64_t num_bytes,
                          const std::filesystem::path& root = "/");
 
-// Findings of the topic "disk".
+// Topic "disk".
 Findings check_folder(const FolderFacts& facts);
 
 }  // namespace megalith

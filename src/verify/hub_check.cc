@@ -18,7 +18,7 @@ Finding hub_finding(std::string check, FindingLevel level, std::string found, st
   return {"environment", std::move(check), level, std::move(found), std::move(remedy)};
 }
 
-// {"name": "…"}; empty for other texts.
+// {"name": "…"}; else empty.
 std::string owner_of_token(const std::string& body) {
   try {
     return json_find<std::string>(parse_json(body, "whoami"), "name", "whoami").value_or("");
@@ -62,7 +62,7 @@ Findings check_hub(const HubSettings& settings) {
     return {hub_finding("hub", FindingLevel::kNote, "HF_HUB_OFFLINE is set: only the cache is used")};
   }
   std::string body;
-  constexpr size_t kMostBytes = size_t{1} << 16;  // real answers are a few hundred bytes
+  constexpr size_t kMostBytes = size_t{1} << 16;  // real ones have a few hundred
   const auto keep = [&](const HttpResponse&, std::span<const std::byte> bytes) {
     body.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return body.size() < kMostBytes;

@@ -1,4 +1,4 @@
-// Checks that the Hugging Face hub answers and accepts the token.
+// Checks that the hub answers and accepts the token.
 #pragma once
 
 #include "core/finding.h"
@@ -6,13 +6,12 @@
 
 namespace megalith {
 
-// Topic "environment": "hub", and "hub token" if the hub was reached. One request, for the token's owner, bounded by
-// the settings' connect and stall timeouts. Findings never contain the token.
+// Topic "environment": "hub", and "hub token" if reached. One request, for the token's owner, bounded by connect and
+// stall timeouts. Never shows the token.
 Findings check_hub(const HubSettings& settings);
 
-// Interprets an answer. Pure.
-//   status  of GET {endpoint}/api/whoami-v2
-//   body    its text
+// Pure.
+//   status, body  of GET {endpoint}/api/whoami-v2
 Findings judge_hub_answer(const HubSettings& settings, int status, const std::string& body);
 
 }  // namespace megalith

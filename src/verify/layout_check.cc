@@ -59,8 +59,8 @@ class Comparer {
     for (const auto& [name, holding] : expected.*member) largest = std::max(largest, largest_of(holding.value));
     for (const auto& [name, holding] : expected.*member) {
       const std::string tensor = fmt::format("{} of {}", what, name);
-      // In bf16 the floor matters: a key's bias is visible noise, and Adam divides one of its moments by the root of
-      // the other (tests/layouts/bf16_test.cc).
+      // In bf16 a key bias's gradient is visible noise, and Adam divides one moment by the other's root
+      // (tests/layouts/bf16_test.cc).
       const double scale = std::max(largest_of(holding.value), tolerance_.floor * largest);
       at::Tensor is_held = at::zeros_like(holding.is_held);
       const auto add_held = [&](const RankOutcome& outcome) {
@@ -155,7 +155,7 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
   TrainStep step(model, *run.task, data, optimizer, groups, device);
   RankOutcome outcome;
   for (int i = 0; i < run.num_steps; ++i) {
-    // TrainStep::run(), with a look at the gradients in between.
+    // TrainStep::run(), with a look at gradients in between.
     const StepResult result = step.compute_gradients(run.microbatches(i));
     if (i == 0) {
       for (const OwnedPart& part : data.parts()) hold(part, part.grad, outcome.gradients);
@@ -208,7 +208,7 @@ std::string find_wrong_bias_move(const RankOutcome& outcome, double rate) {
       const auto tokens = static_cast<double>(move.load.tokens[expert]);
       const double expected = tokens < mean ? rate : tokens > mean ? -rate : 0;
       const double moved = move.moved[static_cast<int64_t>(expert)].item<double>();
-      // float32 sums of values up to 2 round by 2^-24 of them.
+      // float32 rounds values up to 2 by 2^-24 of them.
       if (std::abs(moved - expected) <= 1e-6) continue;
       return fmt::format(
           "expert bias of layer {}, expert {}, step {}: moved by {} with {} tokens, where the mean is {}",

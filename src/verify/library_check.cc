@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-// "2.22.3" as (2, 22, 3); non-numbers count as 0.
+// "2.22.3" is (2, 22, 3); non-numbers are 0.
 std::array<int, 3> version_numbers(std::string_view text) {
   std::array<int, 3> numbers{};
   for (int& number : numbers) {
@@ -32,7 +32,7 @@ Finding beside_the_guides(const std::string& check, const std::string& found, co
   return finding;
 }
 
-// The number from a loaded library's function(&number); 0 without the function.
+// By a loaded library's function(&number); 0 if absent.
 int version_code(const char* function) {
   using GetVersion = int (*)(int*);
   int code = 0;

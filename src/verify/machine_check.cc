@@ -16,7 +16,6 @@ std::string plural(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-// Collects findings of one topic.
 class TopicFindings {
  public:
   explicit TopicFindings(std::string topic) : topic_(std::move(topic)) {}
@@ -60,7 +59,7 @@ std::string device_list_text(const std::vector<GpuFacts::Device>& devices) {
   return join(parts, "; ");
 }
 
-// GPUs that the driver shows but this LibTorch cannot use.
+// GPUs the driver shows but LibTorch cannot use.
 void add_unused_gpus(const GpuFacts& gpus, const VisibleDevices& visible, TopicFindings& all) {
   const bool has_match = (gpus.has_nvidia && visible.flavour == "CUDA") || (gpus.has_amd && visible.flavour == "ROCm");
   if ((!gpus.has_nvidia && !gpus.has_amd) || has_match) return;
@@ -128,7 +127,7 @@ Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const M
   if (visible.flavour == "CPU") {
     all.ok("GPUs", "none can be used: this torch is the CPU build");
   } else if (count == 0) {
-    // With a device node the driver exists: devices are hidden, or the library does not fit it.
+    // A device node means a driver: devices are hidden, or the library does not fit.
     const bool has_node = visible.flavour == "CUDA" ? gpus.has_nvidia : gpus.has_amd;
     all.add(FindingLevel::kWarning, "GPUs", fmt::format("the {} torch sees none", visible.flavour),
             has_node ? "see that the driver is new enough for this torch, that the container may use the devices, and "
@@ -142,7 +141,7 @@ Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const M
     const std::string name = fmt::format("GPU {}", memory.index);
     const std::string text =
         fmt::format("{} free of {}", format_bytes(memory.free_bytes), format_bytes(memory.total_bytes));
-    // The driver and this process's context take less than a tenth.
+    // Driver and context take less than a tenth.
     if (memory.free_bytes < memory.total_bytes / 10 * 9) {
       all.add(FindingLevel::kWarning, name, text + ": others use it", "see nvidia-smi or rocm-smi for who does");
     } else {
@@ -246,7 +245,7 @@ Findings check_limits(const LimitFacts& limits, const MachineUse& use, bool has_
     return all.take();
   }
   const auto text = [](const std::optional<int64_t>& value) { return value ? std::to_string(*value) : "unlimited"; };
-  // A rank has a few connections to every other rank, and as many data files.
+  // A rank has a few connections to every other, and data files.
   const int64_t files_wanted = 512 + int64_t{16} * use.world_size;
   if (limits.open_files && *limits.open_files < files_wanted) {
     all.add(FindingLevel::kWarning, "open files (-n)",
@@ -293,7 +292,7 @@ Findings check_rdma(std::span<const RdmaPort> ports, const MachineUse& use) {
     if (port.is_active()) {
       all.ok(name, text);
     } else {
-      // An unplugged second port is usual, but one must work.
+      // An unplugged second port is usual.
       all.add(has_active ? FindingLevel::kNote : FindingLevel::kWarning, name, text,
               has_active ? "" : "see the cable and the driver (ibstat), or set NCCL_IB_DISABLE=1");
     }

@@ -1,4 +1,4 @@
-// Checks this machine's fitness for a run: pure functions from machine.h's facts to findings.
+// This machine's fitness for a run. Pure functions from machine.h's facts.
 //
 // Sources: ROCm's Megatron-LM, Primus and CVS guides (NUMA balancing off, --shm-size, RDMA devices), NCCL's
 // documentation of shared and locked memory.
@@ -21,10 +21,10 @@ struct MachineUse {
   int local_world_size = 1, world_size = 1;
 };
 
-// Devices as LibTorch sees them.
+// As LibTorch sees them.
 struct VisibleDevices {
-  std::string flavour;       // torch's build: "CPU", "CUDA", "ROCm"
-  int num_accelerators = 0;  // usable by this process
+  std::string flavour;       // torch's: "CPU", "CUDA", "ROCm"
+  int num_accelerators = 0;  // usable here
   struct Memory {
     int index = 0;
     int64_t free_bytes = 0, total_bytes = 0;
@@ -33,11 +33,11 @@ struct VisibleDevices {
 };
 
 Findings check_processor(const CpuFacts& cpu, const CpuFeatures& features, int usable_cores, const MachineUse& use);
-// wait_policy  OMP_WAIT_POLICY, whether waiting threads spin; empty: the program chooses
+// wait_policy  OMP_WAIT_POLICY: waiting threads spin or sleep; empty: the program chooses
 Findings check_threads(const ProcessorShare& share, const std::string& wait_policy);
 Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const MachineUse& use);
 Findings check_memory(const MemoryFacts& memory);
-// shm  of /dev/shm; unset: absent
+// Null: no /dev/shm.
 Findings check_shared_memory(const std::optional<SpaceFacts>& shm, const MachineUse& use);
 Findings check_numa(const SystemFacts& system, const MachineUse& use);
 Findings check_limits(const LimitFacts& limits, const MachineUse& use, bool has_rdma);

@@ -67,7 +67,7 @@ void add_interfaces(const HostNetwork& host, const Launch& launch, NetworkFindin
   }
 }
 
-// The first address reachable from other machines.
+// Reachable from other machines.
 std::string reachable_address(const HostNetwork& host) {
   for (const NetworkInterface& interface : host.interfaces) {
     if (!interface.is_up) continue;
@@ -78,7 +78,7 @@ std::string reachable_address(const HostNetwork& host) {
   return "";
 }
 
-// Checks the given interfaces for a later run, on one machine and on several.
+// For a later run, on one machine and on several.
 void add_variables(bool uses_gpus, const EnvironmentMap& environment, const HostNetwork& host, NetworkFindings& all) {
   const Launch here{.master_address = "127.0.0.1"};
   Launch with_others{.world_size = 2};
@@ -89,7 +89,7 @@ void add_variables(bool uses_gpus, const EnvironmentMap& environment, const Host
       return errors_of([&] { choose_network(launch, is_for_gpus, environment, host); });
     };
     for (const UserError& error : errors(here)) {
-      // The loopback address resolves, so the variables are at fault.
+      // Loopback resolves: the variables are at fault.
       all.add(level, "variables", error.message(), error.remedy());
     }
     if (with_others.master_address.empty()) continue;
@@ -134,7 +134,7 @@ Findings check_network(const Launch& launch, bool uses_gpus, const EnvironmentMa
     }
   }
   NetworkChoice choice;
-  // Without a launcher the variables were judged above.
+  // Judged above without a launcher.
   const EnvironmentMap none;
   const std::vector<UserError> errors =
       errors_of([&] { choice = choose_network(meeting, uses_gpus, is_alone ? none : environment, host); });

@@ -1,4 +1,4 @@
-// Checks that ranks can meet: interfaces, their variables, MASTER_ADDR and the port.
+// Checks that ranks can meet: interfaces, variables, MASTER_ADDR and port.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace megalith {
 using TryListen = std::function<void(const std::string& address, int port)>;
 void try_listen(const std::string& address, int port);
 
-// Findings of topic "ports". Call before ranks meet, because rank 0 will listen there.
-//   launch     without a launcher the variables are checked for a later run, whose problems are warnings
+// Topic "ports". Call before ranks meet: rank 0 will listen there.
+//   launch     without a launcher, problems of a later run are warnings
 //   uses_gpus  NCCL's variables count
 Findings check_network(const Launch& launch, bool uses_gpus, const EnvironmentMap& environment, const HostNetwork& host,
                        const TryListen& listen = try_listen);

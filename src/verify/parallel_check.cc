@@ -19,16 +19,16 @@ namespace {
 
 constexpr int kExactSteps = 3, kConfiguredSteps = 1;
 
-// float64 has 53 bits: a few thousand reordered operations differ by about 1e-13 of the largest element; AdamW, which
-// divides by the gradient's size, makes at most 1e-10 of that in parameters.
+// float64 has 53 bits: a few thousand reordered operations differ by 1e-13 of the largest element; AdamW, dividing by
+// the gradient's size, by at most 1e-10 in parameters.
 constexpr CheckTolerance kExactTolerance = {.relative = 1e-9, .floor = 1e-4};
-// float32 has 24 bits, 6e-8; rounded sums of tens of terms through a few layers, computed in two ways, differ by about
-// 1e-6 of the largest element. Small tensors, such as cancelling gradients, inherit large ones' rounding.
+// float32 has 24 bits, 6e-8: sums of tens of terms through a few layers, computed in two ways, differ by 1e-6 of the
+// largest element. Small tensors inherit large ones' rounding.
 constexpr CheckTolerance kConfiguredTolerance = {.relative = 1e-4, .floor = 1e-2};
 
 constexpr size_t kMostNames = 10;
 
-// Norm weights start as ones and biases as zeros, which would hide confusing one with another.
+// Norm weights of ones and biases of zeros would hide mix-ups.
 void vary_vectors(DataParallel& data, uint64_t seed) {
   for (const OwnedPart& part : data.model_parts()) {
     for (const PieceView& view : piece_views(part.parameter->placement(), part.model, part.range)) {
@@ -99,7 +99,7 @@ std::vector<RankOutcome> run_threads(const Resolved& layout, const CheckHooks& h
   return ranks;
 }
 
-// The elements held by any rank: sums of their masks.
+// Elements held by any rank.
 HoldingMap sum_holdings(const HoldingMap& own, const HoldingMap& expected, Group& world) {
   HoldingMap all;
   for (const auto& [name, holding] : expected) {
@@ -148,16 +148,16 @@ std::string ParallelCheck::find_touching(const ToyConfig& toy, const CheckHooks&
 const RankOutcome& ParallelCheck::one_rank(Pass& pass, at::Device device) {
   if (!pass.one_rank) {
     if (say_) say_(fmt::format("{}: one rank", pass.name));
-    const SingleThreadedScope one_thread;  // tensors are tiny: synchronising threads costs more than it gains
+    const SingleThreadedScope one_thread;  // tiny tensors: synchronising costs more
     Groups groups = Groups::single();
     pass.one_rank = run_rank(*pass.toy.one_rank, groups, device, {});
-    // Parameters after one step follow only the gradient's sign, so they are compared in float64.
+    // After one step they follow only the gradient's sign; float64 compares them.
     if (pass.toy.one_rank->derived.dtype == at::kFloat) pass.one_rank->parameters.clear();
   }
   return *pass.one_rank;
 }
 
-// The failure in several lines, or nothing. why: found beyond the comparison.
+// Several lines, or "". why: found beyond the comparison.
 std::string ParallelCheck::judge(const Pass& pass, const Comparison& found, const std::string& why) const {
   if (!why.empty()) return fmt::format("{}: {}", pass.name, why);
   if (found.is_ok()) return "";
@@ -183,7 +183,7 @@ ParallelReport ParallelCheck::run_as_threads(const CheckHooks* hooks) {
     try {
       found = compare_with_one_rank(run_threads(layout, own_hooks), 0, expected, pass.tolerance);
     } catch (const std::exception& error) {
-      why = error.what();  // mismatched collectives, deadlock, broken invariant
+      why = error.what();  // mismatch, deadlock, broken invariant
     }
     report.failure = judge(pass, found, why);
     if (!report.is_ok()) return report;

@@ -46,12 +46,12 @@ void add_folder(const fs::path& folder, StreamingChecksum& sum) {
     try {
       add_file(folder / names[i], sum);
     } catch (const UserError&) {
-      sum.update("unreadable\n");  // perhaps harmless: its reader will complain
+      sum.update("unreadable\n");  // its reader will complain
     }
   }
 }
 
-// The term of an option whose files may be elsewhere on other machines.
+// For options whose files may be elsewhere on other machines.
 Term contents_term(const Option& option) {
   Term term{.kind = TermKind::kData, .name = option.name(), .value = "", .shown = ""};
   for (const std::string& word : option.words_of_value()) {
@@ -63,7 +63,7 @@ Term contents_term(const Option& option) {
   return term;
 }
 
-// Paths as a run reads them: hub names resolved to the cache, list files expanded.
+// As read: hub names are cache paths, list files expanded.
 void add_contents(const Resolved& resolved, std::vector<Term>& terms) {
   const Derived& d = resolved.derived;
   DataOptions data = with_listed_paths(d.data);
@@ -110,7 +110,7 @@ std::vector<Term> run_terms(const Resolved& resolved, const at::Device& device,
     if (option->traits().by_rank != ByRank::kSame) continue;
     terms.push_back({TermKind::kOption, option->name(), option->text()});
   }
-  // One rank writes these files, anywhere, but all compute their content.
+  // One rank writes these, anywhere, but all compute them.
   const LogOptions& log = resolved.config.log;
   const auto add = [&](std::string name, bool is_given) {
     terms.push_back({TermKind::kOption, std::move(name), is_given ? "given" : "not given"});

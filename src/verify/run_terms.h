@@ -1,5 +1,5 @@
-// The named texts on which a run's ranks must agree (launch/meeting_terms.h): the program, every option not exempt by
-// ByRank, contents of named files, and variables that change a library's numbers or protocol.
+// Texts on which ranks must agree (launch/meeting_terms.h): the program, options not exempt by ByRank, contents of
+// named files, and variables that change numbers or protocols.
 #pragma once
 
 #include <filesystem>
@@ -13,16 +13,15 @@
 
 namespace megalith {
 
-// Equal for files, folders and token files (a prefix of .bin and .idx) of equal contents, anywhere: sizes and at most
-// 64 KiB per file, sampled. At most 64 files of a folder count, without subfolders. Empty for missing paths, pipes and
-// devices.
+// Equal for files, folders and token files (a prefix of .bin and .idx) of equal contents, anywhere: sizes, and samples
+// of at most 64 KiB per file, 64 files per folder, without subfolders. Empty for missing paths, pipes and devices.
 std::string contents_digest(const std::filesystem::path& path);
 
-// The choice of the ranks' communication library.
+// The communication library's choice.
 std::vector<Term> back_end_terms(const at::Device& device);
 
-//   program      names and values of the program itself, such as its commit
-//   environment  of this process, after setup
+//   program      the program's names and values, such as its commit
+//   environment  after setup
 std::vector<Term> run_terms(const Resolved& resolved, const at::Device& device,
                             const std::vector<std::pair<std::string, std::string>>& program,
                             const EnvironmentMap& environment);

@@ -1,4 +1,4 @@
-// Checks that all machines share a folder: one process leaves a file in it, the others look for it.
+// Checks that machines share a folder: one process leaves a file, others look for it.
 #pragma once
 
 #include <span>
@@ -8,17 +8,16 @@
 
 namespace megalith {
 
-// An empty, uniquely named file, removed with this object.
+// Empty, uniquely named, removed by the destructor.
 class SharedFolderProbe {
  public:
-  // In the folder or its nearest existing parent.
+  // In the nearest existing parent.
   explicit SharedFolderProbe(const std::string& folder);
   ~SharedFolderProbe();
   SharedFolderProbe(const SharedFolderProbe&) = delete;
   SharedFolderProbe& operator=(const SharedFolderProbe&) = delete;
 
-  // Relative if the folder was, so that each process looks from its own current folder; empty if no file could be
-  // created.
+  // Relative if the folder was, for each process's own current folder; empty on failure.
   const std::string& path() const { return path_; }
 
  private:
@@ -31,8 +30,7 @@ struct FolderSight {
   bool sees_probe = false;
 };
 
-// Topic "disk": which ranks see the first one's file. Otherwise a warning: a run works, and every machine builds what
-// it lacks.
+// Topic "disk". A warning unless all see the first one's file: a run works, but every machine builds what it lacks.
 //   option  "data_cache_path"
 Finding check_shared_folder(const std::string& option, const std::string& folder, std::span<const FolderSight> ranks);
 

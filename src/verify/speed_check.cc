@@ -17,12 +17,12 @@
 namespace megalith {
 namespace {
 
-// Keys for add_expected().
+// add_expected() finds rows by these.
 constexpr const char* kBf16Product = "matrix product bf16";
 constexpr const char* kFp32Product = "matrix product fp32";
 constexpr const char* kStreamNames[] = {"memory copy", "memory scale", "memory add", "memory triad", "memory dot"};
 
-// Mean seconds per call over a fifth of a second.
+// Mean over a fifth of a second.
 double seconds_of_call(const c10::Device& device, const std::function<void()>& call) {
   constexpr double kEnough_s = 0.2, kMostCalls = 500;
   call();
@@ -40,7 +40,7 @@ double seconds_of_call(const c10::Device& device, const std::function<void()>& c
 
 SpeedRow product_row(const c10::Device& device, const char* what, at::ScalarType dtype, int64_t side) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
-  // Random numbers: zeros take less power, which lets a GPU multiply faster.
+  // Zeros take less power, and would run faster.
   const at::Tensor a = at::randn({side, side}, options), b = at::randn({side, side}, options);
   at::Tensor c = at::empty({side, side}, options);
   const double seconds = seconds_of_call(device, [&] { at::mm_out(c, a, b); });
@@ -88,7 +88,7 @@ void add_copy_rows(const c10::Device& device, int64_t elements, bool with_peer, 
 }  // namespace
 
 SpeedSizes speed_sizes(const c10::Device& device) {
-  // BabelStream's default, and AMD's acceptance size in fp32. A CPU's cache may hold an array.
+  // BabelStream's default; AMD's acceptance size in fp32. A CPU's cache may hold an array.
   if (!device.is_cpu()) return {.bf16_side = 8192, .fp32_side = 4000, .array_elements = int64_t{1} << 25};
   return {.bf16_side = 1024, .fp32_side = 1024, .array_elements = int64_t{1} << 24};
 }
@@ -125,7 +125,7 @@ std::optional<SpeedRow> all_reduce_row(std::span<const Bandwidth> bandwidth, int
   if (largest == nullptr || world_size < 2) return std::nullopt;
   SpeedRow row{fmt::format("all_reduce of {}, {} ranks, bus", format_bytes(largest->bytes), world_size), "GB/s",
                largest->bus_bytes_per_s / 1e9, std::nullopt};
-  // Smaller messages and fewer links are slower.
+  // Smaller messages, fewer links: slower.
   constexpr int64_t kLargeMessage = int64_t{1} << 30;
   const bool is_comparable = world_size == 8 && local_world_size == 8 && largest->bytes >= kLargeMessage;
   if (expected && is_comparable) row.expected = expected->all_reduce_bus;

@@ -10,7 +10,7 @@
 namespace megalith {
 namespace {
 
-// The text after `key` up to a comma or newline; empty without the key.
+// Up to a comma, blank or newline; "" if missing.
 std::string value_behind(std::string_view text, std::string_view key) {
   const size_t start = text.find(key);
   if (start == std::string_view::npos) return "";
@@ -18,7 +18,7 @@ std::string value_behind(std::string_view text, std::string_view key) {
   return std::string(rest.substr(0, rest.find_first_of(",\n ")));
 }
 
-// 2.13.0a0+git1 as (2, 13); (0, 0) if malformed.
+// 2.13.0a0+git1 is (2, 13); (0, 0) if malformed.
 std::pair<int, int> major_minor(std::string_view version) {
   const size_t dot = version.find('.');
   if (dot == std::string_view::npos) return {0, 0};
@@ -37,7 +37,7 @@ TorchBuild parse_torch_config(std::string_view text) {
   };
   build.flavour = is_on("USE_ROCM=") ? "ROCm" : is_on("USE_CUDA=") ? "CUDA" : "CPU";
   build.has_gloo = is_on("USE_GLOO=");
-  // RCCL counts as NCCL; older AMD builds list only RCCL.
+  // RCCL counts; older AMD builds list only that.
   build.has_nccl = is_on("USE_NCCL=") || is_on("USE_RCCL=");
   build.kernels = value_behind(text, "CPU capability usage: ");
   if (const std::string gcc = value_behind(text, "- GCC "); !gcc.empty()) build.compiler = "GCC " + gcc;
@@ -59,7 +59,7 @@ Findings check_torch(const TorchBuild& build) {
   if (build.loaded.empty()) {
     finding.level = FindingLevel::kNote;
   } else if (loaded != compiled) {
-    // C++ libraries are not ABI-compatible between versions.
+    // C++ libraries are not ABI-compatible across versions.
     finding.level = FindingLevel::kError;
     finding.remedy = "build again with the torch that is there (make), or point LD_LIBRARY_PATH elsewhere";
   } else if (loaded < major_minor(kOldestTorch) || loaded > major_minor(kNewestTorch)) {

@@ -1,4 +1,4 @@
-// The compiled-against and the loaded LibTorch, which may differ.
+// LibTorch as compiled against and as loaded.
 #pragma once
 
 #include <string>
@@ -9,20 +9,20 @@
 namespace megalith {
 
 struct TorchBuild {
-  std::string compiled;  // headers: "2.13.0"
+  std::string compiled;  // "2.13.0"
   std::string loaded;    // empty if unknown
-  std::string flavour;   // loaded: "CPU", "CUDA", "ROCm"
-  std::string compiler;  // loaded: "GCC 13.3"
-  std::string kernels;   // ATen's CPU instruction set: "AVX512"
+  std::string flavour;   // "CPU", "CUDA", "ROCm"
+  std::string compiler;  // "GCC 13.3"
+  std::string kernels;   // ATen's instruction set: "AVX512"
   bool has_gloo = false, has_nccl = false;
 };
 
-// Parses at::show_config(); `compiled` is left empty.
+// Parses at::show_config(), without `compiled`.
 TorchBuild parse_torch_config(std::string_view text);
 
 TorchBuild torch_build();
 
-// The range of tested versions.
+// Tested.
 inline constexpr std::string_view kOldestTorch = "2.11", kNewestTorch = "2.13";
 
 Findings check_torch(const TorchBuild& build);

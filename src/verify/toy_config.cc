@@ -1,4 +1,3 @@
-// See toy_config.h.
 #include "verify/toy_config.h"
 
 #include <fmt/format.h>
@@ -14,14 +13,14 @@
 namespace megalith {
 namespace {
 
-// Gradients of random weights have a larger norm, so clipping always acts, and a wrong norm changes the parameters.
+// Below gradients' norm, so clipping acts, and a wrong norm changes parameters.
 constexpr double kClipGrad = 0.05;
-// A gradient of only rounding errors (1e-18) divided by this moves nothing.
+// A gradient of rounding errors (1e-18) over this moves nothing.
 constexpr double kLeastAdamEps = 1e-8, kLeastAdafactorEps = 1e-16;
 constexpr int64_t kLeast8bitSize = 64;
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 
-// Full recomputation that treats the layers of a stage differently.
+// Full recomputation that treats a stage's layers differently.
 bool cuts_stages(const RecomputeOptions& recompute, const PipelinePlan& plan) {
   if (!recompute.is_full()) return false;
   const int64_t count = recompute.recompute_num_layers.value_or(0);
@@ -67,15 +66,15 @@ void shrink_pipeline(const Resolved& user, const ToyWorld& world, const ToyLayer
   }
 }
 
-// So many that every schedule fills and drains, and that two follow one another everywhere.
+// Enough for schedules to fill and drain, and for two to follow one another everywhere.
 int64_t num_microbatches(const PipelineOptions& pipeline, const ToyWorld& world, int num_chunks) {
   const int64_t p = world.parallel.pipeline_model_parallel_size;
   if (p == 1) return 2;
   if (num_chunks == 1) return p + 2;
-  return 2 * pipeline.microbatch_group_size_per_virtual_pipeline_stage.value_or(p);  // groups of virtual stages
+  return 2 * pipeline.microbatch_group_size_per_virtual_pipeline_stage.value_or(p);  // virtual stages' groups
 }
 
-// A bias of keys without rotation has a gradient of nothing but rounding, whose sign Lion follows.
+// Without rotation a key bias's gradient is only rounding, whose sign Lion follows.
 bool follows_rounding(const Config& config) {
   return config.optimizer.optimizer == OptimizerKind::kLion && config.model.has_qkv_bias();
 }
@@ -90,7 +89,7 @@ std::vector<std::string> parts_set_aside(const Resolved& user) {
   return parts;
 }
 
-// What the declarations say of each option. Those that are made begin with the person's value.
+// As declared; made ones begin with the user's value.
 void take_options(const Resolved& user, Resolved& toy) {
   for (const auto& option : toy.options->options()) {
     const InToy what = option->traits().in_toy;
@@ -99,18 +98,18 @@ void take_options(const Resolved& user, Resolved& toy) {
   }
 }
 
-// A rank that fits the toy's widths, and layers that it has.
+// Ranks and layers that the toy has.
 void shrink_adapters(LoraOptions& lora) {
   if (!lora.enabled) return;
   lora.dim = std::min<int64_t>(lora.dim, 3);
-  // Adapters that outweigh the model would enlarge its rounding as well, in each of its layers.
+  // Adapters that outweigh the model would amplify its rounding in each layer.
   const auto dim = static_cast<double>(lora.dim);
   lora.alpha = std::min(lora.alpha, 0.5 * (lora.use_rslora ? std::sqrt(dim) : dim));
-  lora.b_init = AdapterInit::kNormal;  // from zero the first step would give A no gradient
+  lora.b_init = AdapterInit::kNormal;  // zero gives A no gradient in the first step
   if (lora.has_expressions()) lora.target_modules = {"all-linear"};
 }
 
-// What both runs have in common.
+// Common to both runs.
 void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, ToyPrecision precision,
                  int num_steps, Config& config) {
   const Config& asked = user.config;
@@ -119,7 +118,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   user.kind().shrink_model(world.parallel, asked.model, layers.sources, config.model);
   shrink_adapters(config.lora);
   config.task = asked.task;
-  // The person's may lie beyond the toy's vocabulary.
+  // The user's may exceed the toy's vocabulary.
   config.task.mask_token_id.reset();
   const ModelTypes masking = user.options->of(asked.task.mask_token_id).traits().read_by;
   if (config.model.vocab_size && masking.contains(asked.model.model_type)) {
@@ -150,7 +149,7 @@ void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers
   if (!config.data_parallel.ddp_num_buckets) config.data_parallel.ddp_bucket_size = kBucketElements;
   std::vector<std::string>& kinds = config.parallel.cp_comm_type;
   if (kinds.size() > 1) {
-    // As many of them as there are layers for.
+    // As many as layers allow.
     std::vector<std::string> distinct;
     for (const std::string& kind : kinds) {
       if (std::find(distinct.begin(), distinct.end(), kind) == distinct.end()) distinct.push_back(kind);
@@ -160,8 +159,8 @@ void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers
   }
 }
 
-// One rank reads a step in one microbatch, unless the objective is defined over each (the balance of experts).
-// A biencoder's is defined over a microbatch of all ranks.
+// One rank reads a step in one microbatch, unless the objective is defined over each (experts' balance); a biencoder's
+// spans a microbatch of all ranks.
 void gather_on_one_rank(const Config& layout, const Kind& kind, int64_t data_parallel_size, Config& config) {
   config.parallel = {};
   config.pipeline = {};
@@ -187,8 +186,7 @@ void derive(Resolved& resolved, int64_t world_size, ToyPrecision precision) {
 }  // namespace
 
 CheckedConfig resolve_for_check(const ConfigInputs& inputs, int64_t launched_ranks) {
-  // The parallel sizes come before the world that they are to fit. What is wrong with them is said by the second
-  // reading.
+  // The sizes determine the world. The second reading reports their errors.
   Resolved first(all_kinds());
   try_resolve(*first.options, inputs);
   ConfigInputs second = inputs;
@@ -213,7 +211,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   const ModelConfig& model = user.config.model;
   const int64_t num_in_front = model.num_first_layers();
   const int64_t num_all = model.num_all_layers();
-  // A stage with the end of an encoder and the beginning of a decoder keeps both. Returns how many there are.
+  // Keeps both sides of a stage across encoder and decoder. Returns the number added.
   const auto add_layers = [&](const LayerRange& stage, int64_t count) {
     const int64_t end = stage.first + stage.count, border = std::clamp(num_in_front, stage.first, end);
     const std::vector<LayerRange> parts = {{.first = stage.first, .count = border - stage.first},
@@ -242,7 +240,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   }
   const int64_t num_stages = num_ranks * user.derived.pipeline.num_chunks, last = std::ssize(stages) - 1;
   for (int64_t i = 0; i < num_stages; ++i) {
-    // The toy's first and last stage stand for the person's first and last.
+    // First and last stage represent the user's.
     const LayerRange& stage = stages[static_cast<size_t>((2 * i * last + num_stages - 1) / (2 * (num_stages - 1)))];
     const int64_t wanted = stage.count == 0 ? 0 : stage.count == shortest ? base : base + 1;
     const int64_t count = add_layers(stage, std::min(wanted, stage.count));

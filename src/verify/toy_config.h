@@ -1,10 +1,9 @@
-// A person's configuration at toy width, on which its parallel layout can be compared with one rank within seconds.
+// A configuration at toy width, whose layout can be compared with one rank within seconds.
 //
-// It keeps what decides how work and data are spread: parallel sizes (as far as the ranks of toy_world.h go), kinds and
-// schedules, dispatchers, sharding, overlap, recomputation; also the parts of the model and dropout. It shrinks what
-// costs time: widths, layers, sequences, vocabulary, batch. Sizes are awkward on purpose, so that a wrong order or a
-// shifted slice shows: several heads on a key, a padded vocabulary, a width that no rank divides. Data, tokenizer,
-// checkpoints, the learning rate's curve and sinks are not part of it.
+// It keeps what spreads work and data: parallel sizes (as toy_world.h allows), kinds and schedules, dispatchers,
+// sharding, overlap, recomputation; also the model's parts and dropout. It shrinks widths, layers, sequences,
+// vocabulary, batch, to awkward sizes that reveal wrong orders and shifted slices: several heads per key, a padded
+// vocabulary, widths no rank divides. It leaves out data, tokenizer, checkpoints, learning rate curve and sinks.
 #pragma once
 
 #include <memory>
@@ -19,36 +18,34 @@ namespace megalith {
 
 struct CheckedConfig {
   std::unique_ptr<Resolved> resolved;
-  std::optional<int64_t> world_size;  // unset: neither a launcher nor dry_run_world_size said it
+  std::optional<int64_t> world_size;  // unset: no launcher, no dry_run_world_size
 };
-// The configuration as `train` would take it; errors are those of resolve_config(). Weights and data are not fetched
-// from a hub.
-//   launched_ranks  1: started without a launcher
+// As `train` would take it; errors are resolve_config()'s. Fetches neither weights nor data.
+//   launched_ranks  1: no launcher
 CheckedConfig resolve_for_check(const ConfigInputs& inputs, int64_t launched_ranks);
 
-// The layers of a toy, and how a pipeline cuts them.
 struct ToyLayers {
-  std::vector<int64_t> sources;  // for each layer of the toy, the person's that it stands for; ascending
-  std::string pipeline_layout;   // pipeline_model_parallel_layout; empty without a pipeline
+  std::vector<int64_t> sources;  // per layer, the user's that it represents; ascending
+  std::string pipeline_layout;   // pipeline_model_parallel_layout; may be empty
 };
-// Each stage has one layer, or two when the person's stage has more than the shortest one has; twice as many when
-// recomputation cuts a stage's layers into groups or recomputes only some of them.
+// One layer per stage, two where the user's stage exceeds the shortest; doubled if recomputation divides a stage's
+// layers.
 ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world);
 
 enum class ToyPrecision {
-  kExact,       // float64 on the reference operators: rounding is far below any mistake
-  kConfigured,  // float32 on the configured operators, compared with the reference ones on one rank
+  kExact,       // float64 on reference operators: rounding is far below mistakes
+  kConfigured,  // float32 on configured operators, compared with reference ones on one rank
 };
 
 struct ToyConfig {
-  std::unique_ptr<Resolved> layout;    // for a world of derived.world_size ranks
+  std::unique_ptr<Resolved> layout;    // of derived.world_size ranks
   std::unique_ptr<Resolved> one_rank;  // the same task
-  std::vector<std::string> set_aside;  // what the person has on that is not part of the check: "bf16"
+  std::vector<std::string> set_aside;  // the user's parts that are not checked: "bf16"
 
-  std::string text() const;  // family and sizes in a few words
+  std::string text() const;  // family and sizes
 };
 
-// InternalError when the toy does not satisfy the rules of resolve_config().
+// InternalError if the toy breaks resolve_config()'s rules.
 ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecision precision, int num_steps);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See toy_world.h.
 #include "verify/toy_world.h"
 
 #include <fmt/format.h>
@@ -30,13 +29,13 @@ int64_t smallest_prime_factor(int64_t value) {
   return value;
 }
 
-// How many data-parallel ranks stay: two parts stand for more parts, and two ranks for more in a part. 0: not known.
+// Two parts represent more, and two ranks more in a part. 0: unknown.
 int64_t replicas_to_keep(int64_t ranks, int64_t parts) {
   const int64_t kept_parts = std::min<int64_t>(parts, 2);
   return ranks == parts ? kept_parts : 2 * kept_parts;
 }
 
-// The smallest world that keeps these model sizes and at least so many replicas of dense layers and of experts.
+// The smallest world with these model sizes and at least so many replicas of dense layers and experts.
 int64_t fitting_world(const ParallelOptions& o, int64_t dp, int64_t edp) {
   const int64_t dense = dense_ranks(o), expert = expert_ranks(o), parts = o.num_distributed_optimizer_instances;
   if (!has_expert_sizes(o)) return dense * parts * div_up(dp, parts);
@@ -44,7 +43,6 @@ int64_t fitting_world(const ParallelOptions& o, int64_t dp, int64_t edp) {
   return step * std::max(div_up(dense * dp, step), div_up(expert * edp, step));
 }
 
-// One size that may shrink.
 struct Shrinkable {
   std::string name;
   std::function<int64_t()> get;
@@ -52,7 +50,7 @@ struct Shrinkable {
 };
 
 std::vector<Shrinkable> shrinkable_sizes(ParallelOptions& o) {
-  // Experts first where sizes are equal: they bring data-parallel ranks with them.
+  // On ties experts first: they bring data-parallel ranks with them.
   return {{"expert_model_parallel_size", [&] { return o.expert_model_parallel_size; },
            [&](int64_t size) { o.expert_model_parallel_size = size; }},
           {"pipeline_model_parallel_size", [&] { return o.pipeline_model_parallel_size; },
@@ -69,7 +67,7 @@ std::vector<Shrinkable> shrinkable_sizes(ParallelOptions& o) {
              const int64_t factor = o.context_parallel_size / size;
              std::vector<int64_t>& halves = o.hierarchical_context_parallel_sizes;
              if (!halves.empty()) {
-               // The larger half shrinks; its factors are those of the whole, but perhaps not this one.
+               // The larger half shrinks, unless the factor is the other's.
                auto larger = std::max_element(halves.begin(), halves.end());
                if (*larger % factor != 0) larger = halves.begin() + (larger == halves.begin() ? 1 : 0);
                *larger /= factor;
@@ -104,7 +102,7 @@ ToyWorld make_toy_world(const ParallelOptions& options, std::optional<int64_t> w
     const auto largest = std::max_element(sizes.begin(), sizes.end(),
                                           [](const Shrinkable& a, const Shrinkable& b) { return a.get() < b.get(); });
     const int64_t size = largest->get();
-    if (size == 1) break;  // what is left is data parallelism
+    if (size == 1) break;  // only data parallelism is left
     largest->set(size / smallest_prime_factor(size));
   }
   if (o.use_tp_pp_dp_mapping && o.pipeline_model_parallel_size > 1 && dense_ranks(o) != expert_ranks(o)) {

@@ -40,7 +40,7 @@ constexpr KnownSwitch kSwitches[] = {
     {"TORCH_NCCL_DESYNC_DEBUG", FindingLevel::kNote, "every collective is noted, which costs time"},
 };
 
-// Listed if set; the effect depends on the value.
+// Their effect depends on the value.
 constexpr std::array kListed = std::to_array<std::string_view>({"CUDA_VISIBLE_DEVICES",
                                                                 "HIP_VISIBLE_DEVICES",
                                                                 "ROCR_VISIBLE_DEVICES",
@@ -85,7 +85,6 @@ constexpr std::array kListed = std::to_array<std::string_view>({"CUDA_VISIBLE_DE
                                                                 "LD_PRELOAD",
                                                                 "TMPDIR"});
 
-// Changes a library's numbers or protocol.
 constexpr std::string_view kShared =
     "CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE NVIDIA_TF32_OVERRIDE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE "
     "TORCH_BLAS_PREFER_CUBLASLT TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED "

@@ -1,4 +1,4 @@
-// Environment variables of the underlying libraries, and their effect on a run.
+// Environment variables of underlying libraries, and their effects.
 #pragma once
 
 #include <string>
@@ -10,13 +10,11 @@
 
 namespace megalith {
 
-// Variables that change a library's numbers or protocol, so they must agree on all ranks; not those on one machine's
-// devices, interfaces, threads or files.
+// Variables that change a library's numbers or protocol: all ranks must agree. Not those of one machine's devices,
+// interfaces, threads or files.
 std::vector<std::string> shared_variables();
 
-// Topic "environment": harmful variables as warnings, notable ones as notes, and a list of other known ones that are
-// set.
-//   usable_cores  of this machine
+// Topic "environment": harmful ones as warnings, notable ones as notes, other known ones as a list.
 //   has_amd_gpus  ROCm's variables count
 Findings check_variables(const EnvironmentMap& environment, const MachineUse& use, int usable_cores, bool has_amd_gpus);
 
