@@ -17,12 +17,12 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kBaseKey = "base_checksum";       // in kAdapterBaseFile
-constexpr const char* kBaseRecord = "adapters_base";    // in the record; not an option
-constexpr size_t kNumSamples = 16, kSampleBytes = 4096;  // of a tensor
+constexpr const char* kBaseRecord = "adapters_base";    // in the record; no option
+constexpr size_t kNumSamples = 16, kSampleBytes = 4096;  // per tensor
 
 void add_bytes(StreamingChecksum& sum, std::span<const std::byte> bytes) {
   if (bytes.size() <= kNumSamples * kSampleBytes) return sum.update(bytes);
-  // The first sample begins at the first byte, the last ends at the last.
+  // Samples include the first and last byte.
   const size_t step = (bytes.size() - kSampleBytes) / (kNumSamples - 1);
   for (size_t i = 0; i + 1 < kNumSamples; ++i) sum.update(bytes.subspan(i * step, kSampleBytes));
   sum.update(bytes.last(kSampleBytes));
@@ -71,7 +71,7 @@ std::optional<std::string> stored_base_of(const Configuration& configuration) {
 }
 
 void remember_base(const std::string& base, Configuration& configuration) {
-  // Quoted, because 32 digits could be read as a number.
+  // Quoted: 32 digits could be read as a number.
   configuration.emplace_back(kBaseRecord, fmt::format("\"{}\"", base));
 }
 

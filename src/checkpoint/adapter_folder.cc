@@ -37,20 +37,20 @@ std::string with_ending(const std::string& name, std::string_view from, std::str
 // "model.layers.0.mlp" of "model.layers.0.mlp.up_proj".
 std::string folder_of(const std::string& layer) { return layer.substr(0, layer.rfind('.')); }
 
-// The layer of a piece of A, "model.layers.0.mlp.up_proj"; empty for other pieces.
+// "model.layers.0.mlp.up_proj"; empty unless a piece of A.
 std::string layer_of_down(const Piece& piece) {
   return piece.name.ends_with(kDownEnding) ? with_ending(piece.name, kDownEnding, "") : "";
 }
 
-// True if a folder is the other one or inside it.
+// The same folder, or inside it.
 bool is_within(const std::string& folder, const std::string& other) {
   return folder == other || (folder.starts_with(other) && folder[other.size()] == '.');
 }
 
-// Parts that share an A, by the first one's folder.
+// Parts sharing an A, by the first's folder.
 using FusedParts = std::multimap<std::string, std::vector<std::string>>;
 
-// A fused layer's parts, found by the A's name, which begins like the first part's: a FLUX block has several.
+// Found by the A's name, which begins like the first part's: FLUX blocks have several.
 const std::vector<std::string>& parts_of(const FusedParts& fused, const std::string& layer) {
   const auto [first, last] = fused.equal_range(folder_of(layer));
   MEGALITH_CHECK(first != last, "the A of {} has no B", layer);
@@ -61,13 +61,13 @@ const std::vector<std::string>& parts_of(const FusedParts& fused, const std::str
   return std::max_element(first, last, [&](const auto& a, const auto& b) { return common(a) < common(b); })->second;
 }
 
-// Tensors under the format's names; `placements` owns their placements.
+// `placements` owns the renamed placements.
 std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor> adapters, std::string_view prefix,
                                                std::deque<Placement>& placements) {
   std::set<std::string> parts;  // with a B
   FusedParts fused;
   for (const CheckpointTensor& tensor : adapters) {
-    // A tensor's parts belong to one layer, or to one layer of several experts, each with its own folder.
+    // A tensor's parts belong to one layer, perhaps of several experts with a folder each.
     std::vector<std::vector<std::string>> groups;
     for (const Piece& piece : tensor.placement->pieces) {
       if (!piece.name.ends_with(kUpEnding)) continue;
@@ -96,13 +96,13 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
     named.back().placement = &placement;
   };
   for (const CheckpointTensor& tensor : adapters) {
-    // All pieces of a tensor belong to one layer, or to one layer of several experts.
+    // A tensor's pieces belong to one layer, perhaps of several experts.
     const std::string layer = layer_of_down(tensor.placement->pieces.at(0));
     if (layer.empty() || parts.contains(layer)) {
       add(tensor, [](const Piece& piece) { return piece.name; });
       continue;
     }
-    for (size_t i = 0; i < parts_of(fused, layer).size(); ++i) {  // the layer's parts share this A
+    for (size_t i = 0; i < parts_of(fused, layer).size(); ++i) {  // parts share this A
       add(tensor,
           [&](const Piece& piece) { return parts_of(fused, layer_of_down(piece)).at(i) + std::string(kDownEnding); });
     }
@@ -110,9 +110,9 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
   return named;
 }
 
-// PEFT's target_modules. Whole names if requested (`is_whole`: FLUX's last layer is named like one in each block) or if
-// exclusions may skip layers with the same last words; else the given word, or the last two words, unique in a block;
-// for experts, numbered in between, the last.
+// PEFT's target_modules. Whole names if `is_whole` (FLUX's last layer is named like one in each block) or if exclusions
+// may skip layers; else the given word, or the last two words, unique in a block; for experts, numbered in between, the
+// last.
 std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters, const LoraOptions& options,
                                       bool is_whole, Group& world) {
   const auto name_of = [&](const std::string& part) {
@@ -170,18 +170,18 @@ Json make_adapter_config(const AdapterExport& settings, const std::vector<std::s
   return config;
 }
 
-// True if PEFT starts with the model unchanged. Other initialisations subtract from it (pissa, olora, corda), need a
-// quantised one (loftq) or distribute ranks by data (eva).
+// PEFT leaves the model unchanged at first. Others subtract from it (pissa, olora, corda), need a quantised one (loftq)
+// or distribute ranks by data (eva).
 bool keeps_base(const Json& init) { return init.is_boolean() || init == "gaussian" || init == "orthogonal"; }
 
-// Refuses keys for unsupported features unless they have their inactive values.
-// has_conv1d  the adapters are for GPT-2, whose weights are (in, out). PEFT corrects this key per layer, so a file with
-//             another value is not PEFT's.
+// Refuses keys of unsupported features unless inactive.
+//   has_conv1d  for GPT-2, whose weights are (in, out): PEFT corrects this key per layer, so other values are not
+//               PEFT's
 void refuse_unknown_forms(const Json& config, bool has_conv1d, const std::string& where) {
   constexpr std::array kRead = {"auto_mapping", "base_model_name_or_path", "inference_mode", "lora_alpha",
                                 "lora_dropout", "peft_type", "peft_version", "r", "revision", "target_modules",
                                 "use_dora", "use_rslora",
-                                // These matter only with unsupported features.
+                                // Matter only with unsupported features.
                                 "layers_pattern", "loftq_config", "eva_config", "corda_config", "qalora_group_size",
                                 "megatron_config", "megatron_core", "runtime_config"};
   std::vector<std::string> refused;
@@ -228,7 +228,6 @@ namespace {
 
 bool is_of_diffusers(const fs::path& folder) { return fs::exists(folder / kDiffusersAdapterFile); }
 
-// The adapters' tensor names in the file.
 std::vector<std::string> stored_names(const fs::path& folder) {
   const auto store =
       TensorStore::open_file(folder / (is_of_diffusers(folder) ? kDiffusersAdapterFile : kAdapterWeightsFile));
@@ -241,7 +240,7 @@ bool has_part(const std::vector<std::string>& names, std::string_view part) {
   return std::ranges::any_of(names, [&](const std::string& name) { return name.find(part) != std::string::npos; });
 }
 
-// PEFT's configuration and its file.
+// PEFT's, and its file.
 std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
   if (fs::exists(folder / kAdapterConfigFile)) {
     return {load_json(folder / kAdapterConfigFile), (folder / kAdapterConfigFile).string()};
@@ -263,7 +262,7 @@ std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
   return {config, where};
 }
 
-// PEFT saves each of several adapters to its own folder.
+// PEFT saves several adapters to a folder each.
 std::vector<std::string> adapters_below(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code ignored;

@@ -35,12 +35,12 @@ std::optional<int64_t> parse_count(std::string_view text) {
   return value;
 }
 
-// The iteration of a checkpoint moved aside for replacement.
+// Of a checkpoint moved aside.
 std::optional<int64_t> parse_replaced_name(const fs::path& path) {
   return parse_checkpoint_folder_name(replaced_target(path.filename().string()));
 }
 
-// Checkpoints in the order to try.
+// In the order to try.
 std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
   std::vector<int64_t> iterations = list_checkpoints(root);
   std::reverse(iterations.begin(), iterations.end());
@@ -48,8 +48,8 @@ std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
       !std::binary_search(iterations.begin(), iterations.end(), *pointer.iteration, std::greater<>())) {
     return iterations;
   }
-  // Follows the chain from the pointer's checkpoint to the same run's later ones.
-  std::map<std::string, std::pair<int64_t, std::string>> follower_of;  // previous checksum -> iteration, checksum
+  // Follows the chain from the pointer's to the same run's later ones.
+  std::map<std::string, std::pair<int64_t, std::string>> follower_of;  // previous checksum to iteration, checksum
   std::string checksum;
   for (const int64_t iteration : iterations) {
     try {
@@ -57,10 +57,10 @@ std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
       if (iteration == *pointer.iteration) {
         checksum = manifest.checksum;
       } else if (!manifest.previous.empty()) {
-        follower_of.emplace(manifest.previous, std::pair(iteration, manifest.checksum));  // of two, the later iteration
+        follower_of.emplace(manifest.previous, std::pair(iteration, manifest.checksum));  // of two, the later
       }
     } catch (const UserError&) {
-      // Reported when its turn comes.
+      // Reported in its turn.
     }
   }
   std::vector<int64_t> first = {*pointer.iteration};
@@ -80,7 +80,7 @@ std::vector<std::string> chunk_faults(const fs::path& folder, const Manifest& ma
   std::vector<std::string> faults;
   std::map<std::string, std::vector<const StoredChunk*>> chunks_by_file;
   for (const StoredChunk& chunk : manifest.chunks) chunks_by_file[chunk.file].push_back(&chunk);
-  // By tensors, since one file may be most of a checkpoint.
+  // By tensors: one file may be most of a checkpoint.
   size_t number = 0;
   for (const auto& [file_name, chunks] : chunks_by_file) {
     const fs::path path = folder / file_name;
@@ -118,7 +118,7 @@ void remove_checkpoint(const fs::path& root, int64_t iteration, Logger& log, con
   const fs::path folder = root / checkpoint_folder_name(iteration);
   if (fs::is_symlink(folder)) return;
   try {
-    // Hide it first, so that a killed run leaves no damaged checkpoint.
+    // Hidden first: a killed run leaves no damaged checkpoint.
     const fs::path hidden = root / fmt::format(".{}.tmp-removed", checkpoint_folder_name(iteration));
     if (before_step) before_step("remove");
     remove_tree(hidden);
@@ -137,7 +137,7 @@ std::string checkpoint_folder_name(int64_t iteration) { return fmt::format("{}{:
 std::optional<int64_t> parse_checkpoint_folder_name(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::optional<int64_t> iteration = parse_count(name.substr(kPrefix.size()));
-  // Only our spelling, so that no two folders mean one iteration.
+  // Only our spelling: one folder per iteration.
   if (!iteration || checkpoint_folder_name(*iteration) != name) return std::nullopt;
   return iteration;
 }
@@ -202,7 +202,7 @@ std::vector<std::string> verify_checkpoint(const fs::path& folder, Group& world)
 
 std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, std::optional<int64_t> step, Group& world,
                                                Logger& log) {
-  // Rank 0 looks, so that all ranks try the same folders even if they see different ones.
+  // All ranks try the folders rank 0 sees.
   Json plan;
   run_on_all(world, "checkpoint search", [&] {
     if (world.rank() != 0) return;
@@ -278,11 +278,11 @@ void check_shared_folder(const fs::path& root, Group& world, const std::function
     if (world.rank() != 0) return;
     was_there = fs::exists(root);
     make_directories(root);
-    // A unique name: an earlier run's would make separate hosts believe that they share the folder.
+    // Unique: an earlier run's would make separate hosts seem to share.
     name = fmt::format(".seen_by_all_{}_{}", ::getpid(), std::chrono::system_clock::now().time_since_epoch().count());
     try {
       write_file_atomic(root / name, "");
-    } catch (...) {  // the file may exist all the same: perhaps only the last flush failed
+    } catch (...) {  // it may exist: perhaps only the flush failed
       try_remove_tree(root / name);
       throw;
     }
@@ -310,7 +310,7 @@ void check_shared_folder(const fs::path& root, Group& world, const std::function
 void apply_retention(const fs::path& root, int64_t iteration, std::optional<int64_t> previous,
                      const Retention& retention, Logger& log, const StepHook& before_step) {
   if (!retention.keep_last && !retention.retain_interval) return;
-  std::vector<int64_t> old;  // candidates for removal, ascending
+  std::vector<int64_t> old;  // removable, ascending
   for (const int64_t present : list_checkpoints(root)) {
     if (present < iteration) old.push_back(present);
   }
@@ -346,7 +346,7 @@ void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_
         name.starts_with(fmt::format(".{}", kPrefix)) || name.starts_with(fmt::format(".{}", kPointerFile));
     if (is_temporary && is_ours) leftovers.push_back(entry.path());
   }
-  // If several have one iteration, the first is restored and the others are removed.
+  // Of several for one iteration, the first is restored.
   std::erase_if(leftovers, [&](const fs::path& leftover) {
     const std::optional<int64_t> iteration = parse_replaced_name(leftover);
     if (!iteration || fs::exists(root / checkpoint_folder_name(*iteration))) return false;

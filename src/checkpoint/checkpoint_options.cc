@@ -77,8 +77,7 @@ SaveSettings CheckpointOptions::save_settings() const {
           .before_step = {}};
 }
 
-// Presets and scripts give intervals, finetune and the like whether or not there is a folder to save to or load from:
-// that is no error.
+// Presets and scripts give intervals, finetune and the like even without folders: no error.
 std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options) {
   std::vector<UserError> errors;
   const auto refuse = [&](std::string message, std::string remedy) {

@@ -1,4 +1,4 @@
-// The options around checkpoints, in Megatron-LM's names.
+// Checkpoint options, in Megatron-LM's names.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct CheckpointOptions {
 
   std::optional<std::string> load;
   std::optional<std::string> pretrained_checkpoint;
-  std::optional<std::string> bert_load;  // for each encoder of a biencoder
+  std::optional<std::string> bert_load;  // a biencoder's encoders'
   std::optional<int64_t> ckpt_step;
   bool no_load_optim = false;
   bool finetune = false;
@@ -42,7 +42,7 @@ struct CheckpointOptions {
 
   void visit(OptionVisitor& v);
 
-  // True if a regular checkpoint is due after this iteration; the trainer decides on the final one.
+  // For regular checkpoints; the trainer decides on the final one.
   bool is_save_due(int64_t iteration) const { return save && save_interval && iteration % *save_interval == 0; }
   SaveSettings save_settings() const;
   NonfiniteWeights nonfinite_weights() const {
@@ -50,7 +50,7 @@ struct CheckpointOptions {
   }
 };
 
-// The rules between these options: one error per violation.
+// One error per violation.
 std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options);
 
 }  // namespace megalith

@@ -27,7 +27,7 @@ const TensorStore& store_of(const std::map<std::string, TensorStore>& stores, st
   return found == stores.end() ? empty : found->second;
 }
 
-// The key in which to look for a piece of a tensor wanted under `key`.
+// The key that has a piece of `key`.
 std::string source_key(const std::map<std::string, TensorStore>& stores, const std::string& key,
                        const PieceView& view) {
   const TensorStore& model = store_of(stores, kModelKey);
@@ -37,7 +37,7 @@ std::string source_key(const std::map<std::string, TensorStore>& stores, const s
   if (key == kModelKey && !in_master.empty()) {
     const TensorStore::Entry* narrow = model.find(model.resolve(view.piece));
     const TensorStore::Entry* wide = master.find(in_master);
-    if (narrow != nullptr) require_floats(view.piece.name, *narrow);  // even if passed over
+    if (narrow != nullptr) require_floats(view.piece.name, *narrow);  // even if not read
     const auto bits_here = static_cast<int64_t>(view.tensor.element_size()) * 8;
     if (narrow != nullptr && bits_of(wide->dtype) > bits_of(narrow->dtype) && bits_here > bits_of(narrow->dtype)) {
       return std::string(kMasterKey);
@@ -61,7 +61,6 @@ std::string value_of(const Configuration& configuration, std::string_view name) 
   return found == configuration.end() ? "" : plain_text(found->second);
 }
 
-// Advice when the checkpoint lacks the optimizer's state.
 std::string remedy_for_missing_state(const Configuration& stored, const Configuration& present) {
   const std::string was = value_of(stored, "optimizer"), is = value_of(present, "optimizer");
   if (!was.empty() && !is.empty() && was != is) {
@@ -114,7 +113,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     std::vector<PieceView> views;
   };
   std::vector<Read> reads;
-  std::set<std::string> used;  // of the stored model
+  std::set<std::string> used;  // by the stored model
   std::vector<std::string> missing, misshaped;
   std::set<const CheckpointTensor*> afresh;
   std::set<std::string> begun_afresh;
@@ -152,7 +151,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     }
   });
 
-  // A tensor that no rank uses is unexpected.
+  // Unexpected: used by no rank.
   for (const std::string& names : gather_texts(world, fmt::format("{}", fmt::join(used, "\n")), "checkpoint names")) {
     for (size_t begin = 0; begin < names.size();) {
       const size_t end = std::min(names.find('\n', begin), names.size());

@@ -14,26 +14,25 @@
 namespace megalith {
 
 struct LoadSettings {
-  bool with_optimizer = true;  // false: only weights ("model" and "master") and optional tensors
-  // Receives the keys of optional tensors left unchanged because the checkpoint lacks some of them.
+  bool with_optimizer = true;  // false: only "model", "master" and optional tensors
+  // Receives keys of optional tensors left unchanged for lack of some.
   std::set<std::string>* begun_afresh = nullptr;
   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };
 
-// A checkpoint's tensors: one store per key.
+// One store per key.
 std::map<std::string, TensorStore> open_checkpoint(const std::filesystem::path& folder, const Manifest& manifest);
 
-// Fills the local tensors of `state` and, on success, its TrainState. Returns the checkpoint's manifest.
+// Fills the local tensors of `state` and, on success, its TrainState; returns the manifest.
 //
-// "model" comes from the stored "master" where that is wider and the present dtype can use it; "master" from "model" if
-// there is none. Dtypes are converted. UserError, before anything changes, naming the architecture's differing fields,
-// or all tensors that are missing, misshaped, or only in the checkpoint's "model". Bytes are verified by
-// find_checkpoint(), not here. Collective over the world.
+// "model" comes from the stored "master" where wider and useful to the present dtype; "master" from "model" if missing.
+// Converts dtypes. UserError, before anything changes, naming the architecture's differing fields, or all tensors
+// missing, misshaped, or only in the checkpoint's "model". find_checkpoint() verifies bytes. Collective over the world.
 Manifest load_checkpoint(const std::filesystem::path& folder, CheckpointState& state, const Groups& groups,
                          const LoadSettings& settings = {});
 
-// Throws one UserError listing every mismatch, if any.
-// what  "the checkpoint DIR"
+// One UserError for all mismatches.
+//   what  "the checkpoint DIR"
 void throw_unless_empty(const std::string& what, const std::vector<std::string>& missing,
                         const std::vector<std::string>& misshaped, const std::vector<std::string>& unexpected,
                         const std::string& remedy);

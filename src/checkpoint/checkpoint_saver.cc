@@ -8,7 +8,7 @@
 namespace megalith {
 namespace {
 
-// States of writing that ranks exchange; the largest decides.
+// States exchanged; the largest decides.
 constexpr double kWritten = 0, kWriting = 1, kFailed = 2;
 
 }  // namespace
@@ -66,7 +66,7 @@ void CheckpointSaver::poll() {
   if (pending_->is_written.load(std::memory_order_acquire)) {
     stage = pending_->writer.has_failed() ? kFailed : kWritten;
   }
-  // Any failure ends the wait: finish() reports it on all ranks.
+  // finish() reports failures on all ranks.
   if (groups_.world->reduced(stage, ReduceOp::kMax, "checkpoint written") != kWriting) finish();
 }
 

@@ -1,6 +1,5 @@
-// Saves during training: synchronously, or (async_save) overlapping the next steps: it copies this rank's share to host
-// memory and returns; a thread writes it; a later step boundary, or finish(), commits it. The next save waits for the
-// one in flight. Both write the same bytes.
+// Saves during training, synchronously or (async_save) beside the next steps: save() copies this rank's share to host
+// memory, a thread writes it, a later step boundary or finish() commits it. Both write the same bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,25 +21,25 @@ namespace megalith {
 
 class CheckpointSaver {
  public:
-  // options.save is set. Both outlive the saver. UserError when not all ranks see the folder; collective over the
-  // world.
+  // Requires options.save. groups and log outlive the saver. UserError unless all ranks see the folder; collective over
+  // the world.
   CheckpointSaver(const CheckpointOptions& options, const Groups& groups, Logger& log);
-  // For tests, which observe or disturb the steps of writing.
+  // For tests of the writing steps.
   CheckpointSaver(std::filesystem::path root, SaveSettings settings, bool is_async, const Groups& groups, Logger& log);
-  // Waits only for its own thread, not other ranks; an unfinished checkpoint is dropped.
+  // Waits only for its thread; drops an unfinished checkpoint.
   ~CheckpointSaver();
 
-  // Once this run has a checkpoint on disk, an earlier run's are removed.
+  // Removes an earlier run's checkpoints after this run's first.
   void replace_earlier_run() { replaces_earlier_run_ = true; }
 
-  // All of these are collective over the world, and throw on all ranks when a checkpoint, perhaps the one in flight,
-  // could not be written.
+  // These are collective over the world, and throw on all ranks if a checkpoint, perhaps the one in flight, could not
+  // be written.
 
-  // On return, training may change what `state` refers to. A passing checkpoint is removed once the next is on disk.
+  // Returns once training may change `state`'s tensors. A passing checkpoint is removed after the next.
   void save(const CheckpointState& state, bool is_passing = false);
-  // At a step boundary: commits the checkpoint in flight if all ranks have written theirs.
+  // At a step boundary: commits if all ranks have written.
   void poll();
-  // Waits for the checkpoint in flight and commits it.
+  // Waits and commits.
   void finish();
 
   bool is_pending() const { return pending_ != nullptr; }
@@ -53,10 +52,10 @@ class CheckpointSaver {
   SaveSettings settings_;
   bool is_async_;
   bool replaces_earlier_run_ = false;
-  std::optional<int64_t> passing_;  // iteration of the newest checkpoint if it is a passing one
+  std::optional<int64_t> passing_;  // the newest checkpoint's iteration if passing
   const Groups& groups_;
   Logger& log_;
-  std::vector<at::Tensor> buffers_;  // host copies, reused by the next checkpoint
+  std::vector<at::Tensor> buffers_;  // host copies, reused
   std::unique_ptr<Pending> pending_;
 };
 

@@ -22,14 +22,14 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// The checksum of the pointer's checkpoint, the new one's predecessor; see checkpoint_folder.h.
+// Of the pointer's checkpoint; see checkpoint_folder.h.
 std::string previous_checksum(const fs::path& root, std::optional<int64_t> previous, int64_t iteration) {
   if (!previous) return "";
   try {
     const Manifest manifest = load_manifest(root / checkpoint_folder_name(*previous));
     return *previous == iteration ? manifest.previous : manifest.checksum;
   } catch (const UserError&) {
-    return "";  // damaged or gone: no predecessor
+    return "";  // damaged or gone
   }
 }
 
@@ -41,8 +41,7 @@ std::map<std::string, int64_t> layout_of(const Mesh& mesh) {
   return layout;
 }
 
-// Checks that every element of every tensor is there once. A box written by two ranks (tied weights have two owners)
-// counts once.
+// Checks that every element is there once. Boxes written by two ranks (owners of tied weights) count once.
 void keep_each_once(std::vector<StoredChunk>& chunks) {
   struct Found {
     const StoredChunk* first;
@@ -148,7 +147,7 @@ void CheckpointWriter::open() {
     step("create folder");
     make_directories(root_);
     remove_leftovers(root_, log_, settings_.before_step);
-    // A margin for names, shapes and the manifest.
+    // For names, shapes and manifest.
     const int64_t needed = total_bytes + total_bytes / 100 + (int64_t{1} << 20);
     const int64_t available = free_disk_bytes(root_);
     if (available < needed) {
@@ -181,7 +180,7 @@ void CheckpointWriter::copy_to_host(std::vector<at::Tensor>& buffers) {
 
 void CheckpointWriter::write() noexcept {
   try {
-    // Counts this rank's bytes; the others have about as many.
+    // This rank's bytes; others have as many.
     Progress progress(log_, fmt::format("saving iteration {}", state_.train.iteration), num_bytes_, "bytes");
     for (const RankFile& file : files_) write_file(file, progress);
     progress.finish();

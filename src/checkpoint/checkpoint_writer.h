@@ -1,12 +1,12 @@
-// Writes a checkpoint: every rank writes its share to its own files, then everything appears at once.
+// Writes a checkpoint: each rank its share to its own files, which appear at once.
 //
-// write() takes the time and needs no other rank, so it can overlap training:
+// write() takes the time and no other rank, so it can overlap training:
 //   construction    collective: assigns the writing, checks free space and that all ranks see the folder
-//   copy_to_host()  optional: copies the tensors, so that training may go on during write()
+//   copy_to_host()  optional: lets training go on during write()
 //   write()         writes this rank's files, block by block
 //   finish()        collective: checks completeness, writes checkpoint.json, renames the folder, moves the pointer,
 //                   deletes old checkpoints
-// When a rank fails, all ranks throw and no checkpoint appears.
+// If a rank fails, all throw and no checkpoint appears.
 #pragma once
 
 #include <cstdint>
@@ -34,21 +34,20 @@ struct SaveSettings {
 
 class CheckpointWriter {
  public:
-  // Writes to root/iter_%07d. What `state` refers to must not change until copy_to_host() or write() returns.
+  // Writes to root/iter_%07d. `state`'s tensors must not change until copy_to_host() or write() returns.
   CheckpointWriter(std::filesystem::path root, CheckpointState state, const Groups& groups, Logger& log,
                    SaveSettings settings = {});
   ~CheckpointWriter();
 
-  // buffers  an earlier checkpoint's, reused where they fit (touched memory takes no page faults); this writer's until
-  //          write() has returned
+  // buffers  reused where they fit (touched memory takes no page faults), until write() has returned
   void copy_to_host(std::vector<at::Tensor>& buffers);
-  // Errors are kept for finish(). May run on a thread of its own.
+  // finish() throws its errors. May run on its own thread.
   void write() noexcept;
-  // Returns the checkpoint's folder, durable by then.
+  // Returns the folder, durable.
   std::filesystem::path finish();
 
-  int64_t num_bytes() const { return num_bytes_; }         // written by this rank
-  bool has_failed() const { return failure_ != nullptr; }  // valid after write()
+  int64_t num_bytes() const { return num_bytes_; }         // by this rank
+  bool has_failed() const { return failure_ != nullptr; }  // after write()
 
  private:
   struct RankFile {
@@ -68,9 +67,9 @@ class CheckpointWriter {
   SaveSettings settings_;
   std::vector<RankFile> files_;
   int64_t num_bytes_ = 0;
-  std::filesystem::path folder_;                // where files are written
+  std::filesystem::path folder_;                // being written
   std::unique_ptr<AtomicDirectory> directory_;  // rank 0
-  std::vector<StoredChunk> chunks_;             // written by this rank
+  std::vector<StoredChunk> chunks_;             // by this rank
   std::exception_ptr failure_;
 };
 

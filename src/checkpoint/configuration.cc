@@ -28,7 +28,7 @@ void check_same_architecture(const Configuration& stored, const Configuration& p
   const std::vector<ConfigurationDifference> differences = compare_configuration(stored, present);
   std::vector<std::string> texts;
   for (const ConfigurationDifference& difference : differences) {
-    // One of the program versions lacks this option: only the tensors must fit.
+    // One program version lacks it: only tensors must fit.
     if (difference.stored.empty() || difference.present.empty()) continue;
     texts.push_back(
         fmt::format("{} is {} in the checkpoint and {} here", difference.name, difference.stored, difference.present));

@@ -1,4 +1,4 @@
-// The configuration in a checkpoint: the model that it describes, compared with the present one.
+// The model in a checkpoint's configuration, compared with the present one.
 #pragma once
 
 #include <string>
@@ -9,11 +9,10 @@
 
 namespace megalith {
 
-// A checkpoint's model: its stored architecture, plus the stored options that do not affect weights.
+// The architecture, plus stored options that do not affect weights.
 ModelConfig model_config_of(const Configuration& architecture, const Configuration& configuration);
 
-// UserError naming every differing field. `where` is the checkpoint's folder. Without a stored architecture nothing is
-// compared.
+// UserError naming every differing field; none without a stored architecture. `where`: the checkpoint's folder.
 void check_same_architecture(const Configuration& stored, const Configuration& present, const std::string& where);
 
 }  // namespace megalith

@@ -27,7 +27,7 @@ void add_tensor(StoredModel& model, std::string_view key, const std::string& nam
   model.state.tensors.push_back({.key = std::string(key), .placement = &model.placements.back(), .local = local});
 }
 
-// The part's elements in `box`, which is within the part's box.
+// `box` is within the part's.
 at::Tensor view_of(const TensorStore::Part& part, const Box& box) {
   at::Tensor view = part.file->view(*part.tensor);
   for (size_t dim = 0; dim < box.extent.size(); ++dim) {
@@ -36,8 +36,7 @@ at::Tensor view_of(const TensorStore::Part& part, const Box& box) {
   return view;
 }
 
-// Each stored box becomes a tensor; writers join neighbours. A file's fused tensor (checkpoint/flux_names.h) extends
-// beyond this one.
+// A tensor per stored box; writers join neighbours. A file's fused tensor (flux_names.h) extends beyond this one.
 void add_entry(StoredModel& model, std::string_view key, const std::string& name, const TensorStore::Entry& entry,
                NonfiniteWeights nonfinite) {
   require_floats(name, entry);
@@ -49,8 +48,7 @@ void add_entry(StoredModel& model, std::string_view key, const std::string& name
   }
 }
 
-// Adds the tensor under its canonical name. Scaled matrices are decoded to bf16, the dtype of such files' other
-// tensors.
+// Decodes scaled matrices to bf16, the dtype of such files' other tensors.
 void add_hf_entry(StoredModel& model, const std::string& name, const TensorStore& store, std::string_view stored_name,
                   NonfiniteWeights nonfinite) {
   const TensorStore::Entry& entry = *store.find(stored_name);
@@ -112,7 +110,7 @@ StoredModel open_stored_hf(const std::filesystem::path& folder, NonfiniteWeights
   ModelConfig recorded = read.config;
   model.state.configuration = configuration_of(OptionSet(recorded));
 
-  // A model without storage provides the expected tensors and their aliases.
+  // A model without storage gives expected tensors and aliases.
   const Groups groups = Groups::single();
   LayerContext context;
   context.groups = &groups;

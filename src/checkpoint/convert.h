@@ -1,5 +1,5 @@
-// Stored models as writers' input, to convert formats without building a model: files are mapped and written block by
-// block, in bounded memory. Only block-scaled FP8 matrices are decoded into memory, as bf16.
+// Stored models as writers' input, for converting without building a model. Files are mapped; only block-scaled FP8
+// matrices are decoded in memory, as bf16.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ namespace megalith {
 struct StoredModel {
   const ModelFamily* family = nullptr;
   ModelConfig config;
-  CheckpointState state;  // its tensors are read-only views of the files
+  CheckpointState state;  // read-only views of the files
   std::deque<Placement> placements;
-  std::filesystem::path folder;    // of the checkpoint itself, or the Hugging Face folder
-  std::vector<std::string> notes;  // parts of its configuration that were left out (HfModel::notes)
+  std::filesystem::path folder;    // of the checkpoint or Hugging Face model
+  std::vector<std::string> notes;  // HfModel::notes
 
   std::vector<CheckpointTensor> tensors_of(std::string_view key) const;
-  // The stored dtype of the key's first tensor.
+  // The first tensor's.
   at::ScalarType dtype_of(std::string_view key) const;
 };
 
-// The checkpoint of iteration `step`, or the newest intact one, in `root` (or `root` itself), its bytes verified.
-// UserError when there is none, or from require_finite().
+// Iteration `step`'s or the newest intact checkpoint in `root` (or `root` itself), bytes verified. UserError if none,
+// or from require_finite().
 StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log,
                                    NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
-// Canonical names, without tied copies and old versions' buffers. UserError listing missing, misshaped and unexpected
-// tensors, or from require_finite(). At iteration 0, without an optimizer.
+// Canonical names, without tied copies and old buffers; iteration 0, no optimizer. UserError listing missing, misshaped
+// and unexpected tensors, or from require_finite().
 StoredModel open_stored_hf(const std::filesystem::path& folder,
                            NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 

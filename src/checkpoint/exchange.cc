@@ -43,7 +43,7 @@ std::string broadcast_text(Group& group, std::string_view text, int root, std::s
 
 void run_on_all(Group& group, std::string_view label, const std::function<void()>& body) {
   std::exception_ptr own;
-  std::string report;  // kind, message and remedy, joined by unit separators
+  std::string report;  // kind, message, unit separator, remedy
   try {
     body();
   } catch (const UserError& error) {

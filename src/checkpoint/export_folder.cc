@@ -29,7 +29,7 @@ struct Shard {
 
 constexpr std::string_view kTensorsOfRanks = "what the ranks told of their tensors";
 
-// All ranks' canonical tensors, each once, in model order: later stages are later ranks.
+// Each once, in model order: later stages are later ranks.
 std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> tensors, SafetensorsDtype dtype,
                                              Group& world) {
   Json mine = Json::array();
@@ -50,7 +50,7 @@ std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> t
   return entries;
 }
 
-// Filled in model order, as in transformers; a tensor larger than a shard gets its own.
+// In model order, as transformers; a tensor larger than a shard gets its own.
 std::vector<Shard> make_shards(const std::vector<SafetensorsEntry>& entries, const ExportFolder& target,
                                int64_t max_bytes) {
   const std::string& stem = target.stem;
@@ -86,7 +86,7 @@ void write_index(const fs::path& folder, const std::string& stem, const std::vec
   write_file_atomic(folder / (stem + ".safetensors.index.json"), dump_json_pretty(index));
 }
 
-// An export may replace only an export.
+// Only an export may be replaced.
 void check_target(const ExportFolder& target) {
   const fs::path& folder = target.folder;
   if (!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
@@ -95,7 +95,7 @@ void check_target(const ExportFolder& target) {
                   "choose another name, or remove it");
 }
 
-// Keeps files that are not part of an export. Old shards of another number would be read with the new ones.
+// Excludes old shards, which would be read with the new ones.
 void keep_other_files(const fs::path& old, const fs::path& fresh, const std::string& stem) {
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(old, none)) {
@@ -143,7 +143,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
                   const HfExport& settings) {
   const fs::path& folder = target.folder;
   Group& world = *groups.world;
-  std::vector<PieceView> views;  // that this rank writes
+  std::vector<PieceView> views;  // this rank's
   ReplicaShare share(groups);
   for (const CheckpointTensor& tensor : tensors) {
     const std::vector<int>& places = tensor.placement->pipeline_ranks;
@@ -158,7 +158,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
     for (const auto& [name, tensor] : shard.layout.tensors) total_bytes += tensor.num_bytes;
   }
 
-  // Rank 0 creates the folder and full-size files; the others join.
+  // Rank 0 creates full-size files; others join.
   std::unique_ptr<AtomicDirectory> directory;
   std::vector<std::unique_ptr<SafetensorsWriter>> writers;
   int64_t bytes_written = 0;
@@ -191,7 +191,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
             std::make_unique<SafetensorsWriter>(temporary / shard.file, shard.layout, SafetensorsWriter::Mode::kJoin));
       }
     }
-    // Counts this rank's bytes; the others have about as many.
+    // This rank's bytes; others have as many.
     std::optional<Progress> progress;
     if (settings.log != nullptr) {
       progress.emplace(*settings.log, fmt::format("exporting to {}", folder.string()),
@@ -209,7 +209,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
     }
     if (progress) progress->finish();
   });
-  // More is possible, since tied weights have two owners; less means that a rank's part is in no file.
+  // Tied weights have two owners: more is possible; less means a missing part.
   const double all_bytes_written = world.reduced(static_cast<double>(bytes_written), ReduceOp::kSum, "export bytes");
   MEGALITH_CHECK(all_bytes_written >= static_cast<double>(total_bytes), "{} of {} bytes written", all_bytes_written,
                  total_bytes);

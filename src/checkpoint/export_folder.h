@@ -1,4 +1,4 @@
-// Writes a folder of safetensors from all ranks' tensors: the common part of Hugging Face's and PEFT's folders.
+// Writes a folder of safetensors from all ranks' tensors, as Hugging Face or PEFT.
 #pragma once
 
 #include <filesystem>
@@ -15,17 +15,17 @@ namespace megalith {
 
 struct ExportFolder {
   std::filesystem::path folder;
-  std::string option;  // for messages: "--save_hf"
-  std::string stem;    // of the weights' files: "model"
-  std::string kind;    // what may be replaced, for messages: "a Hugging Face model"
+  std::string option;  // "--save_hf"
+  std::string stem;    // weights' files: "model"
+  std::string kind;    // replaceable: "a Hugging Face model"
   std::function<bool(const std::filesystem::path&)> is_replaceable;
-  // Writes the other files, on rank 0.
+  // Other files, on rank 0.
   std::function<void(const std::filesystem::path&)> write_rest;
-  std::map<std::string, std::string> metadata = {};  // of the weights' files, the same on all ranks
+  std::map<std::string, std::string> metadata = {};  // the weights' files', equal on all ranks
 };
 
-// The folder appears atomically and keeps its predecessor's other files. Ranks write their boxes to shared files.
-// UserError for an existing folder that may not be replaced, or too little space. Collective over the world.
+// Appears atomically, keeping its predecessor's other files. Ranks write boxes to shared files. UserError if it may not
+// replace, or lacks space. Collective over the world.
 void write_export(const ExportFolder& target, std::span<const CheckpointTensor> tensors, const Groups& groups,
                   const HfExport& settings);
 

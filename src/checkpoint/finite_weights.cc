@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// "[3, 17]": the element's index in the whole tensor.
+// "[3, 17]", in the whole tensor.
 std::string place_of(int64_t flat, at::IntArrayRef shape, std::span<const int64_t> offset) {
   std::vector<int64_t> place(offset.begin(), offset.end());
   for (int64_t d = std::ssize(shape) - 1; d >= 0; --d) {
@@ -28,7 +28,7 @@ void require_finite(std::string_view name, const at::Tensor& values, std::span<c
                     const std::filesystem::path& file) {
   if (values.numel() == 0 || !at::isFloatingType(values.scalar_type())) return;
   const at::Tensor wide = values.element_size() == 1 ? values.to(at::kFloat) : values;  // 8-bit types have no min
-  const auto [least, most] = at::aminmax(wide);  // one pass; any NaN makes both NaN
+  const auto [least, most] = at::aminmax(wide);                                         // one pass; NaN makes both NaN
   const double low = least.to(at::kDouble).item<double>(), high = most.to(at::kDouble).item<double>();
   const bool may_be_off = name.ends_with("bias") || name.ends_with("sinks");
   if ((std::isfinite(low) || (may_be_off && low < 0)) && std::isfinite(high)) return;

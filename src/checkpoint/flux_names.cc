@@ -21,7 +21,7 @@ struct Renamed {
   std::string_view from, to;
 };
 
-// Without the suffix .weight or .bias.
+// Without .weight or .bias.
 constexpr std::array kEnds = {
     Renamed{"img_in", "x_embedder"},
     Renamed{"txt_in", "context_embedder"},
@@ -47,7 +47,7 @@ constexpr std::array kOfSingle = {
     Renamed{"modulation.lin", "norm.linear"},
     Renamed{"linear2", "proj_out"},
 };
-// Head norms: whole names.
+// Head norms, whole names.
 constexpr std::array kNormsOfJoint = {
     Renamed{"img_attn.norm.query_norm.scale", "attn.norm_q.weight"},
     Renamed{"img_attn.norm.key_norm.scale", "attn.norm_k.weight"},
@@ -67,19 +67,19 @@ std::string_view renamed(const List& list, std::string_view name) {
   return {};
 }
 
-// Rows of a file's tensor that form a tensor.
+// Of a file's tensor, forming a tensor.
 struct Rows {
   std::string name;
   int64_t first = 0, count = 0;
 };
 
-// Rows of the file's tensor become rows `at` … of `name`, a tensor of `all` rows.
+// Rows of the file's tensor become rows `at` … of `name`, which has `all`.
 void add_rows(TensorStore& store, const std::string& name, const TensorStore::Entry& entry, int64_t all, int64_t first,
               int64_t at) {
   std::vector<int64_t> shape = entry.shape;
   shape[0] = all;
   TensorStore::Part part = entry.parts.front();
-  // The file's box in the new tensor's coordinates; elements outside it are never requested.
+  // The file's box in new coordinates; elements outside are never requested.
   part.box.offset[0] = at - first;
   store.add(name, shape, part);
 }
@@ -123,7 +123,7 @@ class FluxTranslation {
     return true;
   }
 
-  // "a.b.weight" as "a.b" and ".weight".
+  // "a.b" and ".weight" of "a.b.weight".
   static std::pair<std::string_view, std::string_view> split_name(std::string_view name) {
     const size_t dot = name.rfind('.');
     if (dot == std::string_view::npos) return {name, {}};
@@ -169,7 +169,7 @@ class FluxTranslation {
       return keep(fmt::format("{}{}{}", block, to, ending), entry);
     }
     if (stem != "linear1" || entry.shape.empty()) return false;
-    // Queries, keys, values and an MLP four times as wide.
+    // Queries, keys, values, and an MLP of four times the width.
     const int64_t h = entry.shape[0] / 7;
     const auto part = [&, ending = ending](std::string_view to, int64_t which, int64_t count) {
       return Rows{fmt::format("{}{}{}", block, to, ending), which * h, count};

@@ -46,7 +46,7 @@ FolderKind kind_of_folder(const fs::path& path) {
     has_megatron = has_megatron || ((is_iteration || name == "release") && is_megatron_checkpoint(path / name));
   }
   if (has_megatron) return FolderKind::kMegatron;
-  // Ours may lack everything, or have the hidden name of one being replaced.
+  // Ours may lack everything, or be hidden while being replaced.
   if (has_iterations || !list_checkpoints(path).empty()) return FolderKind::kCheckpoint;
   if (is_hugging_face(path)) return FolderKind::kHuggingFace;
   const bool is_empty = std::all_of(names.begin(), names.end(), [](const std::string& name) { return name[0] == '.'; });

@@ -36,7 +36,7 @@ bool HfWeights::is_of_heads(std::string_view name) {
 
 namespace {
 
-constexpr std::string_view kEncoderClass = "EncoderModel";  // suffix of encoder classes
+constexpr std::string_view kEncoderClass = "EncoderModel";  // suffix
 
 std::vector<std::string> classes_of(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kHfConfigFile;
@@ -79,7 +79,7 @@ void set_quantization(const Json& quantization, const std::string& where, Tensor
   store.set_block_scales(block);
 }
 
-// Both networks called BERT have the same tensors except norms, so a list of these says little.
+// The two networks called BERT differ only in norms' names.
 void check_bert_network(const std::filesystem::path& folder, const TensorStore& store,
                         std::span<const PieceView> views) {
   constexpr std::string_view kAroundSums = ".attention.output.LayerNorm.", kInFront = ".attention.ln.";

@@ -1,4 +1,4 @@
-// Reads and writes Hugging Face folders through Placement, in any layout, without a conversion step.
+// Reads and writes Hugging Face folders through Placement, in any layout, without conversion.
 #pragma once
 
 #include <cstdint>
@@ -31,51 +31,50 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
              std::set<std::string>* begun_afresh = nullptr, NonfiniteWeights nonfinite = NonfiniteWeights::kRefused,
              const ModelHead* head = nullptr);
 
-// True if config.json names a class without heads, such as BertModel, from which training may start. Classes without a
-// decoder, such as T5EncoderModel, lack more.
+// config.json names a class without heads, such as BertModel: training may start from it. Classes without a decoder
+// (T5EncoderModel) lack more.
 bool lacks_heads(const std::filesystem::path& folder);
 
-// A folder's tensors, interpreted by its config.json if any.
+// As config.json, if any, says.
 struct HfWeights {
-  TensorStore store;            // decoded as quantization_config says; names as in the language model's own folder
-  bool has_bert_heads = false;  // of BERT; a model may have fewer
-  // Prefixes of ignored tensors: "model.layers.61.", after the decoder's layers (num_nextn_predict_layers), or
-  // "vision_model.".
+  TensorStore store;            // decoded by quantization_config; names as in the language model's own folder
+  bool has_bert_heads = false;  // a model may have fewer
+  // Ignored prefixes: "model.layers.61.", past the decoder's layers (num_nextn_predict_layers), "vision_model.".
   std::vector<std::string> unused;
 
-  // True for unrequested tensors that may be present: buffers that follow from the configuration, multi-token
-  // prediction layers, parts for images, and the sentence classifier of a BERT whose class has none.
+  // Unrequested tensors that may be present: derived buffers, multi-token prediction layers, parts for images, and the
+  // sentence classifier of a BERT without one.
   bool may_be_unused(std::string_view name) const;
-  // True if it belongs to a BERT head.
+  // Of a BERT head.
   static bool is_of_heads(std::string_view name);
 };
 
-// UserError from TensorStore::open_folder(), set_block_scales() and unpack_mxfp4().
+// UserError from TensorStore::open_folder(), set_block_scales(), unpack_mxfp4().
 HfWeights open_hf_weights(const std::filesystem::path& folder);
 
 struct HfExport {
-  at::ScalarType dtype = at::kBFloat16;  // of the stored weights
+  at::ScalarType dtype = at::kBFloat16;  // as stored
   // A folder whose tokenizer files (tokenizer.json, tokenizer.model, merges.txt, …) are copied, or one such file, with
   // its folder's special tokens and chat template.
   std::optional<std::filesystem::path> tokenizer;
-  // Alternatively the files of GPT-2 (vocab.json, merges.txt) or, without merges, of BERT (vocab.txt).
+  // Instead: GPT-2's files (vocab.json, merges.txt) or, without merges, BERT's (vocab.txt).
   std::optional<std::filesystem::path> vocab_file, merge_file;
   std::optional<int64_t> pad_token_id;
   int64_t max_shard_bytes = 5'000'000'000;  // transformers' "5GB"
-  int64_t block_bytes = int64_t{64} << 20;  // for converting
-  Logger* log = nullptr;                    // for progress on rank 0; may be null
+  int64_t block_bytes = int64_t{64} << 20;  // of conversion
+  Logger* log = nullptr;                    // for rank 0's progress; may be null
   ProgressSettings progress = {};
 };
 
-// True if the folder has any of the files copied by HfExport::tokenizer.
+// Any that HfExport::tokenizer copies.
 bool has_tokenizer_files(const std::filesystem::path& folder);
 
-// True if the folder has configuration and weights as written by save_hf().
+// Has configuration and weights as save_hf() writes.
 bool is_exported_model(const std::filesystem::path& folder);
 
-// Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, tokenizer. It appears
-// atomically, replacing an earlier export's files; others stay. Ranks write their boxes to shared files. UserError when
-// `folder` is not a model's. Collective over the world.
+// For transformers 4 and 5: weights, config.json, generation_config.json, tokenizer. Appears atomically, replacing an
+// earlier export's files; others stay. Ranks write boxes to shared files. UserError if `folder` is not a model's.
+// Collective over the world.
 void save_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const ModelFamily& family,
              const ModelConfig& config, const Groups& groups, const HfExport& settings);
 

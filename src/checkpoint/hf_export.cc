@@ -1,4 +1,4 @@
-// Writing Hugging Face folders; see hf.h.
+// Writes Hugging Face folders; see hf.h.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 12> kTokenizerFiles = {"tokenizer.json",
                                                               "chat_template.json",
                                                               "tekken.json"};
 
-// Metadata missing from the tokenizer's own file.
+// Metadata beside the tokenizer's file.
 constexpr std::array<std::string_view, 5> kBesideTokenizer = {"tokenizer_config.json", "special_tokens_map.json",
                                                               "added_tokens.json", "chat_template.jinja",
                                                               "chat_template.json"};
@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 5> kBesideTokenizer = {"tokenizer_config.
 void write_configuration(const fs::path& folder, const ModelFamily& family, const ModelConfig& config,
                          const HfExport& settings) {
   Json json = make_hf_config(family, config, settings.dtype);
-  // transformers gives the pad token's embedding no gradient, which must not happen to an end-of-text token.
+  // transformers gives the pad token's embedding no gradient, wrong for an end-of-text token.
   const auto& ends = config.eos_token_ids;
   const bool is_only_padding = settings.pad_token_id && settings.pad_token_id != config.bos_token_id &&
                                std::find(ends.begin(), ends.end(), *settings.pad_token_id) == ends.end();

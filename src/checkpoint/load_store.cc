@@ -34,7 +34,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
     std::erase_if(fit.missing,
                   [&](const std::string& name) { return source.may_be_missing(name) && left.insert(name).second; });
   });
-  // A rank requests only its stage's tensors; those that no rank requests are unexpected.
+  // Ranks request their stage's tensors; unexpected is what none requests.
   std::set<std::string> used;
   for (const std::string& names : gather_texts(world, fmt::format("{}\n", fmt::join(fit.used, "\n")), "load names")) {
     for (size_t begin = 0; begin < names.size();) {
@@ -63,7 +63,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
       if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
       add_views(tensor, tensor.local, read);
     }
-    // Packing is collective: a rank that cannot read takes part and throws at the end.
+    // Packing is collective: ranks that cannot read take part and throw at the end.
     std::exception_ptr failure;
     try {
       read_pieces(*store, read, source.nonfinite);

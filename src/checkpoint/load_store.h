@@ -1,4 +1,4 @@
-// Loads whole tensors from files into the ranks' shares: the common part of Hugging Face's and PEFT's folders.
+// Loads whole tensors from Hugging Face's and PEFT's files into ranks' shares.
 #pragma once
 
 #include <functional>
@@ -13,22 +13,21 @@
 namespace megalith {
 
 struct StoreSource {
-  std::string what;  // the folder, for messages
+  std::string what;  // the folder
   // Called on every rank, like the others; errors are agreed on.
   std::function<TensorStore()> open;
-  // UserError for weights of something else; may be null.
+  // UserError for something else's weights; may be null.
   std::function<void(const TensorStore&, std::span<const PieceView>)> check = nullptr;
-  // True if a requested tensor may be missing and stay unchanged; null: none.
+  // A requested tensor may be missing, unchanged; null: none.
   std::function<bool(const std::string&)> may_be_missing = nullptr;
-  // True if an unrequested tensor may be present; null: none.
+  // An unrequested tensor may be present; null: none.
   std::function<bool(std::string_view)> may_be_unused = nullptr;
-  std::function<std::string()> remedy;  // called after open
+  std::function<std::string()> remedy;  // after open
   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };
 
-// Fills the tensors that are not passed over; packed ones one by one, so that only one exists in the model's precision.
-// UserError, before anything changes, listing every missing, misshaped and unexpected tensor. Collective over the
-// world.
+// Skips tensors passed over; packs one by one, so that only one exists in the model's precision. UserError, before
+// anything changes, listing all missing, misshaped and unexpected tensors. Collective over the world.
 void load_store(const StoreSource& source, std::span<const CheckpointTensor> tensors, const Groups& groups);
 
 }  // namespace megalith

@@ -15,7 +15,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// JSON has no infinities or NaN; a best loss may be infinite.
+// JSON has no infinities or NaN, and a best loss may be infinite.
 Json number_to_json(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -59,7 +59,7 @@ TrainState train_from_json(const Json& json, const std::string& where) {
   return train;
 }
 
-// A list of pairs keeps the order of declaration.
+// Pairs keep the order of declaration.
 Json configuration_to_json(const Configuration& configuration) {
   Json json = Json::array();
   for (const auto& [name, value] : configuration) json.push_back({name, value});

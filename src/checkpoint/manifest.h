@@ -1,9 +1,9 @@
-// checkpoint.json: everything about a checkpoint except its tensors' bytes.
+// checkpoint.json: a checkpoint without its tensors' bytes.
 //
-// A checkpoint folder holds safetensors files of one state each (model.safetensors, exp_avg.safetensors, …; with
-// several ranks one per writer: model-00003-of-00008.safetensors) and this file, which lists every box of every
-// canonical tensor with file and checksum, and checksums itself. In its file a whole tensor has its canonical name, a
-// box also its range: "model.norm.weight[0:128]".
+// The folder holds safetensors files of one state each (model.safetensors, exp_avg.safetensors, …; with several ranks
+// one per writer: model-00003-of-00008.safetensors) and this file, which lists every box of every canonical tensor with
+// file and checksum, and checksums itself. Whole tensors have their canonical names in files, boxes also a range:
+// "model.norm.weight[0:128]".
 #pragma once
 
 #include <cstdint>
@@ -22,40 +22,39 @@ namespace megalith {
 inline constexpr const char* kManifestFile = "checkpoint.json";
 inline constexpr int64_t kCheckpointFormatVersion = 1;
 
-// A stored box of a canonical tensor.
 struct StoredChunk {
   std::string key;
   std::string name;  // canonical
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
-  std::vector<int64_t> shape;  // of the canonical tensor
+  std::vector<int64_t> shape;  // the whole tensor's
   Box box;
-  std::string file;      // in the checkpoint's folder
-  Checksum128 checksum;  // of the box's bytes, row-major
+  std::string file;      // in the folder
+  Checksum128 checksum;  // of the box, row-major
 
   bool is_whole() const { return box == Box::whole(shape); }
 };
 
-// A box's name in its file.
+// In its file.
 std::string chunk_entry_name(const std::string& name, const std::vector<int64_t>& shape, const Box& box);
 
 struct Manifest {
   TrainState train;
   Configuration architecture, configuration;
-  std::map<std::string, int64_t> layout;  // world_size, tp, cp, …: informative; loading does not need it
+  std::map<std::string, int64_t> layout;  // world_size, tp, cp, …: only informative
   std::string torch_version;
-  std::string previous;  // checksum of the newest checkpoint at the time of writing; "" for the first
+  std::string previous;  // the newest checkpoint's checksum when written; "" if none
   std::vector<StoredChunk> chunks;
   std::string checksum;  // of the document; set on reading and writing
 };
 
-// A chunk, for the exchange between ranks.
+// For exchange between ranks.
 Json chunk_to_json(const StoredChunk& chunk);
 StoredChunk chunk_from_json(const Json& json, const std::string& where);
 
-// The file's text. Sets manifest.checksum.
+// Sets manifest.checksum.
 std::string manifest_text(Manifest& manifest);
 
-// Reads folder/checkpoint.json. UserError when it is missing, damaged, inconsistent or of a newer format.
+// UserError if missing, damaged, inconsistent or of a newer format.
 Manifest load_manifest(const std::filesystem::path& folder);
 
 }  // namespace megalith

@@ -53,7 +53,7 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
   if (const auto stored = stored_base_of(adapter)) {
     check_base(stored, checksum_of_base(base.folder, *alone.world), adapter.string(), base.folder);
   }
-  // A model without storage provides the adapters and the orientation of each weight.
+  // A model without storage gives the adapters and the weights' orientation.
   const LayerContext context{
       .groups = &alone, .device = at::kMeta, .lora = std::make_shared<const LoraOptions>(read.options)};
   const auto model = base.family->build_whole(base.config, context);
@@ -121,7 +121,7 @@ double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged
       taken_out = taken_out * (lengths / matrices.length.to(lengths.scalar_type())).unsqueeze(1);
     }
     const double difference = (taken_out - delta - without).abs().max().item<double>();
-    // Removing lengths amplifies rounding errors with the row.
+    // Removing lengths amplifies a row's rounding.
     const double largest = std::max((without + delta).abs().max().item<double>(), with.abs().max().item<double>());
     const double share = largest > 0 ? difference / largest : difference;
     worst = std::max(worst, std::isfinite(share) ? share : std::numeric_limits<double>::infinity());

@@ -1,4 +1,4 @@
-// Merges adapters into their weights, and takes them out again:
+// Merges adapters into weights, and takes them out:
 //
 //   W' = W + scale * B A                                       in float32, rounded once
 //   W' = m / |W + scale * B A| * (W + scale * B A)             with lengths (DoRA), row by row
@@ -15,30 +15,30 @@
 
 namespace megalith {
 
-// One linear's matrices in canonical form.
+// One linear's, canonical.
 struct AdapterMatrices {
   at::Tensor down, up;         // A (r, in), B (out, r), float32
   at::Tensor length = {};      // m (out); undefined: none
-  bool is_transposed = false;  // the canonical weight is (in, out)
+  bool is_transposed = false;  // the weight is (in, out)
 };
 
 struct ReadAdapter {
   LoraOptions options;
-  std::map<std::string, AdapterMatrices> matrices;  // by the weight's canonical name
+  std::map<std::string, AdapterMatrices> matrices;  // by the weight's name
 };
 
-// UserError for a folder with no or several adapters, or those of another model by checksum, targets or shapes.
+// UserError: no or several adapters, or another model's by checksum, targets or shapes.
 ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredModel& base,
                              NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
-// W (canonical) with the adapter merged, in float32 (float64 for such weights).
+// From the canonical W, in float32 (or float64 as W).
 at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matrices, double scale);
 
-// Replaces the model's adapted weights by merged ones in `dtype`, in memory.
+// In `dtype`, in memory.
 void merge_adapter(const ReadAdapter& adapter, at::ScalarType dtype, StoredModel& model);
 
-// The largest deviation of `merged` without its adapters from `base`, relative to the merged matrix's largest element;
-// infinite if not finite.
+// Largest deviation of `merged` without its adapters from `base`, relative to the matrix's largest element; infinite if
+// not finite.
 double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged, const StoredModel& base);
 
 }  // namespace megalith

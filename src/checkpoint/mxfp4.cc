@@ -8,7 +8,7 @@ namespace megalith {
 
 at::Tensor decode_mxfp4(const at::Tensor& blocks, const at::Tensor& scales) {
   constexpr std::array<float, 16> kValues = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
-  // Both numbers of each byte.
+  // By byte.
   const at::Tensor pairs = at::empty({256, 2}, at::kFloat);
   for (size_t byte = 0; byte < 256; ++byte) {
     pairs.mutable_data_ptr<float>()[2 * byte] = kValues[byte % 16];
@@ -18,7 +18,7 @@ at::Tensor decode_mxfp4(const at::Tensor& blocks, const at::Tensor& scales) {
   const at::Tensor exponents = scales.reshape({-1, 1}).to(at::kInt) - 127;
   std::vector<int64_t> shape = scales.sizes().vec();
   shape.back() *= kMxfp4Block;
-  // In float64, where 2^-127 is normal.
+  // 2^-127 is normal in float64.
   return at::ldexp(numbers.to(at::kDouble), exponents).to(at::kFloat).view(shape);
 }
 

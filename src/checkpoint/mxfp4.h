@@ -1,4 +1,4 @@
-// MXFP4: four-bit numbers with a scale per 32, as in gpt-oss's published experts.
+// MXFP4: four-bit numbers with a scale per 32, as in gpt-oss's experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,11 +7,11 @@
 
 namespace megalith {
 
-inline constexpr int64_t kMxfp4Block = 32;  // numbers per scale
-inline constexpr int64_t kMxfp4Bytes = 16;  // per block, two numbers a byte, the first in the low bits
+inline constexpr int64_t kMxfp4Block = 32;  // numbers
+inline constexpr int64_t kMxfp4Bytes = 16;  // two numbers a byte, the first in the low bits
 
-// blocks (…, g, 16) bytes and scales (…, g) bytes -> (…, 32 g) float32, exact: a number is one of ±{0, 0.5, 1, 1.5, 2,
-// 3, 4, 6} times 2^(scale - 127). Source: OCP Microscaling Formats (MX) Specification 1.0.
+// blocks (…, g, 16) and scales (…, g), bytes -> (…, 32 g) float32, exact: ±{0, 0.5, 1, 1.5, 2, 3, 4, 6} times 2^(scale
+// - 127). Source: OCP Microscaling Formats (MX) Specification 1.0.
 at::Tensor decode_mxfp4(const at::Tensor& blocks, const at::Tensor& scales);
 
 }  // namespace megalith

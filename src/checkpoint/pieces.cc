@@ -13,7 +13,7 @@
 namespace megalith {
 namespace {
 
-// Joins boxes that touch and are equal in all other dimensions.
+// If they touch and agree in all other dimensions.
 bool try_join(Box& a, const Box& b) {
   std::optional<size_t> seam;
   for (size_t d = 0; d < a.offset.size(); ++d) {
@@ -44,7 +44,7 @@ Box bounding_box(const std::vector<Box>& boxes) {
 }
 
 std::vector<Box> join_boxes(std::vector<Box> boxes) {
-  // The usual case in one step: together they fill a box.
+  // Usually they fill a box together.
   const Box bound = bounding_box(boxes);
   int64_t num_elements = 0;
   for (const Box& box : boxes) num_elements += box.num_elements();
@@ -65,7 +65,7 @@ std::vector<Box> join_boxes(std::vector<Box> boxes) {
   return boxes;
 }
 
-// The view's part of a box of its canonical tensor, as stored: a view, or computed if there is a form.
+// A view of the stored values, or computed by a form.
 at::Tensor stored_values(const PieceView& view, const Box& box) {
   const std::vector<int64_t>& origin = view.piece.canonical.offset;
   if (!view.form) return slice_box(view.tensor, box, origin);
@@ -74,7 +74,7 @@ at::Tensor stored_values(const PieceView& view, const Box& box) {
   return view.form->join(parts);
 }
 
-// Assembles the block from parts; no copy if one part holds it as requested.
+// No copy if one part holds it as requested.
 at::Tensor read_block(const Chunk& chunk, const Box& block, at::ScalarType dtype) {
   at::Tensor result;
   int64_t num_filled = 0;
@@ -163,7 +163,7 @@ void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,
       visit(box, read_block(chunk, box, dtype));
       return;
     }
-    // Rows of the first dimension larger than one, so that blocks are consecutive in memory.
+    // The first dimension above one keeps blocks consecutive.
     const auto d = static_cast<size_t>(wide - box.extent.begin());
     const int64_t row_bytes = num_elements / *wide * element_bytes;
     const int64_t rows_per_block = std::max<int64_t>(1, max_bytes / row_bytes);
@@ -180,7 +180,7 @@ void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,
 void for_each_run(const std::vector<int64_t>& shape, const Box& box,
                   const std::function<void(int64_t, int64_t, int64_t)>& visit) {
   if (box.is_empty()) return;
-  // Trailing dimensions that are fully covered extend the run.
+  // Fully covered trailing dimensions extend the run.
   size_t first_in_run = shape.size();
   int64_t run = 1;
   while (first_in_run > 0) {

@@ -1,4 +1,4 @@
-// What a rank writes of canonical tensors, made of the views of its tensors (optim/piece_views.h).
+// Canonical tensors that a rank writes, made of its tensors' views (optim/piece_views.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,34 +15,31 @@
 
 namespace megalith {
 
-// The largest box of a canonical tensor that this rank can write: consecutive views of a fused q|k|v become one q_proj
-// again.
+// The largest box that this rank can write: a fused q|k|v's views become one q_proj.
 struct Chunk {
-  std::string name;            // of the canonical tensor
-  std::vector<int64_t> shape;  // of the canonical tensor
+  std::string name;            // canonical
+  std::vector<int64_t> shape;  // the whole tensor's
   Box box;
   at::ScalarType dtype = at::kFloat;
-  std::vector<PieceView> parts;  // covering the box
+  std::vector<PieceView> parts;  // cover the box
 
   bool is_whole() const { return box == Box::whole(shape); }
   int64_t num_bytes() const;
 };
 
-// The views, joined where boxes of one canonical tensor touch, in order of first appearance; repeated boxes count once.
-// InternalError for views of one name that differ in shape or dtype or overlap.
+// Joins touching boxes of a tensor, in order of first appearance, repeated ones once. InternalError if views of one
+// name differ in shape or dtype or overlap.
 std::vector<Chunk> make_chunks(std::span<const PieceView> views);
 
-// A copy in host memory, which training cannot change. `buffer` is reused if it fits, else replaced. Returns once the
-// values are copied.
+// In host memory, which training cannot change. Reuses `buffer` if it fits, else replaces it. Returns once copied.
 Chunk copy_to_host(const Chunk& chunk, at::Tensor& buffer);
 
-// Visits the chunk's values in row-major order, at most `max_bytes` (at least one element) at a time: visit(box in the
-// canonical tensor, contiguous CPU tensor of dtype, valid until visit returns).
+// In row-major order, at most `max_bytes` (at least an element) each: visit(box in the canonical tensor, contiguous CPU
+// tensor of dtype, valid until it returns).
 void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,
                     const std::function<void(const Box&, const at::Tensor&)>& visit);
 
-// The contiguous runs of a box in a row-major tensor of this shape, in order: visit(first element in the tensor, first
-// element in the box, number of elements).
+// A box's contiguous runs in a row-major tensor, in order: visit(first element in the tensor, in the box, count).
 void for_each_run(const std::vector<int64_t>& shape, const Box& box,
                   const std::function<void(int64_t, int64_t, int64_t)>& visit);
 

@@ -21,7 +21,6 @@ int64_t checksum_of(const at::Tensor& tensor) {
       checksum64(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes())));
 }
 
-// Ranks that replicate some tensors.
 struct Replicas {
   Axis axis;
   std::vector<int> places;  // along pp: Placement::pipeline_ranks
@@ -84,7 +83,7 @@ std::optional<ReplicaDifference> find_replica_difference(std::span<const Checkpo
     }
   }
   constexpr std::string_view kDifferences = "differences of replicas";
-  // Every rank learns of the first difference; otherwise some would go on.
+  // All ranks must learn of it, or some would go on.
   Json report;
   if (found) {
     report = {{"at", found_at},

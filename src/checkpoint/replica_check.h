@@ -1,5 +1,4 @@
-// Compares ranks that should hold the same tensors, to find a missing reduction, a wrong kernel or failing memory
-// before the loss shows it.
+// Compares ranks that should hold the same tensors: reveals missing reductions, wrong kernels and failing memory early.
 #pragma once
 
 #include <optional>
@@ -13,16 +12,16 @@ namespace megalith {
 
 struct ReplicaDifference {
   std::string key;     // "model", "exp_avg", …
-  std::string tensor;  // canonical name of its first piece
+  std::string tensor;  // its first piece's name
   Axis axis = Axis::kDp;
-  int first_rank = 0, other_rank = 0;  // world ranks with different bytes
+  int first_rank = 0, other_rank = 0;  // world ranks
 
   std::string text() const;  // "model model.norm.weight differs between rank 0 and rank 3 (dp)"
 };
 
-// Compares checksums along every tensor's replica_axes. Returns on all ranks the first difference in the order of
-// `tensors`, from the lowest rank that sees one. Costs a pass over the bytes and a small collective per axis.
-// Collective over the world; replicas pass the same tensors in order.
+// Compares checksums along replica_axes. Returns on all ranks the first difference in the order of `tensors`, from the
+// lowest rank that sees one. Costs a pass over the bytes and a small collective per axis. Collective over the world;
+// replicas pass the same order.
 std::optional<ReplicaDifference> find_replica_difference(std::span<const CheckpointTensor> tensors,
                                                          const Groups& groups);
 

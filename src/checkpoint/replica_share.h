@@ -1,5 +1,5 @@
-// The replica that writes a tensor: the one with the fewest bytes so far. Replicas hold the same tensors in order, so
-// each finds its share without communication.
+// Assigns a tensor to the replica with the fewest bytes so far. Replicas hold the same tensors in order, so no
+// communication is needed.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ class ReplicaShare {
  public:
   explicit ReplicaShare(const Groups& groups) : groups_(groups) {}
 
-  // True if this rank writes the next tensor, replicated along these axes, along pp on these ranks
-  // (Placement::pipeline_ranks). Call for every tensor, in the same order on all replicas.
+  // This rank writes the next tensor, replicated along these axes, along pp on `places` (Placement::pipeline_ranks).
+  // Call for every tensor, in the same order on all replicas.
   bool is_mine(const AxisSet& replica_axes, const std::vector<int>& places, int64_t num_bytes);
 
  private:
@@ -23,7 +23,7 @@ class ReplicaShare {
     AxisSet axes;
     std::vector<int> places;
     size_t mine;
-    std::vector<int64_t> bytes;  // by rank among the replicas
+    std::vector<int64_t> bytes;  // by replica
   };
   const Groups& groups_;
   std::vector<Load> loads_;

@@ -34,7 +34,7 @@ Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_opt
           .differences = compare_configuration(manifest.configuration, state.configuration)};
 }
 
-// Expected of a run that loads from where it saves; any other was meant to continue something.
+// Expected where load is save; other runs were meant to continue something.
 void say_that_it_starts_afresh(const CheckpointOptions& options, Group& world, Logger& log) {
   if (options.load_hf || loads_where_it_saves(options)) {
     log.info("{} (load) holds no checkpoint: starting afresh", *options.load);

@@ -1,4 +1,4 @@
-// A run's starting point: finds and loads the checkpoint that the options name.
+// Finds and loads a run's starting checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -17,26 +17,25 @@ namespace megalith {
 
 struct Resumed {
   std::filesystem::path folder;
-  bool is_finetune = false;                          // only weights: counters start at zero
-  bool has_optimizer = false;                        // its states were loaded
-  Configuration configuration;                       // of the run that wrote it
-  std::vector<ConfigurationDifference> differences;  // from the present configuration
+  bool is_finetune = false;                          // only weights, counters zero
+  bool has_optimizer = false;                        // states were loaded
+  Configuration configuration;                       // the writing run's
+  std::vector<ConfigurationDifference> differences;  // from the present one
 };
 
-// Finds a checkpoint in `load`, then in `pretrained_checkpoint`, verifies it and loads it into `state` (finetune leaves
-// the TrainState unchanged). Nothing if there is none: the run starts afresh, or the caller loads load_hf, over which
-// `load` has priority. UserError with exit_on_missing_checkpoint. Collective over the world.
+// Looks in `load`, then in `pretrained_checkpoint`, verifies and loads into `state` (finetune keeps the TrainState).
+// Null if there is none: the run starts afresh, or the caller loads load_hf, which `load` overrides. UserError with
+// exit_on_missing_checkpoint. Collective over the world.
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log);
 
-// Logs optional states that load_checkpoint() left unchanged (LoadSettings::begun_afresh).
+// Logs LoadSettings::begun_afresh.
 void note_begun_afresh(const std::filesystem::path& folder, const std::set<std::string>& keys, Logger& log);
 
-// True if load and save are one folder: a run's first start rightly finds nothing in it.
+// A run's first start then rightly finds nothing.
 bool loads_where_it_saves(const CheckpointOptions& options);
 
-// True if a resume would find a checkpoint, so that weights need no initialising or load_hf. Looks at names only.
-// Collective over the world.
+// Looks at names only: if true, weights need neither initialising nor load_hf. Collective over the world.
 bool has_checkpoint(const CheckpointOptions& options, const Groups& groups);
 
 }  // namespace megalith

@@ -17,7 +17,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// "a, b and 3 more"
+// "a, b and 3 more".
 std::string shortened(const std::vector<std::string>& items, size_t num_shown = 5) {
   if (items.size() <= num_shown) return fmt::format("{}", fmt::join(items, ", "));
   return fmt::format("{} and {} more",
@@ -35,8 +35,7 @@ void add_file(TensorStore& store, const fs::path& path, std::set<std::string>* n
 
 int64_t blocks_in(int64_t extent, int64_t block) { return (extent + block - 1) / block; }
 
-// out = stored * the scale of each element's block. `offset` is the stored box's offset in its matrix; `scales` are
-// those of the blocks it touches.
+// out = stored * the scale of each element's block. `offset`: the stored box's; `scales`: of the blocks it touches.
 void copy_scaled(const at::Tensor& stored, const std::vector<int64_t>& offset, const at::Tensor& scales,
                  const std::vector<int64_t>& block, const at::Tensor& out) {
   const at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), out.options().device(at::kCPU));
@@ -90,7 +89,7 @@ TensorStore TensorStore::open_folder(const fs::path& folder) {
     throw UserError(fmt::format("{} is not a folder", folder.string()),
                     "give the folder that holds config.json and the weights");
   }
-  // transformers' and diffusers' file names.
+  // transformers' and diffusers'.
   fs::path index_path;
   for (const char* stem : {"model", "diffusion_pytorch_model"}) {
     const std::string file = std::string(stem) + ".safetensors";
@@ -108,7 +107,7 @@ TensorStore TensorStore::open_folder(const fs::path& folder) {
   std::map<std::string, std::vector<std::string>> names_by_file;
   for (const auto& [name, file] : weight_map.items()) {
     const auto file_name = json_as<std::string>(file, fmt::format("{}: weight_map.{}", where, name));
-    // The index is untrusted: it must not lead to other folders.
+    // Untrusted: must not lead to other folders.
     if (file_name.empty() || fs::path(file_name).filename() != file_name || file_name == "." || file_name == "..") {
       throw UserError(fmt::format("{}: '{}' is not the name of a file in this folder", where, file_name));
     }
@@ -237,7 +236,7 @@ void TensorStore::unpack_mxfp4() {
   entries_.merge(unpacked);
 }
 
-// Expert by expert: decoded values take eight times the stored bytes.
+// By expert: decoded values take eight times the stored bytes.
 void TensorStore::read_mxfp4(const Entry& entry, const Box& box, const at::Tensor& out) const {
   const int64_t first_row = box.offset[1], first_group = first_row / kMxfp4Block;
   const int64_t num_groups = blocks_in(first_row + box.extent[1], kMxfp4Block) - first_group;
@@ -267,7 +266,7 @@ std::string_view TensorStore::resolve(const Piece& piece) const {
   return "";
 }
 
-// (block rows, block columns) float32, of the blocks that the box touches.
+// (block rows, block columns) float32, of blocks that the box touches.
 at::Tensor TensorStore::scales_of(const Entry& entry, const Box& box) const {
   Box blocks = box;
   for (size_t d = 0; d < 2; ++d) {
