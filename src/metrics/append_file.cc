@@ -37,7 +37,7 @@ void AppendFile::append(std::string_view record, std::string_view what) {
 
   const std::string reason = result < 0 ? system_error_text(errno) : "only a part of it fits";
   if (written > 0) {
-    // Cut off the partial record, so that the next one does not continue it.
+    // The next record must not continue it.
     struct stat status {};
     if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) &&
         retry_interrupted([&] { return ::ftruncate(fd_, status.st_size - written); }) != 0) {

@@ -12,18 +12,18 @@ class Logger;
 class AppendFile {
  public:
   enum class Open {
-    kAppend,     // creates the file or appends to it
-    kCreateNew,  // fails if the file exists
+    kAppend,     // creates it or appends
+    kCreateNew,  // fails if it exists
   };
 
-  // Creates the folder and opens the file. UserError naming `option` on failure.
+  // Creates the folder, too. UserError naming `option`.
   AppendFile(std::filesystem::path path, std::string option, Open open, Logger& log);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // A record that cannot be written whole (disk full) is cut off again; the first one is reported as "metrics_file
-  // run.jsonl: the line of iteration 3 was not written: …".
+  // Cuts off a record that cannot be written whole (disk full); reports the first: "metrics_file run.jsonl: the line of
+  // iteration 3 was not written: …".
   void append(std::string_view record, std::string_view what);
 
   const std::filesystem::path& path() const { return path_; }

@@ -1,4 +1,4 @@
-// Means over steps: Primus's windowed means for the iteration line, and the means of a whole run.
+// Means over steps: Primus's windowed ones for the iteration line, and a whole run's.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace megalith {
 
-// The averages of an iteration line: arithmetic over all lines since the start, reset once after `skip_iterations` and
-// whenever `reset_interval` values are held (Primus v0.1, megatron/trainer.py).
+// Arithmetic over all lines since the start, reset once after `skip_iterations` and whenever `reset_interval` values
+// are held (Primus v0.1, megatron/trainer.py).
 class LineAverages {
  public:
   struct Values {
@@ -28,7 +28,7 @@ class LineAverages {
   Values sum_;
 };
 
-// A run's averages. Rates are amount over time: harmonic means over the steps.
+// Rates are amount over time: harmonic means over steps.
 struct RunSummary {
   int64_t num_steps = 0;  // in the means
   double elapsed_ms = 0;
@@ -38,8 +38,8 @@ struct RunSummary {
   double memory_used_fraction = 0;
 };
 
-// Means without the slow first steps: of four steps or more, the first two and the last are left out (as in the ROCm
-// example scripts); of two or three, the first.
+// Leaves out slow steps: of four or more the first two and the last (as in the ROCm example scripts); of two or three
+// the first.
 class RunAverages {
  public:
   void add(const StepRecord& record);
@@ -47,11 +47,11 @@ class RunAverages {
 
  private:
   struct Step {
-    double elapsed_ms, flops, causal_flops, tokens, memory_used_fraction;  // per device where that applies
+    double elapsed_ms, flops, causal_flops, tokens, memory_used_fraction;  // per device where applicable
   };
   static void accumulate(Step& sum, const Step& step, double sign);
 
-  // Sums over all steps, and the steps that may have to be subtracted.
+  // Sums over all steps, and those perhaps to be subtracted.
   int64_t count_ = 0;
   Step sum_{};
   Step first_[2] = {};

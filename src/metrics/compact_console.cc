@@ -18,11 +18,11 @@ namespace {
 
 enum class Tone { kPlain, kStrong, kAlarm };
 
-// "loss 2.8312": a dim label before or after the value.
+// "loss 2.8312".
 struct LinePart {
   std::string label, value;
   Tone tone = Tone::kPlain;
-  int weight = 0;  // the lightest part is dropped first; 0: never
+  int weight = 0;  // the lightest is dropped first; 0: never
   bool has_label_behind = false;
 
   size_t columns() const { return label.size() + value.size() + (label.empty() || value.empty() ? 0 : 1); }
@@ -47,7 +47,7 @@ size_t columns_of(const std::vector<LinePart>& parts) {
   return columns - 2;
 }
 
-// The parts joined by two spaces, without the lightest if they do not fit.
+// By two spaces, without the lightest if they do not fit.
 std::string joined(std::vector<LinePart> parts, bool has_colour) {
   while (columns_of(parts) > CompactConsole::kColumns) {
     auto lightest = parts.end();
@@ -62,12 +62,12 @@ std::string joined(std::vector<LinePart> parts, bool has_colour) {
   return line + "\n";
 }
 
-// Gradient norms and losses in five or six characters.
+// In five or six characters.
 std::string measured(double value, int decimals) {
-  if (std::isnan(value)) return "nan";  // fmt prints a NaN's meaningless sign
+  if (std::isnan(value)) return "nan";  // fmt prints a meaningless sign
   const double size = std::fabs(value);
   if (!std::isfinite(value) || (size != 0 && size < 1e-3) || size >= 1e5) return fmt::format("{:.1e}", value);
-  // As many digits as a number below ten; rounding may have added one.
+  // As many digits as below ten; rounding may have added one.
   const size_t columns = static_cast<size_t>(decimals) + (value < 0 ? 3 : 2);
   std::string text = fmt::format("{:.{}f}", value, decimals);
   for (int places = decimals - 1; text.size() > columns && places >= 0; --places) {
@@ -123,7 +123,7 @@ void CompactConsole::on_step(const StepRecord& record) {
 
   std::vector<LinePart> parts = {{"step", step_text(record.iteration, record.train_iters)}};
   const bool has_loss = !record.losses.empty();
-  // When every step was skipped there is no mean: the last loss shows why.
+  // If all steps were skipped there is no mean: the last loss shows why.
   const bool is_all_skipped = interval_.num_skipped == interval_.num_steps;
   const auto loss_of = [&](size_t i) {
     return is_all_skipped ? record.losses[i].second : interval_.mean_loss(interval_.losses[i].second);

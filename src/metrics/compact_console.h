@@ -1,9 +1,9 @@
-// log_format compact: one line a step for a person, at most kColumns wide.
+// log_format compact: a line per step, at most kColumns wide.
 //
 //   step  20/340  loss 2.8312  grad 0.843  lr 1.00e-03  12.4 k tok/s  MFU 41.2 %  mem 38.2 GiB  left 12m30s
 //   eval  20/340  validation loss 2.9120  perplexity 18.39
 //
-// On a terminal labels are dim, the loss bold, problems red; NO_COLOR turns that off.
+// On a terminal labels are dim, the loss bold, problems red, unless NO_COLOR is set.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,10 @@ struct CompactSettings {
   SecondsClock clock = steady_seconds;
 };
 
-// True if the descriptor is a terminal with colours and NO_COLOR is unset (https://no-color.org).
+// A terminal with colours, and NO_COLOR unset (https://no-color.org).
 bool takes_colour(int descriptor);
 
-// The two largest units: "45s", "12m30s", "3h05m", "2d04h".
+// "45s", "12m30s", "3h05m", "2d04h".
 std::string short_duration(double seconds);
 
 class CompactConsole : public MetricsSink {
@@ -36,12 +36,11 @@ class CompactConsole : public MetricsSink {
 
   CompactConsole(CompactSettings settings, LineWriter write);
 
-  // One line every log_interval iterations and for the last. Losses, times and rates are means over the interval as in
-  // ConsoleSink; gradient norm and learning rate are the last step's. Overlong lines lose their least important parts,
-  // secondary losses first.
+  // Every log_interval iterations and for the last. Losses, times and rates are means over the interval as in
+  // ConsoleSink; gradient norm and learning rate the last step's. Overlong lines lose their least important parts.
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
-  // Lines of the text are indented, so that none looks like a line of the run.
+  // Indented: no line looks like the run's.
   void on_generation(const GenerationRecord& record) override;
   void on_picture(const PictureRecord& record) override;
 
@@ -50,7 +49,7 @@ class CompactConsole : public MetricsSink {
   LineWriter write_;
   StepInterval interval_;
   TimeLeft time_left_;
-  int64_t train_iters_ = 0;  // of the last step
+  int64_t train_iters_ = 0;  // the last step's
 };
 
 }  // namespace megalith

@@ -17,7 +17,7 @@ namespace megalith {
 LineWriter standard_output(Logger& log, std::function<void()> on_closed) {
   return [&log, on_closed = std::move(on_closed)](std::string_view text) {
     log.set_status("");
-    std::fflush(stdout);  // stdio's earlier output comes first
+    std::fflush(stdout);  // stdio's earlier output first
     while (!text.empty()) {
       const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
       if (written < 0 && errno == EINTR) continue;

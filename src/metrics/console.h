@@ -1,5 +1,5 @@
-// log_format megatron: Primus v0.1's iteration line, Megatron's validation block and the closing summary. Tools parse
-// these forms (Megatron's and Primus's reports, CVS, MAD), so they are fixed.
+// log_format megatron: Primus v0.1's iteration line, Megatron's validation block and closing summary. Fixed, because
+// tools parse them (Megatron's and Primus's reports, CVS, MAD).
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@ namespace megalith {
 
 class Logger;
 
-// Takes whole lines, newlines included.
+// Receives whole lines, with newlines.
 using LineWriter = std::function<void(std::string_view)>;
 
-// Writes to standard output, one write per text, after clearing the logger's status line.
-// on_closed  called for each text after the reader (pipe or terminal) is gone; the caller ignores SIGPIPE
+// Writes each text to standard output at once, after clearing the status line.
+//   on_closed  called per text after the reader is gone; the caller ignores SIGPIPE
 LineWriter standard_output(Logger& log, std::function<void()> on_closed = {});
 
 class ConsoleSink : public MetricsSink {
  public:
   ConsoleSink(const LogOptions& options, LineWriter write);
 
-  // One line every log_interval iterations and for the last. Losses are means over the interval's steps that were not
-  // skipped, times and rates over all of them.
+  // Every log_interval iterations and for the last. Losses are means over the interval's steps that were not skipped,
+  // times and rates over all.
   //
   //  iteration        3/      50 | consumed samples:           96 | elapsed time per iteration (ms): 210.3/211.0 |
   //  mem usages: 0.4213 | throughput per GPU (TFLOP/s/GPU): 0.9/0.9 | tokens per GPU (tokens/s/GPU): 9.7/9.7 | …
@@ -35,11 +35,11 @@ class ConsoleSink : public MetricsSink {
   // (One physical line.) The learning rate is the next step's if known, as in Megatron.
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
-  // Lines of the text are indented, so that none looks like a line of the run.
+  // Indented: no line looks like the run's.
   void on_generation(const GenerationRecord& record) override;
   void on_picture(const PictureRecord& record) override;
-  // The summary: `throughput per GPU: X`, `elapsed time per iteration: X`, `tokens/GPU/s: X`, `mem usages: X`; nothing
-  // without steps.
+  // `throughput per GPU: X`, `elapsed time per iteration: X`, `tokens/GPU/s: X`, `mem usages: X`; nothing without
+  // steps.
   void on_end() override;
 
   RunSummary summary() const { return run_.summary(); }

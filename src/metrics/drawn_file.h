@@ -1,4 +1,4 @@
-// A picture or page that is rewritten while the run goes on. A failed write is only a warning; the next may succeed.
+// A picture or page rewritten during a run. A failed write is only a warning: the next may succeed.
 #pragma once
 
 #include <filesystem>
@@ -9,16 +9,16 @@ namespace megalith {
 
 class Logger;
 
-// Monotonic seconds; tests pass their own.
+// Monotonic; tests pass their own.
 using SecondsClock = std::function<double()>;
 double steady_seconds();
 
 class DrawnFile {
  public:
-  // option  that names the file: "page_file"
+  // option: "page_file".
   DrawnFile(std::filesystem::path path, std::string option, Logger& log, SecondsClock clock = steady_seconds);
 
-  // Writes the file whole or not at all. Only the run's first failure is reported.
+  // Atomic. Reports only the first failure.
   void write(const std::function<std::string()>& render);
   double since_written_s() const { return clock_() - written_at_s_; }
   bool was_written() const { return was_written_; }  // or attempted

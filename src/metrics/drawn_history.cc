@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// Six digits resolve more than a pixel.
+// Finer than a pixel.
 Json short_number(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::stod(fmt::format("{:.6g}", value));

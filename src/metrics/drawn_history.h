@@ -1,4 +1,4 @@
-// Curves embedded as JSON in a picture or page, so that a resumed run continues them.
+// Curves embedded as JSON in pictures and pages, for resumed runs to continue.
 #pragma once
 
 #include <filesystem>
@@ -18,13 +18,13 @@ Json points_of(const PlotSeries& series);
 // {"name", "x", "y", "of": points per bin, "count": points added}; y is null where not finite.
 Json history_of(const LongSeries& series);
 
-// Adds the points with x <= last_x to an empty series. UserError for malformed JSON.
+// Adds points with x <= last_x to an empty series. UserError if malformed.
 void restore_history(const Json& history, double last_x, LongSeries& series, const std::string& where);
 
-// JSON safe inside an HTML or SVG element: '<', '>' and '&' are escaped.
+// Escapes '<', '>' and '&' for HTML and SVG.
 std::string embedded_json(const Json& value);
 
-// The JSON between two marks in the file; nothing if file or marks are missing.
+// The JSON between two marks; null if file or marks are missing.
 std::optional<Json> find_embedded_json(const std::filesystem::path& path, std::string_view before,
                                        std::string_view after);
 

@@ -9,7 +9,7 @@
 namespace megalith {
 namespace {
 
-// The models' names (models/observation.h); a layer's dropped count follows its choices.
+// From models/observation.h; a layer's dropped count follows its choices.
 constexpr std::string_view kTokensName = "expert_tokens", kDroppedName = "experts_dropped";
 
 double mean_of(const std::vector<int64_t>& tokens) {
@@ -18,7 +18,7 @@ double mean_of(const std::vector<int64_t>& tokens) {
          static_cast<double>(tokens.size());
 }
 
-// From white (0) over blue (the mean) and orange to red (twice the mean or more).
+// White at 0, blue at the mean, orange, then red from twice the mean.
 std::string load_colour(double over_mean) {
   struct Stop {
     double at;
@@ -127,7 +127,7 @@ std::string render_expert_loads(const std::vector<ExpertLoad>& loads, int width)
           load.layer, expert, over);
     }
   }
-  // The scale: 0, the mean, twice the mean.
+  // The scale.
   const double y = height - kBottom + 14;
   double x = kLeft;
   for (const double over : {0.0, 0.5, 1.0, 1.5, 2.0}) {

@@ -1,4 +1,4 @@
-// The balance of each layer's experts, as numbers and as a picture.
+// The balance of each layer's experts, in numbers and pictures.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace megalith {
 
-// A layer's choices of each expert in a step's global batch, before dropping.
+// A step's choices of each expert in the global batch, before dropping.
 struct ExpertLoad {
   int64_t layer = 0;  // in the whole model
   std::vector<int64_t> tokens;
-  std::optional<int64_t> num_dropped;  // choices beyond capacity; unset without a limit
+  std::optional<int64_t> num_dropped;  // beyond capacity; unset without a limit
 
-  // Maximum and minimum over the mean; 0 without tokens.
+  // Over the mean; 0 without tokens.
   double max_over_mean() const;
   double min_over_mean() const;
 };
 
 std::vector<ExpertLoad> expert_loads_of(const std::vector<ObservedValues>& observations);
 
-// The maximum over all layers; 0 without any.
+// Over all layers; 0 without any.
 double max_over_mean(const std::vector<ExpertLoad>& loads);
 
-// The dropped share of all layers' choices; unset without a limit.
+// Of all layers' choices; unset without a limit.
 std::optional<double> dropped_share(const std::vector<ExpertLoad>& loads);
 
 class ExpertLoadWindow {
@@ -38,7 +38,7 @@ class ExpertLoadWindow {
   void add(const std::vector<ExpertLoad>& loads);
   bool is_empty() const { return steps_.empty(); }
   size_t num_steps() const { return steps_.size(); }
-  std::vector<ExpertLoad> total() const;  // ascending by layer
+  std::vector<ExpertLoad> total() const;  // by layer
 
  private:
   size_t num_steps_;
@@ -46,8 +46,8 @@ class ExpertLoadWindow {
   std::map<int64_t, std::vector<int64_t>> total_;
 };
 
-// One row per layer, one column per expert: pale below the mean load, dark above, load over mean in the tooltip. SVG to
-// embed in a page, `width` pixels wide.
+// A row per layer, a column per expert: pale below the mean load, dark above, load over mean in the tooltip. SVG for a
+// page, `width` pixels wide.
 std::string render_expert_loads(const std::vector<ExpertLoad>& loads, int width);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Sums over the steps since the last console line.
+// Sums since the last console line.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace megalith {
 
 struct StepInterval {
   int64_t num_steps = 0, num_skipped = 0, num_nan = 0;
-  double elapsed_ms = 0, flops = 0, tokens = 0, loss_tokens = 0, samples = 0;  // per device, except the time
+  double elapsed_ms = 0, flops = 0, tokens = 0, loss_tokens = 0, samples = 0;  // per device, except time
   std::vector<std::pair<std::string, double>> losses;
 
   void add(const StepRecord& record);
 
-  // Over the steps that were not skipped; the plain sum if all were.
+  // Over steps not skipped; the plain sum if all were.
   double mean_loss(double sum) const;
   double tokens_per_s_per_device() const { return per_s(tokens); }
   double loss_tokens_per_s_per_device() const { return per_s(loss_tokens); }

@@ -1,4 +1,4 @@
-// log_format json: one JSON object a line on standard output, for programs that follow a run.
+// log_format json: a JSON object per line on standard output.
 //
 //   a step        as in --metrics_file (metrics/jsonl.h), every log_interval iterations and at the end
 //   an evaluation likewise, per set

@@ -19,7 +19,7 @@
 namespace megalith {
 namespace {
 
-// More loads than this would make lines of many kilobytes.
+// More would make lines of many kilobytes.
 constexpr size_t kMostExpertNumbers = 4096;
 
 template <typename T>
@@ -27,13 +27,13 @@ OrderedJson or_null(const std::optional<T>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-// The file's length up to its last newline, found backwards.
+// Up to the last newline, searched backwards.
 off_t complete_length(int fd, off_t size) {
   char block[4096];
   while (size > 0) {
     const off_t begin = std::max<off_t>(0, size - static_cast<off_t>(sizeof(block)));
     const ssize_t got = retry_interrupted([&] { return ::pread(fd, block, static_cast<size_t>(size - begin), begin); });
-    if (got <= 0) return size;  // unreadable: keep it
+    if (got <= 0) return size;  // unreadable
     for (ssize_t i = got; i > 0; --i) {
       if (block[i - 1] == '\n') return begin + i;
     }
@@ -109,7 +109,7 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
     }
   }
   add_stamp(line, run_id);
-  return dump_json(line);  // non-finite numbers as null
+  return dump_json(line);  // non-finite becomes null
 }
 
 std::string json_line(const EventRecord& record, const std::string& run_id) {

@@ -1,4 +1,4 @@
-// metrics_file: one JSON object a line, per optimizer step and per evaluation.
+// metrics_file: a JSON object per line, for each optimizer step and evaluation.
 //
 //   {"kind":"step","iteration":3,"train_iters":50,"lm_loss":9.81,"grad_norm":4.2,"learning_rate":3e-05,
 //    "elapsed_ms":210.3,"tokens_per_s_per_device":9740.1,"tflops_per_device":0.91,…,
@@ -7,11 +7,11 @@
 //    "evaluation_losses":{"lm_loss":9.7},"time":…,"run_id":…}
 //   {"kind":"event","event":"loss_spike","iteration":200,"text":…,"samples":[6368,6400],"time":…,"run_id":…}
 //
-// Non-finite numbers and uncomputed norms are null. Blanks in losses' names become '_'. An evaluation's losses have
-// names of their own, so that a reader of lm_loss gets only steps.
+// Non-finite numbers and uncomputed norms are null; blanks in losses' names become '_'. Evaluations' losses have other
+// names, so readers of lm_loss get only steps.
 //
-// Opening drops an unfinished last line of a killed run. Lines of steps that a resumed run repeats stay; the last line
-// of an iteration counts.
+// Opening drops a killed run's unfinished last line. Steps that a resumed run repeats stay; an iteration's last line
+// counts.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ class Logger;
 
 class JsonlSink : public MetricsSink {
  public:
-  // Creates the file and its folder. UserError on failure; later, a line that cannot be written (disk full) is dropped
-  // whole, with one warning.
-  // run_id  of this start of the program; empty: a new one
+  // Creates file and folder. UserError on failure; later, a line that cannot be written is dropped whole, with one
+  // warning.
+  //   run_id  of this start; empty: a new one
   JsonlSink(std::filesystem::path path, Logger& log, std::string run_id = "");
 
   void on_step(const StepRecord& record) override;
@@ -41,7 +41,7 @@ class JsonlSink : public MetricsSink {
   std::string run_id_;
 };
 
-// A line without its newline, stamped with the current time.
+// Without newline, stamped with the current time.
 std::string json_line(const StepRecord& record, const std::string& run_id = "");
 std::string json_line(const ValidationRecord& record, const std::string& run_id = "");
 std::string json_line(const EventRecord& record, const std::string& run_id = "");

@@ -1,4 +1,4 @@
-// A run's logging options.
+// Logging options.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace megalith {
 class OptionVisitor;
 class UserError;
 
-// The format on standard output. kAuto is kCompact.
+// On standard output. kAuto is kCompact.
 enum class LogFormat { kAuto, kCompact, kMegatron, kJson };
 
 struct LogOptions {
@@ -43,11 +43,11 @@ struct LogOptions {
 
   LogFormat console_format() const { return log_format == LogFormat::kAuto ? LogFormat::kCompact : log_format; }
   bool writes_tensorboard() const { return tensorboard_dir && !disable_tensorboard; }
-  // True if this iteration is logged, as line, event or object, with the parameters' norm. The same on all ranks.
+  // True if this iteration is logged anywhere, with the parameters' norm. Equal on all ranks.
   bool is_params_norm_due(int64_t iteration, int64_t train_iters) const;
 };
 
-// The rules between these options: one error per violation.
+// One error per violation.
 std::vector<UserError> check_log_options(const LogOptions& options);
 
 }  // namespace megalith

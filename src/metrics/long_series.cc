@@ -50,7 +50,7 @@ void LongSeries::add(double x, double y) {
                 .has_other = !is_finite,
                 .other = point};
   if (!bins_.empty() && bins_.back().num_points < points_per_bin_) return merge(bins_.back(), one);
-  if (bins_.size() == most_bins_) {  // full, and even in number
+  if (bins_.size() == most_bins_) {  // an even number
     for (size_t i = 0; i < most_bins_ / 2; ++i) {
       bins_[i] = bins_[2 * i];
       merge(bins_[i], bins_[2 * i + 1]);
@@ -64,7 +64,7 @@ void LongSeries::add(double x, double y) {
 void LongSeries::restore(const PlotSeries& drawn, int64_t points_per_bin, int64_t num_points) {
   for (size_t i = 0; i < drawn.x.size(); ++i) add(drawn.x[i], drawn.y[i]);
   if (points_per_bin <= 1) return;
-  // A bin was drawn as two points, so bins made of these hold half as many as they represent.
+  // Bins were drawn as two points: bins of these hold half of what they represent.
   while (points_per_bin_ < 2) {
     for (size_t i = 0; 2 * i < bins_.size(); ++i) {
       bins_[i] = bins_[2 * i];
@@ -112,7 +112,7 @@ PlotSeries LongSeries::drawn() const {
 }
 
 LongSeries evaluation_series(std::string set) {
-  constexpr size_t kMostEvaluationBins = 200;  // a marker is about ten pixels wide
+  constexpr size_t kMostEvaluationBins = 200;  // a marker takes ten pixels
   return LongSeries({.name = std::move(set), .has_markers = true}, kMostEvaluationBins);
 }
 

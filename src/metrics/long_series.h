@@ -1,5 +1,5 @@
-// A curve of any length in bounded memory, for drawing. Neighbouring points share a bin; when all bins are full, pairs
-// merge. A bin keeps its mean, lowest and highest points and one non-finite value, so no spike is lost.
+// A curve of any length in bounded memory, for drawing. Neighbours share a bin; when all are full, pairs merge. Bins
+// keep mean, lowest and highest points and one non-finite value: no spike is lost.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +13,31 @@ namespace megalith {
 
 class LongSeries {
  public:
-  // A wide chart has about 1100 pixels; a bin draws up to three points.
+  // A wide chart has 1100 pixels; a bin draws up to three points.
   static constexpr size_t kMostBins = 700;
 
-  // style      name and looks; its points are ignored
-  // most_bins  even
+  //   style      its points are ignored
+  //   most_bins  even
   explicit LongSeries(PlotSeries style, size_t most_bins = kMostBins);
 
   // x  ascending
   void add(double x, double y);
 
-  // Continues an earlier program's curve from the points it drew.
-  // drawn            x and y, ascending
-  // points_per_bin, num_points  at that time
+  // Continues an earlier program's curve from its drawn points.
+  //   drawn            ascending
+  //   points_per_bin, num_points  at that time
   void restore(const PlotSeries& drawn, int64_t points_per_bin, int64_t num_points);
 
   const std::string& name() const { return style_.name; }
   bool is_empty() const { return num_points_ == 0; }
-  int64_t num_points() const { return num_points_; }          // added so far
-  int64_t points_per_bin() const { return points_per_bin_; }  // a power of two; 1: every point is drawn
+  int64_t num_points() const { return num_points_; }          // added
+  int64_t points_per_bin() const { return points_per_bin_; }  // a power of two; 1: all are drawn
   size_t num_bins() const { return bins_.size(); }
   double last() const { return last_.y; }
-  double least() const { return least_; }  // of the finite values; infinite without any
+  double least() const { return least_; }  // finite; infinity without any
 
-  // Every point while points_per_bin() is 1; then the first, the last and each bin's lowest, highest and non-finite
-  // points, with the bins' means in mean_x and mean_y.
+  // All points while points_per_bin() is 1; then the first, the last and each bin's lowest, highest and non-finite
+  // ones, and bins' means in mean_x and mean_y.
   PlotSeries drawn() const;
 
  private:
@@ -50,7 +50,7 @@ class LongSeries {
     Point low, high;  // finite
     double sum = 0;
     bool has_other = false;
-    Point other;  // the first non-finite one
+    Point other;  // first non-finite
   };
   static void merge(Bin& into, const Bin& next);
 
@@ -62,10 +62,10 @@ class LongSeries {
   double least_;
 };
 
-// A series for evaluation losses: few points, drawn with markers.
+// For evaluation losses: few points, with markers.
 LongSeries evaluation_series(std::string set);
 
-// "of every 8 steps the lowest and the highest are drawn"; "" when all are. `what` is the points' plural noun.
+// "of every 8 steps the lowest and the highest are drawn"; "" if all are. what: plural noun.
 std::string thinning_note(const LongSeries& series, const std::string& what);
 
 }  // namespace megalith

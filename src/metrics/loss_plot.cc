@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kShortestPause_s = 2;
 
-// Marks around the curves in the file.
+// Around the curves.
 constexpr std::string_view kPlotHistoryBegin = "<metadata id=\"megalith-history\">", kPlotHistoryEnd = "</metadata>";
 
 }  // namespace

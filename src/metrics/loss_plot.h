@@ -1,5 +1,5 @@
-// loss_plot_file: training and evaluation losses as a picture, redrawn after evaluations (at most every two seconds)
-// and at the end. Long runs draw the lowest and highest of every few steps, and say so.
+// loss_plot_file: losses as a picture, redrawn after evaluations (at most every two seconds) and at the end. Long runs
+// draw the lowest and highest of every few steps, and say so.
 #pragma once
 
 #include <filesystem>
@@ -17,12 +17,11 @@ class Logger;
 
 class LossPlotSink : public MetricsSink {
  public:
-  // subtitle  what is trained: "llama 12.6 M, global batch 32 × 256 tokens"
-  // UserError when the folder cannot be created; a picture that cannot be written costs one warning.
+  //   subtitle  "llama 12.6 M, global batch 32 × 256 tokens"
+  // UserError if the folder cannot be created; a failed write costs one warning.
   LossPlotSink(std::filesystem::path path, std::string subtitle, Logger& log, SecondsClock clock = steady_seconds);
 
-  // For a run resumed after `iteration`: keeps the curves of the existing picture up to there. A missing or foreign
-  // picture is ignored.
+  // For a resumed run: keeps the existing picture's curves up to `iteration`. Ignores missing and foreign pictures.
   void resume(int64_t iteration);
 
   void on_step(const StepRecord& record) override;
@@ -39,7 +38,7 @@ class LossPlotSink : public MetricsSink {
   DrawnFile file_;
   PlotSettings settings_;
   LongSeries train_;
-  std::vector<LongSeries> validation_;  // one per data set
+  std::vector<LongSeries> validation_;  // per data set
 };
 
 }  // namespace megalith

@@ -21,11 +21,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kMeta = "meta.yaml";
 constexpr const char* kDefaultExperiment = "Default";  // number 0
-// mlflow.entities.RunStatus
+// mlflow.entities.RunStatus.
 constexpr int kRunning = 1, kFinished = 3, kFailed = 4, kKilled = 5;
-constexpr int kLocalSource = 4;  // mlflow.entities.SourceType: started by hand
+constexpr int kLocalSource = 4;  // mlflow.entities.SourceType
 
-// A quoted JSON string, which is also YAML.
+// Quoted JSON is YAML.
 std::string yaml_text(const std::string& text) { return dump_json(Json(text)); }
 
 std::string file_uri(const fs::path& path) {
@@ -38,7 +38,7 @@ std::string file_uri(const fs::path& path) {
   return uri;
 }
 
-// A top-level value of a meta.yaml; nothing if it cannot be read.
+// A top-level value; "" if unreadable.
 std::string meta_value(const fs::path& file, std::string_view key) {
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored)) return "";
@@ -47,7 +47,6 @@ std::string meta_value(const fs::path& file, std::string_view key) {
   return value != nullptr && value->is_scalar() ? value->text : "";
 }
 
-// A meta.yaml with one value replaced.
 std::string with_meta_value(const std::string& meta, const std::string& key, const std::string& value) {
   const std::string line = fmt::format("{}: {}\n", key, value);
   size_t begin = 0;
@@ -78,8 +77,7 @@ void make_experiment(const fs::path& folder, const std::string& name) {
                                 file_uri(folder), now_ms, folder.filename().string(), now_ms, yaml_text(name)));
 }
 
-// The experiment of that name, created if missing. Its number follows from its name, so that runs starting together
-// make the same one.
+// Created if missing. Its number follows from its name: runs starting together make the same one.
 fs::path find_or_make_experiment(const fs::path& store, const std::string& name) {
   std::error_code ignored;
   const bool has_default = fs::exists(store / "0" / kMeta, ignored) || fs::exists(store / ".trash" / "0", ignored);
@@ -105,7 +103,7 @@ std::optional<fs::path> find_run(const fs::path& store, const std::string& id) {
   return std::nullopt;
 }
 
-// The iteration of a metric's line; nothing for a truncated line.
+// Null for a truncated line.
 std::optional<int64_t> iteration_of(const std::string& line) {
   const std::vector<std::string> words = split_words(line);
   int64_t iteration = 0;
@@ -115,7 +113,7 @@ std::optional<int64_t> iteration_of(const std::string& line) {
   return iteration;
 }
 
-// Removes the lines of later iterations, which the run repeats, and a killed run's partial line.
+// Removes later iterations, to be repeated, and a killed run's partial line.
 void cut_metric(const fs::path& file, int64_t last_iteration) {
   const std::string text = read_file(file);
   std::string kept;
@@ -126,7 +124,7 @@ void cut_metric(const fs::path& file, int64_t last_iteration) {
   }
   if (kept == text) return;
   if (kept.empty()) {
-    remove_tree(file);  // MLflow cannot read an empty one
+    remove_tree(file);  // MLflow cannot read empty files
   } else {
     write_file_atomic(file, kept);
   }
@@ -201,13 +199,13 @@ MlflowSink::~MlflowSink() {
   if (!has_ended_) set_state(kFailed, /*has_ended=*/true);
 }
 
-// Hundreds of small files, not flushed one by one: the options are also in the run's checkpoints.
+// Hundreds of small files, not flushed one by one: checkpoints also have the options.
 void MlflowSink::write_value(const std::string& name, const std::string& value) {
   remove_tree(folder_ / name);
   AppendFile(folder_ / name, "mlflow_dir", AppendFile::Open::kCreateNew, log_).append(value, "its value");
 }
 
-// Facts that differ between starts are the last start's.
+// Of several starts, the last one's.
 void MlflowSink::write_facts(const TrackedRun& run) {
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) make_directories(folder_ / part);
   for (const TrackedOption& option : run.options) {
@@ -291,7 +289,7 @@ void MlflowSink::on_generation(const GenerationRecord& record) {
   }
 }
 
-// An unfinished run may be resumed; until then it counts as killed.
+// An unfinished run may be resumed, and counts as killed.
 void MlflowSink::on_end() { set_state(iteration_ < train_iters_ ? kKilled : kFinished, /*has_ended=*/true); }
 
 }  // namespace megalith

@@ -1,15 +1,15 @@
-// mlflow_dir: the run in MLflow's file store, which 'mlflow ui' shows and several runs share.
+// mlflow_dir: the run in MLflow's file store, for 'mlflow ui'; runs share it.
 //
 //   STORE/EXPERIMENT/meta.yaml                   an experiment: its number is its folder's name
 //   STORE/EXPERIMENT/RUN/meta.yaml               a run: 32 hexadecimal digits, name, state, times
 //   STORE/EXPERIMENT/RUN/metrics/lm loss         lines "milliseconds value iteration"
 //   STORE/EXPERIMENT/RUN/params/lr, tags/…       one value per file
 //   STORE/EXPERIMENT/RUN/artifacts/config.yaml   the configuration, ready to run
-//   STORE/EXPERIMENT/RUN/artifacts/samples/…     texts that the model wrote
+//   STORE/EXPERIMENT/RUN/artifacts/samples/…     generations
 //
 // Metrics have TensorBoard's tags, except times, which have Primus's names (perf/iteration_time_ms, …), and characters
-// that MLflow does not allow. Each number is on disk after its step. A resumed run is the same run: lines of steps to
-// be repeated are removed first.
+// MLflow refuses. Numbers are on disk after their step. A resumed run is the same run, without the lines of steps to be
+// repeated.
 // Source: mlflow/store/tracking/file_store.py (3.17; extras for older readers as in 2.22).
 #pragma once
 
@@ -30,10 +30,10 @@ class Logger;
 
 class MlflowSink : public MetricsSink {
  public:
-  // Creates store, experiment and run as needed. A run to resume that is not in the store starts afresh, with a
-  // warning. UserError when something cannot be written.
+  // Creates store, experiment and run as needed. A run to resume that is missing starts afresh, with a warning.
+  // UserError on failure.
   MlflowSink(const TrackedRun& run, const LogOptions& options, Logger& log);
-  // Without a preceding on_end() the run counts as failed.
+  // Without on_end() the run counts as failed.
   ~MlflowSink() override;
 
   void on_step(const StepRecord& record) override;
@@ -56,12 +56,12 @@ class MlflowSink : public MetricsSink {
   Logger& log_;
   std::string id_;
   std::filesystem::path folder_;
-  std::map<std::string, std::unique_ptr<AppendFile>> files_;  // by metric; null: cannot be written
-  int64_t iteration_ = 0, train_iters_ = 0;                   // of the last step
+  std::map<std::string, std::unique_ptr<AppendFile>> files_;  // by metric; null: not writable
+  int64_t iteration_ = 0, train_iters_ = 0;                   // the last step's
   bool has_warned_ = false, has_ended_ = false;
 };
 
-// A metric's name as MLflow allows it: letters, digits, blanks and _-.:/ stay, others become '_'.
+// Letters, digits, blanks and _-.:/ stay, others become '_'.
 std::string mlflow_name(const std::string& tag);
 
 }  // namespace megalith

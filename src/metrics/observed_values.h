@@ -1,4 +1,4 @@
-// Named numbers that a model reports of a step, opaque to the trainer.
+// A step's numbers from the model, opaque to the trainer.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The exponential of a mean log loss: the number of equally likely tokens.
+// exp of a mean log loss: the number of equally likely tokens.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// log_style pictures: the step line of image-model benchmarks, for tools that read it.
+// log_style pictures: the step line of image-model benchmarks.
 //
 //   step: 12/100 | step_loss: 0.43210 | step_time_total: 1.234 | fps: 64.83 | fps_gpu: 8.10 | tflops/s: 522.7 | …
 //

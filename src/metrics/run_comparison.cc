@@ -33,7 +33,7 @@ PlotSettings plot_of(std::string title, std::string x_label, std::string y_label
           .height = is_wide ? 430 : 330};
 }
 
-// A curve per run; `value` gives a step's, or nothing.
+// A curve per run; `value` gives a step's, or null.
 template <typename Value>
 std::vector<LongSeries> step_series(const std::vector<ComparedRun>& runs, bool is_noisy, const Value& value) {
   std::vector<LongSeries> all;
@@ -108,7 +108,7 @@ std::vector<ComparedChart> compared_charts(const std::vector<ComparedRun>& runs)
 
 std::string loss_text(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
 
-// Cells of a row; the first is its header.
+// The first cell is the header.
 std::string table_row(const std::vector<std::string>& cells, const char* tag) {
   std::string row;
   for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, escape_html(cell));

@@ -1,5 +1,4 @@
-// A web page comparing several runs: curves on common axes, speed, differing options. One self-contained file, as in
-// metrics/run_page.h.
+// A self-contained web page comparing runs: curves on common axes, speed, differing options.
 #pragma once
 
 #include <map>
@@ -13,12 +12,12 @@ namespace megalith {
 struct ComparedRun {
   std::string name;    // as given
   std::string model;   // "llama, 12.6 M parameters"; may be empty
-  std::string status;  // of its last start; may be empty
+  std::string status;  // the last start's; may be empty
   RunHistory history;
-  std::map<std::string, std::string> options;  // not at their defaults
+  std::map<std::string, std::string> options;  // not default
 };
 
-// An option on which runs differ; "" where a run has the default.
+// "" where a run has the default.
 struct DifferingOption {
   std::string name;
   std::vector<std::string> values;  // by run

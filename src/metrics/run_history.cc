@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kWarmUpSteps = 2;
 
-// The main loss is a line's first member with this ending.
+// The main loss is the first member with this ending.
 constexpr std::string_view kLossEnding = "loss";
 
 std::string loss_name_of(const OrderedJson& line) {
@@ -49,7 +49,7 @@ StepLine step_of(const Json& line, const std::string& loss_name, const std::stri
   return step;
 }
 
-// Evaluations name their losses as steps do, after "evaluation_".
+// Their losses have steps' names, after "evaluation_".
 EvaluationLine evaluation_of(const Json& line, const std::string& where) {
   EvaluationLine evaluation;
   evaluation.iteration = json_get<int64_t>(line, "iteration", where);
@@ -70,7 +70,7 @@ RunHistory read_run_history(const std::filesystem::path& metrics_file) {
   std::string run_id;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
-    if (end == std::string_view::npos) break;  // unfinished: still being written, or of a killed run
+    if (end == std::string_view::npos) break;  // being written, or of a killed run
     const std::string where = fmt::format("{}:{}", metrics_file.string(), ++num_lines);
     const std::string_view words = text.substr(begin, end - begin);
     begin = end + 1;
@@ -93,7 +93,7 @@ RunHistory read_run_history(const std::filesystem::path& metrics_file) {
     } else if (kind == "evaluation") {
       EvaluationLine evaluation = evaluation_of(line, where);
       evaluations[{evaluation.set, evaluation.iteration}] = std::move(evaluation);
-    }  // other kinds are from newer versions
+    }  // newer versions' kinds
   }
   for (const auto& [iteration, step] : steps) {
     history.steps.push_back(step.first);
@@ -123,7 +123,7 @@ double RunHistory::mean_elapsed_ms() const {
   return count > 0 ? sum / count : warm_up_sum / static_cast<double>(steps.size());
 }
 
-// Tokens over time: the harmonic mean over steps.
+// The harmonic mean over steps.
 double RunHistory::mean_tokens_per_s_per_device() const {
   double tokens = 0, seconds = 0;
   for (const bool with_warm_up : {false, true}) {

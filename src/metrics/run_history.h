@@ -1,4 +1,4 @@
-// A metrics_file read back, for `megalith inspect run` and for comparing runs.
+// A metrics_file read back.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace megalith {
 
 struct StepLine {
   int64_t iteration = 0, train_iters = 0;
-  double loss = 0;  // the task's main loss; NaN for null
+  double loss = 0;  // the main loss; NaN for null
   double learning_rate = 0, elapsed_ms = 0, tokens_per_s_per_device = 0, tflops_per_device = 0;
   std::optional<double> grad_norm;
   double causal_tflops_per_device = 0;
@@ -30,23 +30,23 @@ struct EvaluationLine {
 
 struct RunHistory {
   std::string loss_name;  // "lm_loss"
-  // Ascending by iteration; of a repeated step, the later line counts.
+  // Ascending; of a repeated step, the later line counts.
   std::vector<StepLine> steps;
   std::vector<EvaluationLine> evaluations;
-  std::vector<std::string> run_ids;   // in order of appearance; absent in files of older versions
-  std::string first_time, last_time;  // of the lines; "" in files of older versions
+  std::vector<std::string> run_ids;   // in order of appearance; absent in old files
+  std::string first_time, last_time;  // "" in old files
 
   int64_t num_tokens() const;
-  // Means without each start's first two steps, which are slow; 0 without steps.
+  // Without each start's slow first two steps; 0 without steps.
   double mean_tokens_per_s_per_device() const;
   double mean_elapsed_ms() const;
   std::optional<EvaluationLine> last_evaluation(const std::string& set) const;
   std::optional<EvaluationLine> best_evaluation(const std::string& set) const;
 
-  std::vector<bool> is_warming_up;  // per step: among a start's first two
+  std::vector<bool> is_warming_up;  // among a start's first two
 };
 
-// UserError for an unreadable file or an invalid line; an unfinished last line is ignored.
+// UserError: unreadable file or invalid line. Ignores an unfinished last line.
 RunHistory read_run_history(const std::filesystem::path& metrics_file);
 
 }  // namespace megalith

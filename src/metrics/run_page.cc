@@ -20,7 +20,7 @@ namespace megalith {
 namespace {
 
 constexpr size_t kMostGenerations = 20;
-constexpr size_t kMostPictures = 12;  // about 100 kB each
+constexpr size_t kMostPictures = 12;  // 100 kB each
 constexpr size_t kMostEvaluations = 12;
 constexpr size_t kMostEvents = 20;
 
@@ -41,7 +41,7 @@ std::vector<const LongSeries*> pointers_to(const std::vector<LongSeries>& all) {
   return pointers;
 }
 
-// Percentages of correct answers, "sop accuracy" or "top5_acc": not losses, so on a chart of their own.
+// "sop accuracy", "top5_acc": percentages, not losses.
 bool is_accuracy(const std::string& name) { return name.ends_with("accuracy") || name.ends_with("_acc"); }
 
 std::string card(const std::string& name, const std::string& value, const std::string& unit, const std::string& more) {
@@ -58,7 +58,7 @@ std::string number(double value) {
                                                                             : fmt::format("{:.4g}", value);
 }
 
-// Marks around the parts that a resumed run's page reads.
+// Around what a resumed run reads.
 constexpr std::string_view kPointsBegin = "<script type=\"application/json\" id=\"points\">";
 constexpr std::string_view kHistoryBegin = "<script type=\"application/json\" id=\"history\">";
 constexpr std::string_view kScriptEnd = "</script>";
@@ -74,7 +74,7 @@ PlotSettings plot_settings(std::string title, std::string y_label, bool is_wide)
                       .height = 330};
 }
 
-// Scales to the unit of the largest value; returns its name.
+// Returns the unit of the largest value.
 std::string scale_bytes(std::vector<PlotSeries>& series) {
   double most = 0;
   for (const PlotSeries& one : series) {
@@ -132,7 +132,7 @@ LongSeries* RunPageSink::series_for(const std::string& chart, const std::string&
   return nullptr;
 }
 
-// Call before this run's first page replaces the earlier one.
+// Call before this run's first page.
 void RunPageSink::resume() {
   try {
     const auto history = find_embedded_json(settings_.path, kHistoryBegin, kScriptEnd);
@@ -199,7 +199,7 @@ void RunPageSink::restore(const Json& history) {
   last_.iteration = iteration;
 }
 
-// State for resume() beyond the curves.
+// resume()'s state.
 std::string RunPageSink::history() const {
   Json history = {{"iteration", last_.iteration},
                   {"num_skipped", num_skipped_},
@@ -251,12 +251,12 @@ void RunPageSink::on_step(const StepRecord& record) {
   tokens_per_sample_ =
       static_cast<double>(record.tokens) / static_cast<double>(std::max<int64_t>(record.global_batch_size, 1));
   if (!record.losses.empty()) {
-    // Counts of the whole run, also before a resume.
+    // The whole run's counts, also before a resume.
     loss_by_tokens_.add(static_cast<double>(record.consumed_samples) * tokens_per_sample_, record.losses[0].second);
   }
   add_point(learning_rate_, record.iteration, record.learning_rate);
   if (record.grad_norm) add_point(grad_norm_, record.iteration, *record.grad_norm);
-  // The first step is slow: memory is touched, kernels are chosen.
+  // The first step touches memory and chooses kernels.
   if (num_steps_ > 1) add_point(tokens_per_s_, record.iteration, record.tokens_per_s_per_device());
   add_point(memory_used_, record.iteration, static_cast<double>(record.memory_used_bytes));
   if (record.memory_peak_bytes > 0) {
@@ -311,7 +311,7 @@ void RunPageSink::on_end() {
   save();
 }
 
-// A run that failed shows the event that ended it.
+// A failed run shows the event that ended it.
 RunPageSink::~RunPageSink() {
   if (has_unwritten_event_) save();
 }
@@ -427,7 +427,7 @@ std::vector<RunPageSink::Chart> RunPageSink::charts() const {
     charts.push_back(
         wide("expert_load", "Load of experts", "tokens over the layer's mean", {&expert_max_, &expert_min_}));
   }
-  // Empty series are not drawn; colours go by the drawn ones.
+  // Colours go by the drawn series.
   for (Chart& chart : charts) {
     for (Plot& plot : chart.plots) {
       std::erase_if(plot.series, [](const LongSeries* series) { return series->is_empty(); });
@@ -523,7 +523,7 @@ std::string RunPageSink::render() const {
       if (points.contains(name)) continue;
       for (const PlotSeries& one : series) points[name].push_back(points_of(one));
     }
-    // Below the plots, clear of axis labels.
+    // Clear of axis labels.
     if (chart.plots.size() > 1) {
       drawn +=
           "<div class=\"axes\"><button type=\"button\" data-axis=\"tokens\">tokens</button>"
@@ -538,7 +538,7 @@ std::string RunPageSink::render() const {
   const std::string title = escape_html(settings_.title);
   std::string page = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   if (!has_ended_) page += "<meta http-equiv=\"refresh\" content=\"15\">\n";
-  // The browser itself ensures that the page loads nothing.
+  // The browser enforces that the page loads nothing.
   page += fmt::format(
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n"

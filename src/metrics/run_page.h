@@ -1,9 +1,9 @@
-// page_file: a web page on a run, to watch while it trains and to keep. Key numbers, loss, learning rate, gradient
-// norm, throughput, memory, evaluations, texts and configuration, with values in tooltips; light or dark. One
-// self-contained file that reloads itself while the run goes on.
+// page_file: a web page on a run. Key numbers, loss, learning rate, gradient norm, throughput, memory, evaluations,
+// texts and configuration, with values in tooltips; light or dark. One self-contained file that reloads itself during
+// the run.
 //
-// A resumed run continues the page in the file. Page and memory stay bounded: long runs draw the lowest, highest and
-// mean of every few steps, and say so.
+// A resumed run continues the file's page. Page and memory are bounded: long runs draw lowest, highest and mean of
+// every few steps, and say so.
 #pragma once
 
 #include <deque>
@@ -30,17 +30,16 @@ struct RunPageSettings {
   std::string title;          // "llama, 12.6 M parameters"
   std::string subtitle;       // "global batch 32 × 256 tokens, bf16"
   std::string configuration;  // YAML; may be empty
-  // For a resumed run: the existing page's curves are kept up to this iteration. Without an earlier page they begin
-  // here.
+  // A resumed run keeps the existing page's curves up to this iteration.
   int64_t resumed_after = 0;
-  // Minimum seconds between pages: after an evaluation, after a step.
+  // Least seconds between pages.
   double evaluation_every_s = 2, step_every_s = 10;
   SecondsClock clock = steady_seconds;
 };
 
 class RunPageSink : public MetricsSink {
  public:
-  // Creates the folder and writes an empty page. UserError on failure; later failures cost one warning.
+  // Creates the folder and an empty page. UserError on failure; later ones cost one warning.
   RunPageSink(RunPageSettings settings, Logger& log);
   ~RunPageSink() override;
 
@@ -54,12 +53,12 @@ class RunPageSink : public MetricsSink {
   std::string render() const;
 
  private:
-  // Plots of one chart are the same curves over other axes; buttons switch between them.
+  // A chart's plots are the same curves over other axes, which buttons choose.
   struct Plot {
     PlotSettings settings;
     std::vector<const LongSeries*> series;
     std::string axes = {};     // "tokens", "log", "tokens log"; empty: iterations, linear
-    bool is_in_bytes = false;  // scaled to the unit of the largest value
+    bool is_in_bytes = false;  // the largest value decides the unit
   };
   struct Chart {
     std::string id;
@@ -85,14 +84,14 @@ class RunPageSink : public MetricsSink {
   RunPageSettings settings_;
   Logger& log_;
   DrawnFile file_;
-  double earlier_s_ = 0;  // of the run before it was resumed
+  double earlier_s_ = 0;  // before resuming
   bool has_ended_ = false;
   Stopwatch since_start_;
 
   StepRecord last_;
   RunAverages averages_;
   int64_t num_steps_ = 0, num_skipped_ = 0, num_tokens_ = 0;
-  Stopwatch since_first_step_;  // excludes the slow first step
+  Stopwatch since_first_step_;  // without the slow first step
   ExpertLoadWindow expert_loads_;
   LongSeries expert_max_, expert_min_;  // over the mean
   LongSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
@@ -104,7 +103,7 @@ class RunPageSink : public MetricsSink {
   int64_t num_evaluations_ = 0;
   std::deque<GenerationRecord> generations_;  // latest
   int64_t num_generations_ = 0;
-  // A PNG file in base64.
+  // The PNG in base64.
   struct ShownPicture {
     int64_t iteration = 0;
     std::string prompt, png;

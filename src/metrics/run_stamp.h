@@ -1,4 +1,4 @@
-// Stamps that distinguish a run's starts in files that several of them write.
+// Stamps that distinguish a run's starts.
 #pragma once
 
 #include <chrono>
@@ -6,10 +6,10 @@
 
 namespace megalith {
 
-// ISO 8601 in UTC: "2026-01-31T08:01:28.417Z".
+// "2026-01-31T08:01:28.417Z" (ISO 8601).
 std::string utc_timestamp(std::chrono::system_clock::time_point time = std::chrono::system_clock::now());
 
-// A start's name: UTC time and four random digits, "20260131-080128-3fa9". Sorts by time.
+// UTC time and four random digits, "20260131-080128-3fa9"; sorts by time.
 std::string make_run_id();
 
 }  // namespace megalith

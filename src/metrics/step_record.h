@@ -1,4 +1,4 @@
-// A step's report. The trainer fills it and sinks render it, so no log line need be parsed.
+// A step's report, filled by the trainer, rendered by sinks.
 #pragma once
 
 #include <cstdint>
@@ -14,37 +14,37 @@ namespace megalith {
 struct StepRecord {
   int64_t iteration = 0;  // just done, from 1
   int64_t train_iters = 0;
-  int64_t consumed_samples = 0;  // including this step's
+  int64_t consumed_samples = 0;  // with this step's
   int64_t skipped_samples = 0;
   int64_t global_batch_size = 0;
 
-  // Names and values in order of definition, the main loss first; means over the global batch.
+  // In order of definition, the main loss first; means over the global batch.
   std::vector<std::pair<std::string, double>> losses;
   std::optional<double> grad_norm;           // before clipping
   std::optional<double> params_norm;         // after the step, if requested
   std::optional<int64_t> num_zeros;          // in the gradient, if requested
-  std::vector<ObservedValues> observations;  // the model's, over the global batch
-  double learning_rate = 0;                  // of this step
+  std::vector<ObservedValues> observations;  // over the global batch
+  double learning_rate = 0;                  // this step's
   std::optional<double> next_learning_rate;
   double loss_scale = 1;
-  bool is_skipped = false;  // no update was made
-  bool is_nan = false;      // a loss was not finite
+  bool is_skipped = false;  // no update
+  bool is_nan = false;      // non-finite loss
 
-  double elapsed_ms = 0;               // wall time without evaluation and checkpoints
+  double elapsed_ms = 0;               // wall time without evaluations and checkpoints
   int64_t tokens = 0;                  // in the global batch
-  std::optional<int64_t> loss_tokens;  // those in the loss, if not all
-  int64_t image_size = 0;              // pixels per side for images, else 0
+  std::optional<int64_t> loss_tokens;  // in the loss, if not all
+  int64_t image_size = 0;              // pixels per side, else 0
   int num_devices = 1;
-  double flops = 0;  // of the global batch by Primus's formula: full attention, without prediction modules and routers
-  double model_flops = 0;   // including these
-  double causal_flops = 0;  // likewise, attention to visible keys only
+  double flops = 0;        // the global batch's, by Primus's formula: full attention, no prediction modules, no routers
+  double model_flops = 0;  // with these
+  double causal_flops = 0;  // likewise, attending only to visible keys
 
   double peak_flops_per_device = 0;  // per second, in the products' precision; 0: unknown
   int64_t memory_used_bytes = 0;
   int64_t memory_total_bytes = 0;
   int64_t memory_reserved_bytes = 0;   // by the process
-  int64_t memory_allocated_bytes = 0;  // by tensors now, between steps
-  int64_t memory_peak_bytes = 0;       // by tensors at most
+  int64_t memory_allocated_bytes = 0;  // by tensors, between steps
+  int64_t memory_peak_bytes = 0;       // by tensors, at most
 
   double tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(tokens)); }
   double loss_tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(loss_tokens.value_or(0))); }
@@ -63,7 +63,7 @@ struct StepRecord {
 
 struct ValidationRecord {
   int64_t iteration = 0;
-  int64_t consumed_samples = 0;    // by training so far
+  int64_t consumed_samples = 0;    // by training
   std::string set = "validation";  // "validation-1" if several; "test"
   // "iteration 100"; at the end "iteration 100 on validation set" or "… on test set".
   std::string when;
@@ -72,7 +72,7 @@ struct ValidationRecord {
 
 struct GenerationRecord {
   int64_t iteration = 0;
-  // UTF-8 without terminal control characters (core/visible_text.h); without a tokenizer, ids separated by spaces.
+  // UTF-8 without terminal control characters; without a tokenizer, ids.
   std::string prompt, continuation;
 };
 
@@ -80,17 +80,16 @@ struct PictureRecord {
   int64_t iteration = 0;
   std::string prompt;               // as in GenerationRecord
   int64_t height = 0, width = 0;    // pixels
-  std::string png;                  // the file's content
+  std::string png;                  // a file's content
   std::string small_png;            // scaled down for a page
   std::optional<std::string> file;  // path written to
 };
 
-// A notable event of a run.
 struct EventRecord {
   int64_t iteration = 0;
   std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault"
   std::string text;  // one sentence
-  // The samples concerned, counted from 0: [begin, end).
+  // The samples concerned, from 0: [begin, end).
   int64_t begin_sample = 0, end_sample = 0;
 };
 
@@ -103,7 +102,7 @@ class MetricsSink {
   virtual void on_generation(const GenerationRecord&) {}
   virtual void on_picture(const PictureRecord&) {}
   virtual void on_event(const EventRecord&) {}
-  // After the run's last step.
+  // After the last step.
   virtual void on_end() {}
 };
 

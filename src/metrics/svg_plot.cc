@@ -14,7 +14,7 @@
 namespace megalith {
 namespace {
 
-// Distinguishable by colour-blind readers on both themes.
+// For colour-blind readers, on both themes.
 constexpr const char* kStyle = R"(
   .paper { fill: #ffffff } .ink { fill: #1f2328 } .muted { fill: #656d76 } .grid { stroke: #e4e7eb }
   .axis { stroke: #9aa3ad }
@@ -39,7 +39,7 @@ struct Point {
   double x, y;
 };
 
-// Enough decimals to distinguish neighbouring ticks; thousands as "12 k".
+// Distinguishes neighbours; thousands as "12 k".
 std::string tick_text(double value, double step) {
   if (std::fabs(value) >= 10000 && step >= 100) return format_count(value);
   const int decimals = step > 0 && step < 1 ? static_cast<int>(std::ceil(-std::log10(step) - 1e-9)) : 0;
@@ -56,7 +56,7 @@ std::string log_tick_text(double tick) {
   return tick == std::floor(tick) ? tick_text(tick, tick) : fmt::format("{:.4g}", tick);
 }
 
-// Powers of ten, with their multiples by 2 and 5 if few; in a narrow range all integer multiples, or round numbers.
+// Powers of ten, with multiples by 2 and 5 if few; in a narrow range all integer multiples, or round numbers.
 std::vector<double> log_ticks(double low, double high) {
   const int first = static_cast<int>(std::floor(std::log10(low))), last = static_cast<int>(std::ceil(std::log10(high)));
   std::vector<double> ticks;
@@ -79,7 +79,7 @@ std::vector<double> log_ticks(double low, double high) {
   return ticks;
 }
 
-// An axis's map from values to pixels.
+// From values to pixels.
 class Scale {
  public:
   Scale(double low, double high, double pixel_low, double pixel_high, bool is_log)
@@ -94,7 +94,7 @@ class Scale {
   double low_, high_, pixel_low_, pixel_high_;
 };
 
-// The mean over a growing window, an eightieth of the points to each side, clipped at the ends.
+// Over an eightieth of the points to each side, clipped at the ends.
 std::vector<Point> running_mean(const std::vector<Point>& points) {
   const auto n = static_cast<std::ptrdiff_t>(points.size());
   const std::ptrdiff_t reach = std::max<std::ptrdiff_t>(2, n / 80);
@@ -102,7 +102,7 @@ std::vector<Point> running_mean(const std::vector<Point>& points) {
   for (size_t i = 0; i < points.size(); ++i) sums[i + 1] = sums[i] + points[i].y;
   std::vector<Point> means;
   for (std::ptrdiff_t i = 0; i < n; ++i) {
-    // Symmetric, or a falling curve would bend at its ends.
+    // Asymmetry would bend a falling curve's ends.
     const std::ptrdiff_t side = std::min({reach, i, n - 1 - i});
     const double sum = sums[static_cast<size_t>(i + side + 1)] - sums[static_cast<size_t>(i - side)];
     means.push_back({points[static_cast<size_t>(i)].x, sum / static_cast<double>(2 * side + 1)});
@@ -110,7 +110,7 @@ std::vector<Point> running_mean(const std::vector<Point>& points) {
   return means;
 }
 
-// The drawable points, split at gaps.
+// Drawable points, split at gaps.
 std::vector<std::vector<Point>> runs_of(const std::vector<double>& x, const std::vector<double>& y, bool has_log_x) {
   std::vector<std::vector<Point>> runs;
   bool has_gap = true;
@@ -126,7 +126,7 @@ std::vector<std::vector<Point>> runs_of(const std::vector<double>& x, const std:
   return runs;
 }
 
-// A path through the points; of many in a pixel column, the first, lowest, highest and last suffice.
+// Of many points in a pixel column draws the first, lowest, highest and last.
 std::string path_of(const std::vector<Point>& pixels) {
   std::string path;
   const auto add = [&](const Point& p) { path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", p.x, p.y); };
@@ -293,7 +293,7 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
       const bool is_smoothed = has_means || (one.is_noisy && run.size() >= 20);
       stroke(run, is_smoothed ? " pale" : "");
       if (is_smoothed && !has_means) stroke(running_mean(run), "");
-      if (!one.has_markers && run.size() > 1) continue;  // a single point is no line
+      if (!one.has_markers && run.size() > 1) continue;  // no line
       for (const Point& p : run) {
         svg += fmt::format(
             "<circle class=\"s{} dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>{} {}: {}</title></circle>\n",
@@ -306,7 +306,7 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
     }
   }
 
-  // The legend is right of the title, so it covers no curve. Text widths are estimated at 7 px a letter.
+  // Beside the title, clear of curves. Letters take about 7 px.
   double x = right;
   for (size_t i = drawn.size(); i-- > 0;) {
     const PlotSeries& one = *drawn[i].series;

@@ -11,7 +11,7 @@
 namespace megalith {
 
 TaggedScalars tagged_scalars(const StepRecord& record, const LogOptions& options) {
-  // The next step's learning rate, as in Megatron-LM.
+  // The next step's, as in Megatron-LM.
   Scalars both = {{"learning-rate", record.next_learning_rate.value_or(record.learning_rate)},
                   {"batch-size", static_cast<double>(record.global_batch_size)}};
   if (record.skipped_samples > 0) {

@@ -1,4 +1,4 @@
-// A record as numbers under Megatron-LM's tags, for TensorBoard, Weights & Biases and MLflow.
+// Records as numbers under Megatron-LM's tags, for TensorBoard, Weights & Biases and MLflow.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace megalith {
 using Scalars = std::vector<std::pair<std::string, double>>;
 
 struct TaggedScalars {
-  Scalars both;             // drawn over iterations and over samples
+  Scalars both;             // over iterations and samples
   Scalars over_iterations;  // expert loads, times, memory
 };
 
-// Selected by the options, such as log_timers_to_tensorboard.
+// As options select, such as log_timers_to_tensorboard.
 TaggedScalars tagged_scalars(const StepRecord& record, const LogOptions& options);
 
 // "lm loss validation", "lm loss validation ppl", …

@@ -17,7 +17,7 @@ double wall_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// TensorBoard reads a folder's files by name, so the ten-digit time comes first.
+// TensorBoard reads files by name: the ten-digit time comes first.
 std::unique_ptr<AppendFile> create_event_file(const std::filesystem::path& folder, Logger& log) {
   const std::string name =
       fmt::format("events.out.tfevents.{:010d}.{}.{}", static_cast<int64_t>(wall_time_s()), host_name(), ::getpid());
@@ -46,7 +46,7 @@ void TensorboardSink::on_validation(const ValidationRecord& record) {
 }
 
 void TensorboardSink::on_generation(const GenerationRecord& record) {
-  // TensorBoard renders texts as Markdown: an indent of four keeps them verbatim.
+  // TensorBoard renders Markdown: an indent of four is verbatim.
   std::string text = "    ";
   for (const char c : record.prompt + record.continuation) {
     text += c;
@@ -73,7 +73,7 @@ void TensorboardSink::write(int64_t iteration, int64_t consumed_samples, const S
   Scalars by_iteration = both, by_samples = both;
   by_iteration.insert(by_iteration.end(), over_iterations.begin(), over_iterations.end());
   for (auto& [tag, value] : by_samples) tag += " vs samples";
-  // One write: no reader sees one without the other.
+  // One write: readers see both or none.
   file_->append(
       tfrecord(scalar_event(now, iteration, by_iteration)) + tfrecord(scalar_event(now, consumed_samples, by_samples)),
       fmt::format("what belongs to iteration {}", iteration));

@@ -7,8 +7,8 @@
 //   "lm loss validation", "lm loss validation ppl", likewise "test"; both axes
 //   sample                            a text or picture, over iterations
 //
-// Every run writes its own file, events.out.tfevents.TIME.HOST.PROCESS, complete on disk after each step. Source:
-// Megatron-LM megatron/training/training.py, training_log (core_r0.14.0).
+// A run's file, events.out.tfevents.TIME.HOST.PROCESS, is complete on disk after each step. Source: Megatron-LM
+// megatron/training/training.py, training_log (core_r0.14.0).
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ namespace megalith {
 
 class TensorboardSink : public MetricsSink {
  public:
-  // Creates folder and file. UserError on failure. options.tensorboard_dir is set.
+  // Requires options.tensorboard_dir; creates it. UserError on failure.
   TensorboardSink(const LogOptions& options, Logger& log);
 
   void on_step(const StepRecord& record) override;
@@ -35,7 +35,7 @@ class TensorboardSink : public MetricsSink {
   const std::filesystem::path& path() const { return file_->path(); }
 
  private:
-  // both  over iterations and samples
+  // both: over iterations and samples.
   void write(int64_t iteration, int64_t consumed_samples, const Scalars& both, const Scalars& over_iterations);
 
   LogOptions options_;

@@ -21,25 +21,25 @@
 
 namespace megalith {
 
-// CRC-32C (Castagnoli, RFC 3720, B.4); "123456789" gives 0xe3069283.
+// Castagnoli (RFC 3720, B.4); "123456789" gives 0xe3069283.
 uint32_t crc32c(std::string_view bytes);
 
-// As in TFRecord: rotated and offset, so that checksums of data containing checksums stay useful.
+// TFRecord's: rotated and offset, for data that contains checksums.
 uint32_t masked_crc32c(std::string_view bytes);
 
 std::string tfrecord(std::string_view message);
 
-// The Event that begins a file.
+// Begins a file.
 std::string version_event(double wall_time_s);
 
-// Scalars are rounded to fp32.
+// Rounds to fp32.
 std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 
-// As SummaryWriter.add_text(tag, text) of torch.utils.tensorboard.
+// torch.utils.tensorboard's SummaryWriter.add_text(tag, text).
 std::string text_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view text);
 
-// An RGB picture, as SummaryWriter.add_image(tag, picture).
-//   png  a file's bytes, of width x height pixels
+// SummaryWriter.add_image(tag, picture), RGB.
+//   png  file content of width x height pixels
 std::string image_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view png, int64_t height,
                         int64_t width);
 

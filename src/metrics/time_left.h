@@ -1,5 +1,5 @@
-// A run's remaining time: its steps' mean time, including evaluations and checkpoints in between, times the remaining
-// steps. A process's slow first step counts only until there is a second.
+// A run's remaining time: mean time per step, with evaluations and checkpoints, times remaining steps. The slow first
+// step counts only until there is a second.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class TimeLeft {
  public:
   explicit TimeLeft(SecondsClock clock = steady_seconds) : clock_(std::move(clock)) {}
 
-  // Call after each step. Nothing after the last.
+  // Call after each step. Null after the last.
   std::optional<double> after(const StepRecord& record);
 
  private:

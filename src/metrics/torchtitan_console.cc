@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
-// 1234567 as "1,234,567" in any locale.
+// "1,234,567" in any locale.
 std::string with_commas(int64_t value) {
   std::string digits = fmt::format("{}", std::abs(value));
   for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3) {

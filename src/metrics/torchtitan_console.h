@@ -1,12 +1,12 @@
-// log_style torchtitan: torchtitan's lines (v0.2) in addition to log_format's, for tools that read them.
+// log_style torchtitan: torchtitan's lines (v0.2), beside log_format's.
 //
 //   [titan] 2026-01-31 12:00:00,250 - root - INFO - step:  1  loss: 12.25104  grad_norm:  4.0012
 //   memory:  5.25GiB(6.56%)
 //     tps: 6,310  tflops: 388.20  mfu: 39.25%
 //
 // (One physical line), for step 1 and every log_interval steps. loss and grad_norm are the step's; memory is the
-// process's peak since the last line; tps and tflops are per device since then, as torchtitan counts them: tokens over
-// all ranks' time, attention to every key. mfu is N/A for unknown devices. Evaluations have no rates.
+// process's peak since the last line; tps and tflops are per device since then, in torchtitan's count: tokens over all
+// ranks' time, attention to every key. mfu is N/A for unknown devices. Evaluations have no rates.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// log_style torchtune: torchtune's log lines in addition to log_format's, for tools that read them.
+// log_style torchtune: torchtune's log lines, beside log_format's.
 //
 //   Writing logs to out/logs/log_1769860800.txt
 //   Step 1 | loss:12.251 lr:3e-06 tokens_per_second_per_gpu:6310.4217 peak_memory_alloc:5.2513 peak_memory_reserved:6.5

@@ -1,4 +1,4 @@
-// A run's facts beyond its numbers, for Weights & Biases and MLflow.
+// A run's facts for Weights & Biases and MLflow.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@ namespace megalith {
 struct TrackedOption {
   std::string name;
   std::string text;      // "0.0001", "true", "llama"
-  bool is_json = false;  // a number or boolean: `text` is JSON
+  bool is_json = false;  // number or boolean
   bool is_default = false;
 };
 
 struct TrackedRun {
-  std::filesystem::path folder;  // "wandb" or "mlruns", created if missing
+  std::filesystem::path folder;  // "wandb" or "mlruns"
   std::string group;             // W&B's project, MLflow's experiment
-  std::string name;              // empty: theirs to choose
+  std::string name;              // empty: their choice
   std::string entity;            // W&B's team or user; may be empty
-  std::string id;                // of the run to resume; empty: a new one
+  std::string id;                // to resume; empty: a new run
   int64_t resumed_after = 0;     // iteration
 
   std::vector<TrackedOption> options;
-  std::string configuration;         // YAML, ready to run
-  std::vector<std::string> command;  // the command line
-  std::string commit;                // of this build
-  std::string model;                 // "llama, 12.6 M parameters"
+  std::string configuration;  // YAML
+  std::vector<std::string> command;
+  std::string commit;  // this build's
+  std::string model;   // "llama, 12.6 M parameters"
 };
 
-// The user's name, or "unknown".
+// "unknown" if the system knows none.
 std::string tracked_user();
 
 int64_t unix_time_ms();
 
-// `count` random ones of these characters.
+// `count` random ones.
 std::string random_text(size_t count, const char* characters);
 
 }  // namespace megalith

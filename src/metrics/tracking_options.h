@@ -1,4 +1,4 @@
-// The run's offline records for Weights & Biases and MLflow. No server is contacted.
+// Offline records for Weights & Biases and MLflow; no server is contacted.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ struct TrackingOptions {
 
   void visit(OptionVisitor& visitor);
 
-  // Megatron-LM enables it by the project, Primus by disable_wandb; likewise for MLflow.
+  // Megatron-LM enables it by the project, Primus by disable_wandb; likewise MLflow.
   bool asks_for_wandb() const { return wandb_project.has_value(); }
   bool asks_for_mlflow() const { return mlflow_experiment_name || mlflow_run_name || mlflow_dir; }
   bool writes_wandb() const { return disable_wandb ? !*disable_wandb : asks_for_wandb(); }

@@ -1,4 +1,4 @@
-// The line at the bottom of a terminal while training runs:
+// The bottom line of a terminal:
 //
 //   step 120 of 1000 (12 %), loss 4.213, 12.4 k tok/s/device, ETA 3 h 12 m
 #pragma once
@@ -12,8 +12,7 @@ namespace megalith {
 
 class Logger;
 
-// Add it after the sinks that print, because they remove the line. Does nothing without a terminal. The time left
-// includes evaluations and checkpoints, not the run's first step.
+// Add it after sinks that print, which remove the line. Does nothing without a terminal.
 class TrainingProgress : public MetricsSink {
  public:
   explicit TrainingProgress(Logger& log) : log_(log) {}

@@ -21,12 +21,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIdCharacters = "0123456789abcdefghijklmnopqrstuvwxyz";
 constexpr const char* kConfigurationFile = "megalith.yaml";
-// A summary has every name ever logged, as large as a row. A killed run shows its last one.
+// Summaries have every name ever logged. A killed run shows its last one.
 constexpr int64_t kRowsPerSummary = 50;
 
 std::string json_text(const std::string& text) { return dump_json(Json(text)); }
 
-// Local time, as in wandb.
+// Local, as in wandb.
 std::string time_in_name(int64_t unix_ms) {
   const std::time_t seconds = unix_ms / 1000;
   std::tm parts{};
@@ -37,13 +37,13 @@ std::string time_in_name(int64_t unix_ms) {
 
 fs::path new_run_folder(const fs::path& parent, const std::string& id, int64_t now_ms) {
   std::error_code ignored;
-  for (;; now_ms += 1000) {  // the run was resumed within a second
+  for (;; now_ms += 1000) {  // resumed within a second
     const fs::path folder = parent / fmt::format("offline-run-{}-{}", time_in_name(now_ms), id);
     if (!fs::exists(folder, ignored)) return folder;
   }
 }
 
-// A convenience: some file systems have no links.
+// Some file systems have no links.
 void point_to_latest(const fs::path& folder) {
   const fs::path link = folder.parent_path() / "latest-run";
   std::error_code error;
@@ -65,7 +65,7 @@ WandbSink::WandbSink(const TrackedRun& run, const LogOptions& options, Logger& l
   start_time_ms_ = unix_time_ms();
   folder_ = new_run_folder(run.folder, id_, start_time_ms_);
   make_directories(folder_ / "files");
-  make_directories(folder_ / "logs");  // empty; wandb creates it for the run's log, which is elsewhere here
+  make_directories(folder_ / "logs");  // as wandb, which puts the log here
   write_file_atomic(folder_ / "files" / kConfigurationFile, run.configuration);
   file_ = std::make_unique<AppendFile>(folder_ / fmt::format("run-{}.wandb", id_), "wandb_project",
                                        AppendFile::Open::kCreateNew, log);

@@ -5,11 +5,11 @@
 //   FOLDER/latest-run                                                a link to the newest
 //
 // A step is a row of history: TensorBoard's scalars and "samples vs steps". Evaluations and generations of its
-// iteration join the row, so it is written when the next step comes or the run ends, as in wandb. A killed run lacks
-// its last row and its end, and can still be uploaded.
+// iteration join, so rows are written when the next step comes or the run ends, as in wandb. A killed run lacks its
+// last row and its end, and can still be uploaded.
 //
-// A resumed run has the same id and a folder of its own, as with wandb's resume: uploading appends. Repeated steps
-// repeat their rows, and W&B takes the first.
+// A resumed run has the same id and its own folder, as with wandb's resume: uploading appends. Of repeated rows W&B
+// takes the first.
 #pragma once
 
 #include <filesystem>
@@ -28,9 +28,9 @@ class Logger;
 
 class WandbSink : public MetricsSink {
  public:
-  // Creates the folder and begins the run. UserError on failure.
+  // UserError on failure.
   WandbSink(const TrackedRun& run, const LogOptions& options, Logger& log);
-  // Without a preceding on_end() the run counts as failed.
+  // Without on_end() the run counts as failed.
   ~WandbSink() override;
 
   void on_step(const StepRecord& record) override;
@@ -58,9 +58,9 @@ class WandbSink : public MetricsSink {
   std::filesystem::path folder_;
   std::unique_ptr<AppendFile> file_;
   int64_t start_time_ms_ = 0, num_records_ = 0, num_rows_ = 0;
-  int64_t row_step_ = -1;  // of the open row; -1: none
+  int64_t row_step_ = -1;  // the open row's; -1: none
   JsonItems row_;
-  JsonItems summary_;  // last value of each name
+  JsonItems summary_;  // last values
   bool has_ended_ = false;
 };
 

@@ -91,7 +91,7 @@ std::string wandb_number(double value) {
 std::string wandb_header_record() {
   std::string version, header;
   put_bytes(version, 1, "megalith");
-  put_bytes(version, 2, "0.9.0");  // the oldest wandb with every field written here
+  put_bytes(version, 2, "0.9.0");  // the oldest wandb with every field
   put_bytes(header, 1, version);
   return in_field(21, header);
 }

@@ -21,19 +21,17 @@
 
 namespace megalith {
 
-// The file's first seven bytes.
 std::string wandb_file_header();
 
-// A record in its frames, to be written at byte `offset` of the file.
+// To be written at byte `offset`.
 std::string wandb_frames(std::string_view record, int64_t offset);
 
-// Names and JSON values ("0.5", "\"text\"").
+// Names and JSON ("0.5", "\"text\"").
 using JsonItems = std::vector<std::pair<std::string, std::string>>;
 
-// A number in W&B's JSON, which has NaN and Infinity.
+// W&B's JSON has NaN and Infinity.
 std::string wandb_number(double value);
 
-// The first record.
 std::string wandb_header_record();
 
 struct WandbRunRecord {
@@ -52,16 +50,16 @@ struct WandbEnvironmentRecord {
 };
 std::string wandb_environment_record(const WandbEnvironmentRecord& environment);
 
-// Paths in the folder `files` next to the run's file, to be uploaded.
+// In the folder `files`, to be uploaded.
 std::string wandb_files_record(const std::vector<std::string>& paths);
 
-// One step's numbers, and those of the whole run.
+// A step's and the run's numbers.
 std::string wandb_history_record(const JsonItems& items, int64_t step);
 std::string wandb_summary_record(const JsonItems& items, int64_t runtime_s);
 
 std::string wandb_exit_record(int exit_code, int64_t runtime_s);
 
-// The record with its number, from 1.
+// From 1.
 std::string wandb_numbered(std::string_view record, int64_t number);
 
 }  // namespace megalith
