@@ -1,13 +1,13 @@
-// The decoders behind decode_picture(). EXIF is in image/exif.h.
+// The decoders behind decode_picture().
 #pragma once
 
 #include "image/picture.h"
 
 namespace megalith {
 
-// libjpeg-turbo, with the accurate integer transform and smooth chroma, as in Pillow. CMYK becomes RGB.
+// libjpeg-turbo with the accurate integer transform and smooth chroma, as Pillow. CMYK becomes RGB.
 Picture decode_jpeg(std::span<const char> bytes, const std::string& name, int64_t max_pixels);
-// libpng. Sixteen bits keep their high byte.
+// libpng; 16-bit values keep their high byte.
 Picture decode_png(std::span<const char> bytes, const std::string& name, int64_t max_pixels);
 // libwebp, lossy and lossless.
 Picture decode_webp(std::span<const char> bytes, const std::string& name, int64_t max_pixels);

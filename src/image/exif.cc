@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kUpright = 1;
 
-// An integer of `count` bytes at `at`; bounds are checked by the caller.
+// The caller checks bounds.
 uint32_t number_at(std::span<const char> bytes, size_t at, size_t count, bool is_big_endian) {
   uint32_t value = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -26,7 +26,7 @@ bool has_text(std::span<const char> bytes, size_t at, std::string_view text) {
          std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
 }
 
-// Some writers put the JPEG segment's marker before the TIFF data in other files too.
+// Some writers add JPEG's marker in other files, too.
 int orientation_of_exif(std::span<const char> exif) {
   constexpr std::string_view kMark("Exif\0\0", 6);
   return tiff_orientation(has_text(exif, 0, kMark) ? exif.subspan(kMark.size()) : exif);
@@ -105,7 +105,7 @@ Picture turned_upright(Picture picture, int orientation) {
   Picture upright{swaps ? h : w, swaps ? w : h, std::vector<uint8_t>(picture.rgb.size())};
   for (int64_t y = 0; y < upright.height; ++y) {
     for (int64_t x = 0; x < upright.width; ++x) {
-      // The stored position of the pixel.
+      // Where it is stored.
       int64_t from_x = swaps ? y : x, from_y = swaps ? x : y;
       if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) from_x = w - 1 - from_x;
       if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) from_y = h - 1 - from_y;

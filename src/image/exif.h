@@ -1,18 +1,16 @@
-// The EXIF orientation of a picture, and the picture turned upright by it.
-//
-// Orientations 1 to 8 as in TIFF 6.0: the sides of the first stored row and column. Only tag 0x0112 of the first
-// directory is read; files without it, or with senseless data, are upright, as in Pillow.
+// EXIF orientations 1 to 8, as in TIFF 6.0: the sides of the first stored row and column. Only tag 0x0112 of the first
+// directory is read; without sensible data a picture is upright, as in Pillow.
 #pragma once
 
 #include "image/picture.h"
 
 namespace megalith {
 
-int jpeg_orientation(std::span<const char> bytes);  // of the segment APP1
-int png_orientation(std::span<const char> bytes);   // of the chunk eXIf
-int webp_orientation(std::span<const char> bytes);  // of the chunk EXIF
+int jpeg_orientation(std::span<const char> bytes);  // segment APP1
+int png_orientation(std::span<const char> bytes);   // chunk eXIf
+int webp_orientation(std::span<const char> bytes);  // chunk EXIF
 
-// From TIFF data, after "Exif\0\0".
+// TIFF data, after "Exif\0\0".
 int tiff_orientation(std::span<const char> tiff);
 
 Picture turned_upright(Picture picture, int orientation);

@@ -1,5 +1,5 @@
-// JPEG through libjpeg-turbo. It reports errors by longjmp, so nothing with a destructor may live between setjmp() and
-// its calls: these functions work on a plain struct that decode_jpeg() owns.
+// JPEG through libjpeg-turbo, which reports errors by longjmp: nothing with a destructor may live between setjmp() and
+// its calls, so these functions use a plain struct that decode_jpeg() owns.
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it
 
@@ -26,7 +26,7 @@ struct JpegReader {
   std::longjmp(reader->on_error, 1);
 }
 
-// Tolerates warnings, as Pillow does, except premature end of data: those rows would be grey.
+// Tolerates warnings, as Pillow, but not premature end of data, which leaves rows grey.
 void hear_jpeg_warning(j_common_ptr library, int level) {
   const int code = library->err->msg_code;
   if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) leave_jpeg(library);
@@ -55,7 +55,7 @@ bool read_jpeg_rows(JpegReader& reader, uint8_t* out, size_t stride) {
   return true;
 }
 
-// CMYK to RGB as in Pillow: v = (255 - ink) (255 - black) / 255. Adobe's files hold 255 - ink.
+// As Pillow: v = (255 - ink) (255 - black) / 255. Adobe's files hold 255 - ink.
 void inks_to_rgb(const uint8_t* cmyk, uint8_t* rgb, size_t pixels, bool is_inverted) {
   for (size_t i = 0; i < pixels; ++i) {
     const int flip = is_inverted ? 0 : 255;

@@ -1,7 +1,5 @@
-// 8-bit RGB pictures, and their decoding.
-//
-// Files are untrusted: the kind is detected from the first bytes, the size is bounded before memory is taken, and
-// damaged or truncated files are refused instead of filled with grey.
+// 8-bit RGB pictures, and their decoding. Files are untrusted: the first bytes give the kind, the size is bounded
+// before taking memory, damaged or truncated files are refused.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +12,25 @@ namespace megalith {
 
 struct Picture {
   int64_t width = 0, height = 0;
-  std::vector<uint8_t> rgb;  // height rows of width pixels of 3 bytes, the top row first
+  std::vector<uint8_t> rgb;  // height rows of width pixels of 3 bytes, top row first
 
   const uint8_t* row(int64_t y) const { return rgb.data() + y * width * 3; }
   uint8_t* row(int64_t y) { return rgb.data() + y * width * 3; }
 };
 
-// Most pixels decoded: Pillow's limit for decompression bombs.
+// Pillow's limit against decompression bombs.
 inline constexpr int64_t kMaxPicturePixels = 178'956'970;
 
 enum class PictureKind { kUnknown, kJpeg, kPng, kWebp };
 PictureKind kind_of_picture(std::span<const char> bytes);
 
-// JPEG, PNG or WebP, like Pillow's open(…).convert("RGB") after ImageOps.exif_transpose: transparency is dropped, grey
-// becomes RGB, EXIF orientation is applied, colour profiles are not.
-//
-// name  of the picture, for messages
-// throws UserError: another kind, damaged or truncated, an animation, more than max_pixels
+// JPEG, PNG or WebP, as Pillow's open(…).convert("RGB") after ImageOps.exif_transpose: drops transparency, turns grey
+// to RGB, applies EXIF orientation, ignores colour profiles. UserError: another kind, damaged or truncated, an
+// animation, more than max_pixels.
+//   name  for messages
 Picture decode_picture(std::span<const char> bytes, const std::string& name, int64_t max_pixels = kMaxPicturePixels);
 
-// An empty picture. UserError, with the name, beyond max_pixels.
+// UserError, with the name, beyond max_pixels.
 Picture make_picture(int64_t width, int64_t height, const std::string& name, int64_t max_pixels = kMaxPicturePixels);
 
 }  // namespace megalith

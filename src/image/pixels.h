@@ -7,11 +7,11 @@
 
 namespace megalith {
 
-// (3, height, width) float32 on the CPU: bytes 0 … 255 as -1 … 1, computed as diffusers does (v / 255 · 2 - 1).
+// (3, height, width) float32 on the CPU: bytes 0 … 255 as -1 … 1, as diffusers computes it (v / 255 · 2 - 1).
 at::Tensor to_pixels(const Picture& picture);
 
-// The inverse, for pixels (3, height, width) of any floating dtype and device: clamped to [-1, 1], then rounded to the
-// nearest byte. InternalError for another shape.
+// From (3, height, width), any floating dtype and device: clamped to [-1, 1], rounded to the nearest byte.
+// InternalError for other shapes.
 Picture from_pixels(const at::Tensor& pixels);
 
 }  // namespace megalith

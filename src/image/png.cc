@@ -1,5 +1,5 @@
-// PNG through libpng, which reports errors by longjmp: as in jpeg.cc, objects with destructors live outside of the
-// functions that call it.
+// PNG through libpng, which reports errors by longjmp: objects with destructors live outside its callers, as in
+// jpeg.cc.
 #include "image/png.h"
 
 #include <png.h>
@@ -43,11 +43,11 @@ void write_png_bytes(png_structp library, png_bytep bytes, size_t count) {
 
 void flush_png_bytes(png_structp /*library*/) {}
 
-// Reads up to the pixels, and asks for 8-bit RGB.
+// Up to the pixels; asks for 8-bit RGB.
 bool open_png(PngJob& job) {
   if (setjmp(png_jmpbuf(job.library)) != 0) return false;
   png_set_read_fn(job.library, &job, read_png_bytes);
-  // decode_png() bounds the size, with our message.
+  // decode_png() bounds them, with our message.
   png_set_user_limits(job.library, 0x7fffffff, 0x7fffffff);
   png_read_info(job.library, job.info);
   png_set_strip_16(job.library);
@@ -121,7 +121,7 @@ std::string encode_png(const Picture& picture) {
   } destroyer{job};
   job.info = png_create_info_struct(job.library);
   MEGALITH_CHECK(job.info != nullptr, "libpng gives no memory");
-  Picture copy = picture;  // the library takes non-const pointers
+  Picture copy = picture;  // libpng takes non-const pointers
   std::vector<png_bytep> rows = rows_of(copy);
   const bool is_written =
       write_png(job, narrow<png_uint_32>(picture.width), narrow<png_uint_32>(picture.height), rows.data());

@@ -9,7 +9,7 @@
 namespace megalith {
 namespace {
 
-constexpr int kWeightBits = 22;  // byte times weight, summed, stays within 32 bits
+constexpr int kWeightBits = 22;  // sums stay within 32 bits
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(std::numbers::pi * x) / (std::numbers::pi * x); }
 
