@@ -105,7 +105,7 @@ Picture turned_upright(Picture picture, int orientation) {
   Picture upright{swaps ? h : w, swaps ? w : h, std::vector<uint8_t>(picture.rgb.size())};
   for (int64_t y = 0; y < upright.height; ++y) {
     for (int64_t x = 0; x < upright.width; ++x) {
-      // Where it is stored.
+      // The stored position.
       int64_t from_x = swaps ? y : x, from_y = swaps ? x : y;
       if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) from_x = w - 1 - from_x;
       if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) from_y = h - 1 - from_y;

@@ -1,4 +1,4 @@
-// Checks that a schedule is complete and ends, even if each transfer waits for its peer; see pipeline_simulator.h.
+// Checks that a schedule is complete and ends, even if each transfer waits for its peer.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-// A transfer's content: a stage's outputs, or its inputs' gradient, for one microbatch.
+// A stage's outputs, or its inputs' gradient, for one microbatch.
 struct Parcel {
   bool is_forward = true;
   int to_stage = 0, microbatch = 0;
@@ -46,7 +46,7 @@ class ScheduleCheck {
                                     next_actions_text(schedule_, next_)));
   }
 
-  // Every action's chunk, microbatch and peer exist.
+  // Chunks, microbatches and peers exist.
   void check_places() const {
     if (shape_.num_ranks < 1 || shape_.num_chunks < 1 || shape_.num_microbatches < 1 ||
         schedule_.ranks.size() != static_cast<size_t>(shape_.num_ranks)) {
@@ -63,7 +63,7 @@ class ScheduleCheck {
         }
         if (!is_communication(action.kind)) continue;
         const Parcel parcel = parcel_of(shape_, rank, action);
-        // The other rank: a receive's sender, a send's receiver.
+        // A receive's sender, a send's receiver.
         const int other = is_send(action.kind) ? parcel.to_stage : parcel.to_stage - (parcel.is_forward ? 1 : -1);
         if (other < 0 || other >= shape_.num_stages() || shape_.rank_of(other) != action.peer || action.peer == rank) {
           refuse(fmt::format("rank {} has {}, but its neighbour is not there", rank, action.text()));
@@ -72,10 +72,10 @@ class ScheduleCheck {
     }
   }
 
-  // Advances all lists as far as possible when a transfer needs both sides at the head of their queues. The order of
+  // Advances as far as possible when a transfer needs both sides at the head of their queues. The order of
   // turns does not matter: possible actions stay possible.
   bool walk() {
-    std::vector<std::deque<size_t>> queues(next_.size());  // transfers begun but not done
+    std::vector<std::deque<size_t>> queues(next_.size());  // transfers begun, not done
     for (bool has_advanced = true; has_advanced;) {
       has_advanced = false;
       for (int rank = 0; rank < shape_.num_ranks; ++rank) {
@@ -104,14 +104,14 @@ class ScheduleCheck {
     }
     bool is_done = true;
     for (int rank = 0; rank < shape_.num_ranks; ++rank) {
-      // A rank with a pending transfer is stuck there.
+      // Stuck in its pending transfer.
       if (!at(queues, rank).empty()) at(next_, rank) = at(queues, rank).front();
       is_done = is_done && at(next_, rank) == actions_of(rank).size();
     }
     return is_done;
   }
 
-  // True if the rank can do this now; a computation is then done.
+  // True if possible now; a computation is then done.
   bool begin(int rank, const Action& action) {
     const int stage = shape_.stage_of(rank, action.chunk), i = action.microbatch;
     const auto has = [&](ActionKind kind, int of_stage) { return computed_.contains({kind, of_stage, i}); };
@@ -143,7 +143,7 @@ class ScheduleCheck {
     return true;
   }
 
-  // True if `stage` can read its neighbour `from`: received, computed on this rank, or not needed at the ends.
+  // True if `stage` can read `from`: received, computed on this rank, or not needed at the ends.
   template <typename IsComputed>
   bool is_there(int rank, int stage, int from, int microbatch, const IsComputed& is_computed) const {
     if (from < 0 || from >= shape_.num_stages()) return true;
@@ -151,7 +151,7 @@ class ScheduleCheck {
     return received_.contains({from < stage, stage, microbatch});
   }
 
-  // Each stage computes each microbatch forward once, and backward once in one of its two forms or never.
+  // Each stage computes each microbatch forward once, and backward once, in one form, or never.
   void check_computations() const {
     std::map<std::tuple<ActionKind, int, int>, int> counts;
     bool has_backward = false;
@@ -187,7 +187,7 @@ class ScheduleCheck {
     }
   }
 
-  // Sends and receives between any two ranks match, in order, and are needed.
+  // Sends and receives between two ranks match, in order, and are needed.
   void check_transfers() const {
     std::map<std::pair<int, int>, std::vector<Parcel>> sent, received;  // by (from, to)
     for (int rank = 0; rank < shape_.num_ranks; ++rank) {
@@ -232,7 +232,7 @@ class ScheduleCheck {
 
   const PipelineSchedule& schedule_;
   const PipelineShape& shape_;
-  std::vector<size_t> next_;                             // next action by rank
+  std::vector<size_t> next_;                             // by rank
   std::set<std::tuple<ActionKind, int, int>> computed_;  // kind, stage, microbatch
   std::set<Parcel> received_;
 };

@@ -1,4 +1,4 @@
-// The unit of time and the boxes' labels, shared by text and drawing.
+// The unit of time and labels, for text and drawing.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace megalith {
 
-// The picture's width in units of time, and the unit.
+// The width in units of time.
 struct PictureScale {
   double unit = 1;
   int num_units = 1;
 };
 
-// The shortest computation, unless a much longer one would make the picture mostly dashes.
+// The shortest computation, unless much longer ones would be mostly dashes.
 inline PictureScale picture_scale(const PipelineTrace& trace) {
   constexpr double kMostUnitsOfOne = 12;
   double shortest = HUGE_VAL, longest = 0;
@@ -31,12 +31,12 @@ inline PictureScale picture_scale(const PipelineTrace& trace) {
   const double whole = trace.makespan();
   if (longest == 0 || whole == 0) return {};
   PictureScale scale{std::max(shortest, longest / kMostUnitsOfOne), 1};
-  // Sums of rounded times may slightly exceed a whole number of units.
+  // Sums of rounded times may exceed a whole number.
   scale.num_units = std::max(static_cast<int>(std::ceil(whole / scale.unit - 1e-6)), 1);
   return scale;
 }
 
-// A box's label: two chunks differ in case, more by number.
+// Two chunks differ in case, more by number.
 inline std::string box_label(const Action& action, const PipelineShape& shape) {
   const std::string whole = Action{action.kind, action.chunk, action.microbatch}.text();
   if (shape.num_chunks > 2) return whole;

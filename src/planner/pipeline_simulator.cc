@@ -60,7 +60,7 @@ class Simulator {
   }
 
  private:
-  // Takes and times the rank's next action if it can begin.
+  // Takes and times the rank's next action, if it can begin.
   bool advance(int rank) {
     const auto r = static_cast<size_t>(rank);
     const size_t next = result_.ranks[r].size();
@@ -106,7 +106,7 @@ class Simulator {
     return true;
   }
 
-  // When this rank's `reader` can read a neighbouring stage's result.
+  // Availability of a neighbouring stage's result to `reader`.
   double neighbour(int rank, int stage, int reader, int microbatch, Moments& computed, Moments& received) {
     return shape_.rank_of(stage) == rank ? computed.at(stage, microbatch) : received.at(reader, microbatch);
   }
@@ -123,7 +123,7 @@ class Simulator {
     result_.busy[static_cast<size_t>(rank)] += duration;
   }
 
-  // Returns the arrival; `ready` is the end of the bundle's computation, `start` when the rank reached the send.
+  // Returns the arrival; `ready`: the bundle was computed, `start`: the rank reached the send.
   double send(int rank, const Action& action, double ready, double start) {
     double& link = link_free_[{rank, action.peer}];
     link = std::max({link, ready, start}) + costs_.transfer;
@@ -131,18 +131,17 @@ class Simulator {
     return link;
   }
 
-  // The peers' lists agree in order, so the next receive matches the next send.
+  // Peers' lists agree in order: the next receive matches the next send.
   bool receive(int rank, const Action& action, double& arrival, TimedAction& timed) {
     const std::vector<double>& sent = arrivals_[{action.peer, rank}];
     size_t& taken = taken_[{action.peer, rank}];
-    // Received before sent: its reader waits.
+    // Not sent yet: its reader waits.
     if (taken == sent.size()) return false;
     arrival = sent[taken++];
     timed.end = std::max(timed.start, arrival);
     return true;
   }
 
-  // Live microbatches and the peaks.
   void finish(int rank) {
     const auto r = static_cast<size_t>(rank);
     const std::vector<int> live = live_activations(schedule_.ranks[r]);

@@ -1,4 +1,4 @@
-// Pipelines as SVG; see pipeline_picture.h.
+// Pipelines as SVG.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kUnitWidth = 26, kWidest = 16000, kNarrowest = 600;
 constexpr double kMargin = 8, kRankWidth = 56, kRight = 150, kRow = 24, kBox = 20;  // pixels
-constexpr double kCharacter = 6.2, kNameCharacter = 6.6;          // of the labels, at 10 and 11 px
+constexpr double kCharacter = 6.2, kNameCharacter = 6.6;                            // labels at 10 and 11 px
 
 struct Kind {
   ActionKind kind;
@@ -26,7 +26,7 @@ constexpr Kind kKinds[] = {
     {ActionKind::kWeightBackward, "W gradients of the weights", {232, 160, 76}},
 };
 
-// Later chunks are lighter, up to two thirds towards white.
+// Later chunks are up to two thirds lighter.
 std::string colour_of(ActionKind kind, int chunk, int num_chunks) {
   const auto& colour = kKinds[static_cast<size_t>(kind)].colour;
   const double light = num_chunks > 1 ? 0.66 * chunk / (num_chunks - 1) : 0;
@@ -63,7 +63,7 @@ std::string text_at(double x, double y, std::string_view text, std::string_view 
                      escaped(text));
 }
 
-// 1, 2 or 5 times a power of ten, for ticks at least `least` apart.
+// 1, 2 or 5 times a power of ten, at least `least`.
 double tick_step(double least) {
   const double power = std::pow(10.0, std::floor(std::log10(least)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -72,14 +72,14 @@ double tick_step(double least) {
   return 10 * power;
 }
 
-// The x of time zero: after the ranks' numbers and names.
+// Time zero, after ranks' numbers and names.
 double left_of(std::span<const std::string> names) {
   size_t longest = 0;
   for (const std::string& name : names) longest = std::max(longest, name.size());
   return kMargin + kRankWidth + (longest == 0 ? 0 : kNameCharacter * static_cast<double>(longest) + kMargin);
 }
 
-// A trace with title, axis and ranks; advances `y` from its top to its bottom.
+// Title, axis and ranks; advances `y` to the bottom.
 std::string draw_trace(const PipelineTrace& trace, const std::string& title, const std::string& unit,
                        std::span<const std::string> names, double width, double& y) {
   const double left = left_of(names);

@@ -1,4 +1,4 @@
-// Pipelines as text; see pipeline_picture.h.
+// Pipelines as text.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace megalith {
 namespace {
 
-// All ranks' full lines, equally long within a trace.
+// Ranks' full lines, equally long.
 class TextLines {
  public:
   // cell  characters per unit of time
@@ -34,7 +34,7 @@ class TextLines {
   const std::vector<std::string>& lines() const { return lines_; }
 
  private:
-  // Columns [begin, end): the label, dashes, a separating blank.
+  // Columns [begin, end): label, dashes, a blank.
   static void draw(std::string& line, size_t begin, size_t end, const std::string& label) {
     if (begin >= end) return;
     const size_t filled = std::max<size_t>(end - begin - 1, 1);
@@ -48,7 +48,7 @@ class TextLines {
   std::vector<std::string> lines_;
 };
 
-// Unit numbers above their columns, as often as they fit.
+// Above their columns, as often as they fit.
 std::string ruler(int first_unit, int num_units, int cell) {
   std::string line;
   const int step = cell >= 5 ? 2 : 5;

@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// Larger numbers mean broken files.
+// Beyond them files are broken.
 constexpr int64_t kMostRanks = 1 << 16;
 constexpr int64_t kMostMicrobatches = 1 << 24;
 
@@ -47,7 +47,7 @@ TimedAction read_action(const Json& entry, const PipelineShape& shape, const std
     throw UserError(fmt::format("{}: {} does not belong to {} ranks with {} chunks and {} microbatches", where, text,
                                 shape.num_ranks, shape.num_chunks, shape.num_microbatches));
   }
-  // No step takes years; within this bound all sums are finite.
+  // No step takes years; bounded sums are finite.
   constexpr double kLongest = 1e9;
   if (!(std::abs(timed.start) <= kLongest) || !(std::abs(timed.end) <= kLongest) || timed.end < timed.start) {
     throw UserError(fmt::format("{}: {} from {} to {} s", where, text, timed.start, timed.end));
@@ -164,7 +164,7 @@ PipelineCosts measured_costs(const PipelineTrace& trace) {
     int count = 0;
     double mean() const { return count == 0 ? 0 : time / count; }
   };
-  std::vector<std::array<Sum, 4>> sums(static_cast<size_t>(trace.shape.num_stages()));  // by kind: F, B, I, W
+  std::vector<std::array<Sum, 4>> sums(static_cast<size_t>(trace.shape.num_stages()));  // F, B, I, W
   for (int rank = 0; rank < trace.shape.num_ranks; ++rank) {
     for (const TimedAction& timed : of_rank(trace, rank)) {
       if (is_communication(timed.action.kind)) continue;
