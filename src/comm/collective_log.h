@@ -27,7 +27,7 @@ struct CollectiveStatus {
   std::string group;       // "dp/0": axis and first member
   int64_t sequence = 0;    // CollectiveRecord's
   int64_t ordinal = -1;    // index among the whole group's, from 0; -1 for sends and receives
-  std::vector<int> ranks;  // world ranks taking part
+  std::vector<int> ranks;  // world ranks
   double age_s = 0;        // of the wait, or since the end
 };
 

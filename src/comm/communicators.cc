@@ -13,8 +13,7 @@ bool has_priority(std::string_view axis) {
   return std::ranges::find(kFirst, axis) != std::end(kFirst);
 }
 
-// Creation order excludes deadlocks: of all waiting ranks, those at the earliest axis wait for members that cannot be
-// held up earlier.
+// Creation order excludes deadlocks (groups.h).
 void connect_for_training(const Groups& groups, bool has_experts) {
   // Split axes use their halves.
   const bool has_replicas = groups.dp_replicate->size() > 1;

@@ -144,14 +144,13 @@ class Group {
   virtual bool is_connected() const { return true; }
 
   void set_trace_hook(TraceHook hook) { trace_hook_ = std::move(hook); }
-  // For the watchdog; see collective_log.h.
   void set_collective_log(std::shared_ptr<CollectiveLog> log);
   const std::shared_ptr<CollectiveLog>& collective_log() const { return log_; }  // may be null
   // Waits for each collective, to measure overlap. Not if ranks order sends and receives differently.
   void set_blocking(bool is_blocking) { is_blocking_ = is_blocking; }
 
  protected:
-  friend class GroupView;  // issues on other groups under its own records
+  friend class GroupView;
 
   // For back ends: arguments are checked, splits filled in. The record lives as long as the Work.
   using Record = std::shared_ptr<const CollectiveRecord>;

@@ -1,8 +1,7 @@
 // A communicator as one axis sees it, with its own name in traces, errors and the watchdog's log, its own count and
 // settings. Axes with the same ranks share one (groups.h).
 //
-// All ranks must call all views in one order: back ends match by nothing else, and a mismatch may pair an all-reduce
-// over dp with one over the world.
+// Back ends match calls of all views by order only: a mismatch may pair an all-reduce over dp with one over the world.
 #pragma once
 
 #include <memory>

@@ -13,7 +13,7 @@ void set_deterministic(bool is_deterministic) {
   // The default would fill fresh tensors with NaN: a pass over memory.
   context.setDeterministicFillUninitializedMemory(false);
   context.setDeterministicCuDNN(is_deterministic);
-  context.setBenchmarkCuDNN(false);  // benchmarking picks algorithms anew each run
+  context.setBenchmarkCuDNN(false);
 }
 
 bool is_deterministic() { return at::globalContext().deterministicAlgorithms(); }

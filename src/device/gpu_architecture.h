@@ -27,7 +27,7 @@ enum class ArchitectureFit {
 // UserError naming both if nothing compiled runs on `device`, as from architecture_of(). Pure.
 ArchitectureFit check_architecture(std::string_view device, const std::vector<std::string>& built);
 
-// For the doctor. Pure. `device` as from architecture_of(); null if no GPU is used.
+// For the doctor. `device` is null if no GPU is used. Pure.
 Finding check_kernels(const std::optional<std::string>& device, const std::vector<std::string>& built);
 
 // From Ada and Hopper (sm_89), from gfx942, and unknown chips.

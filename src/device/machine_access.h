@@ -1,4 +1,4 @@
-// This process's permissions and the machine's settings; roots as in machine.h.
+// This process's permissions and the machine's settings.
 #pragma once
 
 #include <cstdint>

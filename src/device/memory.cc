@@ -19,7 +19,7 @@
 namespace megalith {
 namespace {
 
-// Never destroyed, like LibTorch's. Asks malloc for sizes: a header would break alignment.
+// Process-wide and permanent, like LibTorch's. Asks malloc for sizes: a header would break alignment.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& instance() {

@@ -11,7 +11,7 @@ struct MemoryStats {
   // Tensors. On the CPU those since count_cpu_memory(), or 0.
   int64_t allocated_bytes = 0;
   int64_t peak_allocated_bytes = 0;
-  // With the allocator's free blocks. On the CPU, the resident set.
+  // With free blocks. On the CPU, the resident set.
   int64_t reserved_bytes = 0;
   int64_t peak_reserved_bytes = 0;
   // All processes'. On the CPU: this process's resident set, and the machine's memory or container's limit.

@@ -1,4 +1,3 @@
-// Inputs of operators existed before; outputs are new.
 #include "device/storage_watch.h"
 
 #include <ATen/core/Tensor.h>

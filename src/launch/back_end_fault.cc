@@ -27,7 +27,7 @@ struct FaultRow {
   const char* remedy;
 };
 
-// The first match counts: rows with an address come first.
+// The first match counts.
 constexpr FaultRow kFaultRows[] = {
     {R"(closed by peer \[([^\]]+)\]:(\d+))", "the connection to $1 port $2 was closed at its other end", kSeeOthers},
     {R"(\[([^\]]+)\]:(\d+): (?:Connection reset by peer|Broken pipe))",
@@ -102,7 +102,6 @@ std::string with_readable_times(std::string text) {
   return text;
 }
 
-// For messages not in the table.
 std::string bare_facts(std::string line) {
   constexpr size_t kLongest = 300;
   for (const std::string_view end : kEndsOfFacts) line = line.substr(0, line.find(end));

@@ -18,7 +18,7 @@ BackEnds back_ends() {
 #ifdef MEGALITH_NCCL
   found.has_nccl = true;
 #endif
-  // From torch's GPU library; its header may be absent at build time.
+  // Its header may be absent at build time.
   using GetVersion = int (*)(int*);
   int code = 0;
   const auto get_version = reinterpret_cast<GetVersion>(::dlsym(RTLD_DEFAULT, "ncclGetVersion"));

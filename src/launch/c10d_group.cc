@@ -194,7 +194,6 @@ Group::State C10dGroup::start_send_receive(const std::vector<Transfer>& transfer
   }
   Work to_self = own.empty() ? Work() : self_.send_receive(std::move(own), record->label);
   const auto after = [to_self]() mutable { to_self.wait(); };
-  // No other member to connect to.
   if (others.empty()) {
     return std::make_shared<C10dState>(std::vector<C10dWork>{}, world_->device, C10dState::OnError{}, after);
   }

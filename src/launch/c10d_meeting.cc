@@ -266,7 +266,7 @@ class Meeting {
 
   void confirm() {
     if (!launch_.has_agent_store || launch_.rank != 0) return;
-    pause_ = kConfirmationPause;  // all ranks wait for it
+    pause_ = kConfirmationPause;
     if (store_->add("registered", 0) == launch_.world_size) set_if_absent(*store_, "verdict", kGoodVerdict);
   }
 

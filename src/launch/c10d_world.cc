@@ -27,7 +27,7 @@ void silence_warnings() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// Every rank prints it; room for a stack of causes.
+// Leaves room for a stack of causes.
 constexpr size_t kLongestReport = 2000;
 
 // For reports, once a collective broke. Closed connections are noticed within milliseconds, except while computing.
@@ -167,7 +167,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
 }
 
 void C10dWorld::Shared::start_watching(std::function<void(const std::string&)> on_hang) {
-  // Asking an ended store must not print a call stack over our messages.
+  // No call stacks over our messages.
   silence_warnings();
   log = std::make_shared<CollectiveLog>(launch.rank, !device.is_cpu());
   watchdog = std::make_unique<Watchdog>(log, board,

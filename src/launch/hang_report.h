@@ -13,7 +13,6 @@ std::string to_json(const RankStatus& status);
 // UserError unless from to_json().
 RankStatus rank_status_from_json(std::string_view text);
 
-// "rank 2 is gone: it ended without leaving a reason (killed, or out of memory?)".
 std::string gone_text(const std::vector<int>& ranks);
 
 // For rank 0's end, and the store's: `ended` ranks here may have followed, unable to say so.
@@ -22,10 +21,9 @@ std::string gone_with_store_text(const std::vector<int>& ended);
 // "rank 4", "ranks 0-3, 7"; ascending.
 std::string ranks_text(const std::vector<int>& ranks);
 
-// "all_reduce dp grad bucket 0 12.0 KiB (#41)": the group's sequence number.
+// With the group's sequence number: "… (#41)".
 std::string collective_text(const CollectiveStatus& collective);
 
-// "waiting in … for 6.2 s; last finished …, 7.4 s ago".
 std::string state_text(const RankStatus& status);
 
 // The ranks at fault, a finding per line, never empty:

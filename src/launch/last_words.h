@@ -7,8 +7,8 @@
 
 namespace megalith {
 
-// Fills TORCHELASTIC_ERROR_FILE, which torchrun quotes for a failed rank instead of advice on Python tracebacks.
-// Source: torch/distributed/elastic/multiprocessing/errors.
+// Fills TORCHELASTIC_ERROR_FILE, which torchrun quotes for a failed rank. Source:
+// torch/distributed/elastic/multiprocessing/errors.
 void leave_error_file(const EnvironmentMap& environment, std::string_view message) noexcept;
 
 // For std::set_terminate(): reports exceptions on libraries' threads as this rank's error; exit code 1.

@@ -41,8 +41,7 @@ struct Launch {
 // UserError if variables are missing, malformed or contradictory.
 Launch discover_launch(const EnvironmentMap& environment);
 
-// UserError if torchrun's NNODES or NODE_RANK say several machines and the launch one: each would train by itself and
-// overwrite the others' files.
+// UserError if torchrun's NNODES or NODE_RANK say several machines and the launch one: each would train by itself.
 void check_num_nodes(const Launch& launch, const EnvironmentMap& environment);
 
 // "gpu[003-007,9],login" gives gpu003. UserError for an unclosed bracket.

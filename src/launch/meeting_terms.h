@@ -1,4 +1,4 @@
-// Terms that ranks must share, compared when they meet: others would mean different models, or hangs.
+// Terms that ranks must share, compared when they meet.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Tells if a rank's process still runs, on its machine and in its PID namespace (containers have their own).
+// Tells if a rank's process still runs, within its machine and PID namespace.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@ namespace megalith {
 // Trimmed. UserError: missing, open to others than its owner, or under 16 characters.
 std::string read_store_secret(const std::filesystem::path& path);
 
-// A temporary file with 32 random bytes in hexadecimal, readable only by this user; removed by the destructor.
+// A temporary file with 32 random bytes in hexadecimal, mode 0600; removed by the destructor.
 class StoreSecretFile {
  public:
   StoreSecretFile();

@@ -58,8 +58,7 @@ struct WatchdogSettings {
   double look_every_s = 0.25, board_every_s = 1;
 };
 
-// True once a collective was waited in beyond the time-out, not counting gaps between calls of observe() beyond a few
-// seconds.
+// True once a collective was waited in beyond the time-out, ignoring gaps of seconds between calls.
 class HangDetector {
  public:
   explicit HangDetector(double timeout_s) : timeout_s_(timeout_s) {}
