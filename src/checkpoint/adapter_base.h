@@ -19,7 +19,7 @@ inline constexpr const char* kAdapterBaseFile = "adapter_base.json";
 // 32 hexadecimal digits.
 std::string checksum_of_weights(const TensorStore& store);
 
-// Of a Hugging Face folder, however divided into files. UserError if unreadable. Collective: the first rank reads.
+// A Hugging Face folder's, however divided into files. UserError if unreadable. Collective: the first rank reads.
 std::string checksum_of_base(const std::filesystem::path& folder, Group& world);
 
 // Null if PEFT wrote the folder. UserError if malformed.

@@ -35,7 +35,7 @@ std::optional<int64_t> parse_count(std::string_view text) {
   return value;
 }
 
-// Of a checkpoint moved aside.
+// The iteration of a checkpoint moved aside.
 std::optional<int64_t> parse_replaced_name(const fs::path& path) {
   return parse_checkpoint_folder_name(replaced_target(path.filename().string()));
 }
@@ -346,7 +346,7 @@ void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_
         name.starts_with(fmt::format(".{}", kPrefix)) || name.starts_with(fmt::format(".{}", kPointerFile));
     if (is_temporary && is_ours) leftovers.push_back(entry.path());
   }
-  // Of several for one iteration, the first is restored.
+  // The first of several for one iteration is restored.
   std::erase_if(leftovers, [&](const fs::path& leftover) {
     const std::optional<int64_t> iteration = parse_replaced_name(leftover);
     if (!iteration || fs::exists(root / checkpoint_folder_name(*iteration))) return false;

@@ -22,7 +22,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// Of the pointer's checkpoint; see checkpoint_folder.h.
+// The checksum of the pointer's checkpoint; see checkpoint_folder.h.
 std::string previous_checksum(const fs::path& root, std::optional<int64_t> previous, int64_t iteration) {
   if (!previous) return "";
   try {

@@ -1,6 +1,6 @@
 // Writes a checkpoint: each rank its share to its own files, which appear at once.
 //
-// write() takes the time and no other rank, so it can overlap training:
+// write() needs no other rank, so it can overlap training:
 //   construction    collective: assigns the writing, checks free space and that all ranks see the folder
 //   copy_to_host()  optional: lets training go on during write()
 //   write()         writes this rank's files, block by block

@@ -67,7 +67,7 @@ std::string_view renamed(const List& list, std::string_view name) {
   return {};
 }
 
-// Of a file's tensor, forming a tensor.
+// Rows of a file's tensor that form a tensor.
 struct Rows {
   std::string name;
   int64_t first = 0, count = 0;

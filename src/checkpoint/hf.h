@@ -35,7 +35,7 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
 // (T5EncoderModel) lack more.
 bool lacks_heads(const std::filesystem::path& folder);
 
-// As config.json, if any, says.
+// A folder's tensors, interpreted by its config.json if any.
 struct HfWeights {
   TensorStore store;            // decoded by quantization_config; names as in the language model's own folder
   bool has_bert_heads = false;  // a model may have fewer
@@ -45,7 +45,7 @@ struct HfWeights {
   // Unrequested tensors that may be present: derived buffers, multi-token prediction layers, parts for images, and the
   // sentence classifier of a BERT without one.
   bool may_be_unused(std::string_view name) const;
-  // Of a BERT head.
+  // True of a BERT head's tensors.
   static bool is_of_heads(std::string_view name);
 };
 

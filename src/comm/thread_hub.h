@@ -98,7 +98,7 @@ struct ThreadMessage {
   std::optional<ThreadHub::Time> ready_at;
 };
 
-// Of a group. Guarded by the hub's lock.
+// A group's. Guarded by the hub's lock.
 struct ThreadMeeting {
   struct Channel {
     int64_t num_sent = 0, num_expected = 0;

@@ -31,7 +31,7 @@ uint64_t checksum64(std::string_view text) { return XXH3_64bits(text.data(), tex
 Checksum128 checksum128(std::span<const std::byte> bytes) { return from_xxh(XXH3_128bits(bytes.data(), bytes.size())); }
 Checksum128 checksum128(std::string_view text) { return from_xxh(XXH3_128bits(text.data(), text.size())); }
 
-// Opaque and over-aligned, so xxHash allocates it. Serves both widths.
+// Opaque and over-aligned: xxHash allocates it. Serves both widths.
 struct StreamingChecksum::State {
   State() : xxh(XXH3_createState()) {
     if (xxh == nullptr) throw std::bad_alloc();

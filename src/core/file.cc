@@ -65,7 +65,7 @@ fs::path parent_of(const fs::path& path) {
 
 constexpr std::string_view kTemporaryMark = ".tmp-", kReplacedSuffix = ".old";
 
-// Process and address distinguish threads of a machine; the clock distinguishes machines sharing a file system.
+// Process and address distinguish threads, the clock machines that share a file system.
 fs::path temporary_beside(const fs::path& target, const void* owner) {
   const auto ticks = std::chrono::system_clock::now().time_since_epoch().count();
   return parent_of(target) / fmt::format(".{}{}{}-{:x}-{:x}", target.filename().string(), kTemporaryMark, ::getpid(),

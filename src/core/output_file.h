@@ -1,5 +1,5 @@
 // Protects output files: replaced only with --overwrite, or if their beginning shows that this program wrote them for
-// the same purpose. Models and checkpoints: train/outputs.h, cli/convert.cc.
+// the same purpose.
 #pragma once
 
 #include <filesystem>

@@ -1,8 +1,8 @@
 // A random order of n things, each place computed by itself: no memory, no replay on resume.
 //
-// A balanced Feistel network keyed by Philox, over the fewest even bits that hold n - 1; results outside n are permuted
-// again (under four times on average). Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", cycle
-// walking.
+// A balanced Feistel network keyed by Philox, over the least even number of bits for n - 1; results outside n are
+// permuted again (under four times on average). Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite
+// Domains", cycle walking.
 #pragma once
 
 #include <bit>

@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-// Cuts a stream into padded blocks of 64 bytes.
+// Cuts a stream into padded 64-byte blocks.
 class ShaBlocks {
  public:
   void update(std::span<const std::byte> bytes);

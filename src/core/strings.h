@@ -28,11 +28,11 @@ std::vector<std::string> split_words(std::string_view text);
 // Lines of at most `width` columns, except for longer words.
 std::vector<std::string> wrap(std::string_view text, size_t width);
 
-// 950, 12.4 k, 8.03 B (k, M, B, T).
+// 950, 12.4 k, 8.03 B.
 std::string format_count(double value);
 // 512 B, 38.2 GiB.
 std::string format_bytes(int64_t bytes);
-// 0.83 s, 45 s, 3 m 12 s, 3 h 12 m, 2 d 4 h.
+// 0.83 s, 45 s, 3 m 12 s, 2 d 4 h.
 std::string format_duration(double seconds);
 
 }  // namespace megalith

@@ -1,5 +1,4 @@
-// System calls that survive signals (profilers' timers, SIGCHLD): POSIX and network file systems may fail them with
-// EINTR. All writing uses these.
+// System calls that survive signals: POSIX and network file systems may fail them with EINTR. All writing uses these.
 #pragma once
 
 #include <cerrno>

@@ -66,7 +66,7 @@ std::vector<std::string>& open_ranges() {
   return ranges;
 }
 
-// Of nested LibTorch operators, keeps the innermost (waiting) and the outermost (called).
+// Keeps the innermost (waiting) and the outermost (called) of nested LibTorch operators.
 std::string place_here() {
   const std::vector<std::string>& ranges = open_ranges();
   const auto is_of_libtorch = [&](size_t i) { return ranges[i].starts_with("aten::"); };

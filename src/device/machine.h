@@ -69,7 +69,7 @@ std::vector<RdmaPort> read_rdma_ports(const std::filesystem::path& root);
 struct Mount {
   std::string point, type, source;  // "/home", "nfs4", "server:/home"
 };
-// Of an absolute path; null without a mount table.
+// `path` is absolute; null without a mount table.
 std::optional<Mount> mount_of(const std::filesystem::path& root, const std::filesystem::path& path);
 
 struct SpaceFacts {

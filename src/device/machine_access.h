@@ -26,7 +26,7 @@ struct AccessFacts {
 };
 AccessFacts read_access(const std::filesystem::path& root);
 
-// Of AMD's cards, distinct: "auto", "perf_determinism", "high", "manual", …
+// AMD cards' distinct levels: "auto", "perf_determinism", "high", "manual", …
 std::vector<std::string> read_gpu_clock_levels(const std::filesystem::path& root);
 
 // "ufw", "firewalld" if active. A container cannot see its host's.

@@ -208,7 +208,7 @@ void get_weights(HubFetch& fetch, const HubName& name, const std::string& what, 
   fetch.get(names);
 }
 
-// Of the listed token files.
+// The prefix of the token files to fetch.
 std::string chosen_prefix(const HubListing& listing, const HubName& name, const std::string& what) {
   std::vector<std::string> files;
   for (const HubFile& file : listing.files) files.push_back(file.name);

@@ -28,7 +28,7 @@ std::vector<ExpertLoad> expert_loads_of(const std::vector<ObservedValues>& obser
 // Over all layers; 0 without any.
 double max_over_mean(const std::vector<ExpertLoad>& loads);
 
-// Of all layers' choices; unset without a limit.
+// The share of all layers' choices; unset without a limit.
 std::optional<double> dropped_share(const std::vector<ExpertLoad>& loads);
 
 class ExpertLoadWindow {

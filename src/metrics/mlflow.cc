@@ -205,7 +205,7 @@ void MlflowSink::write_value(const std::string& name, const std::string& value) 
   AppendFile(folder_ / name, "mlflow_dir", AppendFile::Open::kCreateNew, log_).append(value, "its value");
 }
 
-// Of several starts, the last one's.
+// The last start's, if there were several.
 void MlflowSink::write_facts(const TrackedRun& run) {
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) make_directories(folder_ / part);
   for (const TrackedOption& option : run.options) {

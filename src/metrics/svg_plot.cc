@@ -126,7 +126,7 @@ std::vector<std::vector<Point>> runs_of(const std::vector<double>& x, const std:
   return runs;
 }
 
-// Of many points in a pixel column draws the first, lowest, highest and last.
+// Draws the first, lowest, highest and last of many points in a pixel column.
 std::string path_of(const std::vector<Point>& pixels) {
   std::string path;
   const auto add = [&](const Point& p) { path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", p.x, p.y); };

@@ -8,8 +8,8 @@
 // iteration join, so rows are written when the next step comes or the run ends, as in wandb. A killed run lacks its
 // last row and its end, and can still be uploaded.
 //
-// A resumed run has the same id and its own folder, as with wandb's resume: uploading appends. Of repeated rows W&B
-// takes the first.
+// A resumed run has the same id and its own folder, as with wandb's resume: uploading appends. W&B takes the first of
+// repeated rows.
 #pragma once
 
 #include <filesystem>

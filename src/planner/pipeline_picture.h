@@ -9,7 +9,7 @@
 namespace megalith {
 
 // For a terminal: a computation is its letter and microbatch, then dashes ("B3---"); a dot is an idle unit; a line ends
-// with the rank's bubble and peak of live microbatches. Of two chunks the second has lower-case letters ("b3---"), more
+// with the rank's bubble and peak of live microbatches. The second of two chunks has lower-case letters ("b3---"), more
 // are numbered ("B2.3---"). Lines wrap at `columns`. Transfers are not drawn.
 //
 // A unit of time is the shortest computation; the scale is at the top. measured, if given, is below in the same width.

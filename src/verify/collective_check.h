@@ -15,12 +15,12 @@ namespace megalith {
 // One, a prime, and more than back ends send in one piece.
 inline constexpr int64_t kCheckedCounts[] = {1, 1021, 262147};
 
-// Compares each element of this rank's results: reductions in float32, bf16 and float64, movements also in int64. All
-// ranks call with the same counts.
+// Compares each element of this rank's results: reductions in float32, bf16 and float64, movements also in int64. Ranks
+// call with the same counts.
 //
 // A finding of topic "collectives" per collective: ok, or an error with operation, dtype, size, rank, first wrong index
-// and both values. Sums of small integers are exact in any order; averages may differ by one rounding, as NCCL
-// multiplies by a rounded 1 / size. Throws a collective's failure.
+// and both values. Sums of small integers are exact; averages may differ by one rounding, as NCCL multiplies by a
+// rounded 1 / size. Throws a collective's failure.
 Findings check_collectives(Group& group, std::span<const int64_t> counts = kCheckedCounts);
 
 struct Bandwidth {

@@ -1,7 +1,6 @@
 // This machine's fitness for a run. Pure functions from machine.h's facts.
 //
-// Sources: ROCm's Megatron-LM, Primus and CVS guides (NUMA balancing off, --shm-size, RDMA devices), NCCL's
-// documentation of shared and locked memory.
+// Sources: ROCm's Megatron-LM, Primus and CVS guides, NCCL's documentation of shared and locked memory.
 #pragma once
 
 #include <optional>

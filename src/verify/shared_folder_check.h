@@ -30,7 +30,7 @@ struct FolderSight {
   bool sees_probe = false;
 };
 
-// Topic "disk". A warning unless all see the first one's file: a run works, but every machine builds what it lacks.
+// Topic "disk". A warning unless all see the first one's file: every machine then builds what it lacks.
 //   option  "data_cache_path"
 Finding check_shared_folder(const std::string& option, const std::string& folder, std::span<const FolderSight> ranks);
 

@@ -45,7 +45,7 @@ SpeedSizes speed_sizes(const c10::Device& device);
 
 // Takes some seconds and three arrays. Rates are means over 0.2 s after a warm-up call; bytes count as in BabelStream
 // (dot, copy, scale: two arrays; add, triad: three).
-//   with_peer  copies to the next visible GPU, too
+//   with_peer  copies to the next GPU, too
 std::vector<SpeedRow> measure_speeds(const c10::Device& device, const SpeedSizes& sizes, bool with_peer);
 
 void add_expected(std::vector<SpeedRow>& rows, const ExpectedSpeeds& expected);
