@@ -323,7 +323,7 @@ TEST(OptionChecks, AModelRefusesWhatItDoesNotRead) {
   EXPECT_EQ(refused_by({.window = 3}, ModelType::kT5),
             Texts{"window is for model_type gpt, which is t5: set model_type to gpt, or leave window out"});
   EXPECT_EQ(refused_by({.modules = 1}, ModelType::kDiffusion),
-            Texts{"modules is for model_type gpt, t5 or bert, which is diffusion_model: leave modules out"});
+            Texts{"modules is for model_type gpt, t5, bert or classifier, which is diffusion_model: leave modules out"});
   EXPECT_EQ(refused_by({.modules = 0}, ModelType::kDiffusion), Texts{});
 }
 

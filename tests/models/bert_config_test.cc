@@ -80,7 +80,9 @@ TEST(BertConfig, ClassSaysWhetherSentencesAreClassified) {
   }
   nlohmann::json json = bert_base_uncased();
   json["architectures"] = {"BertForSequenceClassification"};
-  EXPECT_NE(refusal_of(json).find("architectures is [BertForSequenceClassification], expected BertForPreTraining"),
+  EXPECT_EQ(read_bert(json).config.model_type, ModelType::kClassifier);
+  json["architectures"] = {"BertForTokenClassification"};
+  EXPECT_NE(refusal_of(json).find("architectures is [BertForTokenClassification], expected BertForPreTraining"),
             std::string::npos)
       << refusal_of(json);
 }

@@ -336,7 +336,7 @@ TEST_F(Gpt2Config, WhatCannotBeHonouredIsNamed) {
   EXPECT_NE(refusal("n_embd", nullptr).find("n_embd"), std::string::npos);
   EXPECT_NE(refusal("n_head", 5).find("num_attention_heads 5 does not divide hidden_size 768"), std::string::npos);
   EXPECT_NE(refusal("quantization_config", {{"quant_method", "gptq"}}).find("quantised (gptq)"), std::string::npos);
-  EXPECT_NE(refusal("architectures", {"GPT2ForSequenceClassification"}).find("GPT2ForSequenceClassification"),
+  EXPECT_NE(refusal("architectures", {"GPT2ForTokenClassification"}).find("GPT2ForTokenClassification"),
             std::string::npos);
 }
 

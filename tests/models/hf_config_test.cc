@@ -315,7 +315,7 @@ TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
       {llama_v4(), "quantization_config", {{"quant_method", "fp8"}, {"fmt", "e5m2"}}, "quantised (fp8 e5m2)"},
       {llama_v4(), "partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
       {llama_v4(), "model_type", "mamba", "model_type 'mamba' is not provided"},
-      {llama_v4(), "architectures", {"LlamaForSequenceClassification"}, "LlamaForSequenceClassification"},
+      {llama_v4(), "architectures", {"LlamaForTokenClassification"}, "LlamaForTokenClassification"},
       {llama_v4(), "hidden_size", "big", "hidden_size"},
       {llama_v4(), "hidden_size", nullptr, "hidden_size"},
       {llama_v4(), "num_key_value_heads", 0, "at least 1"},
