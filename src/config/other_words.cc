@@ -20,7 +20,8 @@ Words build_words() {
     for (const std::string& entry : split_words(row.names)) {
       auto [name, neutral] = split_entry(entry);
       const std::string_view option = row.becomes.empty() ? row.option : row.becomes[0].option;
-      const bool is_new = words.emplace(name, OtherWord{row.program, option, std::move(neutral), row.becomes, row.note}).second;
+      OtherWord word{row.program, option, std::move(neutral), row.becomes, row.note};
+      const bool is_new = words.emplace(name, std::move(word)).second;
       MEGALITH_CHECK(is_new, "the word '{}' stands twice in the table", entry);
     }
   }

@@ -497,8 +497,8 @@ MISTAKES = [
         "optimizer.cc",
         [
             (
-                "weight_decay * slot.part->parameter->options().decay_mult;",
-                "weight_decay * (SEEDED ? 1 : slot.part->parameter->options().decay_mult);",
+                "weight_decay * parameter.decay_mult;",
+                "weight_decay * (SEEDED ? 1 : parameter.decay_mult);",
             )
         ],
     ),

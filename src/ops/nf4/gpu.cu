@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     dequantise(VectorGrid grid, Nf4DequantiseCall a, Nf4Row every) {
   MEGALITH_SHARED(float, values, kNumValues);
   if (threadIdx.x < kNumValues) values[threadIdx.x] = every.values.of[threadIdx.x];
-  __syncthreads();
+  __syncthreads();  // the values are there
   for_each_vector(grid, [&](int64_t row, int64_t vector) {
     const int64_t column = vector * kCount;
     const Wide<T> scale = nf4_scale(a, every.blocks, row, column >> kLog2Nf4Block);

@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(balance_threads(kSlots)) balance(SinkhornCall 
   for (int64_t i = threadIdx.x; i < a.rows * a.columns; i += blockDim.x) a.y[i] = ::exp(static_cast<double>(x[i]));
   for (int64_t i = threadIdx.x; i < a.columns; i += blockDim.x) s.of_columns[i] = 1;
   for (int round = 0; round < kMostSinkhornRounds; ++round) {
-    __syncthreads();
+    __syncthreads();  // the columns' factors are written
     scale_rows<kSlots>(a, s);
-    __syncthreads();
+    __syncthreads();  // the waves' sums are written
     if (!(scale_columns(a, s) > kSinkhornTolerance)) break;
   }
   __syncthreads();

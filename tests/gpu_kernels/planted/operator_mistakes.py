@@ -73,7 +73,7 @@ def operator_mistakes(mistake, wrong, race, overflow):
         mistake("fp8: no barrier before a tile is read", FP8,
                 "= codes[i];\n    }\n    __syncthreads();", "= codes[i];\n    }\n    if (!SEEDED) __syncthreads();", race),
         mistake("fp8: no barrier before the next tile takes the memory", FP8,
-                "__syncthreads();  // the last tile", "if (!SEEDED) __syncthreads();  // the last tile", race),
+                "__syncthreads();  // others may", "if (!SEEDED) __syncthreads();  // others may", race),
         mistake("fp8: ties go up", FP8, "((significand >> shift) & 1);", "(SEEDED ? 1 : (significand >> shift) & 1);", wrong),
         mistake("fp8: what is too large is not the largest number", FP8,
                 "given < largest ? given : largest", "SEEDED || given < largest ? given : largest", wrong),

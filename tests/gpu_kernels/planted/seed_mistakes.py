@@ -32,7 +32,7 @@ class Mistake(NamedTuple):
 MISTAKES = [
     # Barriers.
     Mistake("block sum: no barrier before its memory is used again", SUM,
-            "__syncthreads();  // results of the last call", "if (!SEEDED) __syncthreads();  // results of the last call", RACE),
+            "__syncthreads();  // the last call's results", "if (!SEEDED) __syncthreads();  // the last call's results", RACE),
     Mistake("block sum: no barrier before the waves' results are read", SUM,
             "wave()] = values[i];\n  }\n  __syncthreads();", "wave()] = values[i];\n  }\n  if (!SEEDED) __syncthreads();", RACE),
     Mistake("block sum: a barrier for the first lanes only", SUM,
@@ -146,9 +146,9 @@ MISTAKES = [
     Mistake("tile product: no barrier before a piece is multiplied", TILE,
             "of_b.put(right);\n    __syncthreads();", "of_b.put(right);\n    if (!SEEDED) __syncthreads();", RACE),
     Mistake("tile product: no barrier before the next piece takes the memory", TILE,
-            "__syncthreads();  // the next pieces", "if (!SEEDED) __syncthreads();  // the next pieces", RACE),
+            "__syncthreads();  // for the next pieces", "if (!SEEDED) __syncthreads();  // for the next pieces", RACE),
     Mistake("tile product: fragments are read before all lanes have stored", TILE,
-            "__syncthreads();  // a fragment's", "if (!SEEDED) __syncthreads();  // a fragment's", RACE),
+            "__syncthreads();  // written by all lanes", "if (!SEEDED) __syncthreads();  // written by all lanes", RACE),
     Mistake("tile product: the end of k is not looked at", TILE,
             "of_a.fetch(a.data + first_row * a.stride + depth, a.stride, rows, k - depth, a.is_aligned);",
             "of_a.fetch(a.data + first_row * a.stride + depth, a.stride, rows, SEEDED ? kTileDepth<T> : k - depth, a.is_aligned);",
