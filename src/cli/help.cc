@@ -32,8 +32,8 @@ const std::vector<HelpTopic> kCommonTopics = {
      {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
       "expert_model_parallel_size", "use_distributed_optimizer", "use_torch_fsdp2"}},
     {"Checkpoints", {"save", "save_interval", "load", "save_hf"}},
-    {"Records and evaluation", {"output_dir", "eval_interval", "eval_iters", "tensorboard_dir"}},
-    {"Machine", {"device"}},
+    {"Records and evaluation", {"output_dir", "eval_interval", "eval_iters"}},
+    {"Machine", {"device", "num_threads"}},
 };
 // `generate` shows it above the others.
 const HelpTopic kSamplingTopic = {"Sampling", {"temperature", "top_k", "top_p"}};

@@ -111,6 +111,7 @@ void tune_malloc_for_texts() {
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
   mallopt(M_TOP_PAD, 16 << 20);
+  mallopt(M_ARENA_MAX, 1);  // what one thread gives back, another takes
 #endif
 }
 

@@ -132,7 +132,7 @@ WRONG = [
     ("context parallelism", (*DRY, "--dry_run_world_size", 2, "--context_parallel_size", 2), ["context_parallel_size is 2, and model_type biencoder"]),
     ("a set of one", (*DRY, "--micro_batch_size", 1), ["task ict with a set of one sample", "raise micro_batch_size", "has 5, and a set has 1"]),
     ("k above the set", (*DRY, "--retriever_report_topk_accuracies", 1, 17), ["retriever_report_topk_accuracies has 17, and a set has 16 samples"]),
-    ("experts", (*DRY, "--num_experts", 4), ["num_experts is for model_type gpt, t5 or bert, which is biencoder"]),
+    ("experts", (*DRY, "--num_experts", 4), ["num_experts is for model_type gpt, t5, bert or classifier, which is biencoder"]),
     ("adapters", (*DRY, "--lora.enabled"), ["lora.enabled is for model_type gpt, t5, bert or diffusion_model, which is biencoder"]),
     ("an export", (*DRY, "--save_hf", "somewhere"), ["save_hf: no Hugging Face class has a model of the family biencoder"]),
     ("another task", (*DRY, "--task", "causal_lm"), ["task causal_lm with model_type biencoder", "set task to ict"]),

@@ -259,7 +259,7 @@ def test_golden_values(program, tmp_path):
         (("--seq_length", 64), "seq_length is for model_type gpt"),
         (("--vocab_size", 100), "vocab_size is for model_type gpt, t5, bert, biencoder or classifier"),
         (("--image_size", 40), "image_size 40 is no multiple of 16"),
-        (("--num_experts", 4), "num_experts is for model_type gpt, t5 or bert"),
+        (("--num_experts", 4), "num_experts is for model_type gpt, t5, bert or classifier"),
         (("--task", "causal_lm"), "causal_lm"),
         (("--sequence_parallel", "--tensor_model_parallel_size", 3), "sequence_parallel splits the 16 tokens of a picture"),
         (("--cfg_dropout_prob", "0.1,0.2,0.3"), "cfg_dropout_prob has 3 numbers"),

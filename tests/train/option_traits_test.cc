@@ -25,7 +25,7 @@ TEST(OptionTraits, WeightsDependOnTheModelsOptionsButThese) {
   const OptionSet options(model);
   const Names expected = {"max_position_embeddings", "make_vocab_size_divisible_by", "attention_dropout",
                           "hidden_dropout", "init_method_std", "embedding_init_method_std", "bos_token_id",
-                          "eos_token_ids",
+                          "eos_token_ids", "classifier_dropout", "label_names",
                           // How experts are balanced, limited and reached.
                           "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
                           "moe_input_jitter_eps", "moe_router_bias_update_rate", "moe_router_force_load_balancing",

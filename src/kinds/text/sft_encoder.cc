@@ -284,7 +284,8 @@ void SftEncoder::check_read(const SftMessages& messages, const OrderedJson& tool
   };
   for (const OrderedJson& message : messages.list) {
     for (const auto& [key, value] : message.items()) {
-      if (chat.mentions(key) || !is_silent(key, value, options_.sft_ignore_keys)) continue;
+      // Who speaks may show from the order of the messages.
+      if (key == "role" || chat.mentions(key) || !is_silent(key, value, options_.sft_ignore_keys)) continue;
       refuse(fmt::format("{} of the {}'s message", key, json_as<std::string>(Json(message["role"]), "role")),
              fmt::format("--sft_ignore_keys {} passes over it; or take a template that writes it", key));
     }

@@ -216,6 +216,7 @@ void read_chat_pair(KeyReader& reader, const OrderedJson& row, const SftOptions&
   }
   for (const char* key : {"chosen", "rejected"}) {
     const SftMessages answer = reader.take_messages({key});
+    if (answer.list.empty()) throw UserError(fmt::format("{}: {} has no message", where, key), "give the answer");
     // Some sets repeat the question in both answers.
     SftMessages whole = answer.list[0]["role"] == "assistant" ? question : SftMessages();
     whole.add(answer);
