@@ -111,7 +111,6 @@ void tune_malloc_for_texts() {
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
   mallopt(M_TOP_PAD, 16 << 20);
-  mallopt(M_ARENA_MAX, 1);  // what one thread gives back, another takes
 #endif
 }
 
@@ -122,7 +121,7 @@ int main(int argc, char** argv) {
   using namespace megalith;
   std::set_terminate(end_for_uncaught_exception);
   const std::vector<std::string> words = with_entry_resolved({argv, argv + argc});
-  const std::string_view command = words.size() > 1 ? words[1] : "", topic = words.size() > 2 ? words[2] : "";
+  const std::string command = words.size() > 1 ? words[1] : "", topic = words.size() > 2 ? words[2] : "";
   // Before any large allocation.
   if (command != "prepare" || topic == "flux") {
     tune_malloc_for_training();

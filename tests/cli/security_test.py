@@ -96,7 +96,7 @@ def test_colours_of_data_hide_nothing(program, tmp_path):
 
 def test_a_template_that_wants_much_is_refused_by_its_line(program, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
-    words = chat_model(tmp_path / "model", "\n{% for i in range(300) %}{% set n = namespace(x='a' * 16000000) %}{% endfor %}")
+    words = chat_model(tmp_path / "model", "{{ messages[0].content }}\n{% for i in range(300) %}{% set n = namespace(x='a' * 16000000) %}{% endfor %}")
     errors = program.run(*words, "rows.jsonl", cwd=tmp_path, expected=2)[2]
     assert "chat_template.jinja:2: the template holds more than 256 MiB at once" in errors, errors
 
