@@ -19,7 +19,8 @@ DryRun make_dry_run(const Resolved& resolved) {
 }
 
 std::string dry_run_text(const Resolved& resolved, const DryRun& run) {
-  return fmt::format("{}\n{}\n{}{}dry run: nothing was allocated\n", resolved_yaml(*resolved.options, Shown::kNonDefault),
+  return fmt::format("{}\n{}\n{}{}dry run: nothing was allocated\n",
+                     resolved_yaml(*resolved.options, Shown::kNonDefault),
                      startup_report(resolved, run.numbers, nullptr, "not chosen in a dry run"),
                      memory_table(run.memory, resolved.derived.world_size), run.fit ? device_fit_text(*run.fit) : "");
 }

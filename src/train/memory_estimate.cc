@@ -47,7 +47,8 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
     return config.data_parallel.use_distributed_optimizer || config.data_parallel.use_torch_fsdp2;
   };
   return {
-      {"--use_distributed_optimizer", "no speed", [dp, is_sharded](const Config& config) { return dp > 1 && !is_sharded(config); },
+      {"--use_distributed_optimizer", "no speed",
+       [dp, is_sharded](const Config& config) { return dp > 1 && !is_sharded(config); },
        [](Config& config) { config.data_parallel.use_distributed_optimizer = true; }},
       {"--master_weights remainder", "nothing: results are equal to the bit",
        [](const Config& config) {
@@ -81,15 +82,21 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
       {"--use_torch_fsdp2", "weights gathered twice a microbatch",
        [dp, pp](const Config& config) { return dp > 1 && pp == 1 && !config.data_parallel.use_torch_fsdp2; },
        [](Config& config) {
-         config.data_parallel = {};
-         config.data_parallel.use_torch_fsdp2 = true;
+         DataParallelOptions sharded;
+         sharded.use_torch_fsdp2 = true;
+         sharded.main_grads_dtype = config.data_parallel.main_grads_dtype;
+         sharded.grad_reduce_in_bf16 = config.data_parallel.grad_reduce_in_bf16;
+         sharded.ddp_bucket_size = config.data_parallel.ddp_bucket_size;
+         config.data_parallel = sharded;
        }},
-      {"--bf16", "products of 8 significant bits", [](const Config& config) { return !config.train.bf16 && !config.train.fp16; },
+      {"--bf16", "products of 8 significant bits",
+       [](const Config& config) { return !config.train.bf16 && !config.train.fp16; },
        [](Config& config) {
          config.train.bf16 = true;
          config.train.fp32 = false;
        }},
-      {"--use_precision_aware_optimizer --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16", "moments of 8 significant bits",
+      {"--use_precision_aware_optimizer --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16",
+       "moments of 8 significant bits",
        [](const Config& config) {
          return config.optimizer.optimizer == OptimizerKind::kAdam &&
                 config.optimizer.exp_avg_dtype == MomentDtype::kFp32;
@@ -98,13 +105,14 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
          config.optimizer.use_precision_aware_optimizer = true;
          config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = MomentDtype::kBf16;
        }},
-      {fmt::format("--tensor_model_parallel_size {} on {} ranks", 2 * tp, 2 * resolved.derived.world_size), "more ranks",
-       [](const Config&) { return true; },
+      {fmt::format("--tensor_model_parallel_size {} on {} ranks", 2 * tp, 2 * resolved.derived.world_size),
+       "more ranks", [](const Config&) { return true; },
        [tp](Config& config) { config.parallel.tensor_model_parallel_size = 2 * tp; }, 2},
-      {fmt::format("--pipeline_model_parallel_size {} on {} ranks", 2 * pp, 2 * resolved.derived.world_size), "more ranks",
-       [](const Config& config) { return !config.data_parallel.use_torch_fsdp2; },
+      {fmt::format("--pipeline_model_parallel_size {} on {} ranks", 2 * pp, 2 * resolved.derived.world_size),
+       "more ranks", [](const Config& config) { return !config.data_parallel.use_torch_fsdp2; },
        [pp](Config& config) { config.parallel.pipeline_model_parallel_size = 2 * pp; }, 2},
-      {fmt::format("--seq_length {}", length / 2), "another task", [length](const Config&) { return length > 1 && length % 2 == 0; },
+      {fmt::format("--seq_length {}", length / 2), "another task",
+       [length](const Config&) { return length > 1 && length % 2 == 0; },
        [length](Config& config) { config.train.seq_length = length / 2; }},
   };
 }
@@ -165,7 +173,8 @@ std::string memory_table(const MemoryEstimate& memory, int64_t world_size) {
   const std::string on_host =
       memory.host.total() > 0 ? fmt::format(", and {} of host memory", format_bytes(memory.host.total())) : "";
   std::string text = fmt::format("memory of rank {}{}, estimated: {}{}\n", memory.rank,
-                                 world_size > 1 ? ", of those that hold most" : "", format_bytes(memory.total()), on_host);
+                                 world_size > 1 ? ", of those that hold most" : "", format_bytes(memory.total()),
+                                 on_host);
   for (const MemoryRow& row : memory.rows())
     text += fmt::format("  {:<18} {:>10}\n", row.owner, format_bytes(row.bytes));
   return text;

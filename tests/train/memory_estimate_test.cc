@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 
@@ -176,6 +177,26 @@ TEST(MemorySavings, AreThoseThatTheRunHasNotTakenAndThatHelp) {
                              "--main_grads_dtype=bf16"};
   EXPECT_EQ(words_of(all, 1, 100'000, true).at(0), "--tensor_model_parallel_size 2 on 2 ranks");
   for (const std::string& word : words_of(all, 1, 100'000, false)) EXPECT_EQ(word.find("ranks"), std::string::npos);
+}
+
+// With the run's other options: its gradients stay narrow.
+TEST(MemorySavings, OfFsdpAreThoseOfTheRunWithThatOptionToo) {
+  EstimateWords words = {"--bf16",
+                         "--master_weights=remainder",
+                         "--micro_batch_size=1",
+                         "--recompute_granularity=full",
+                         "--recompute_method=uniform",
+                         "--recompute_num_layers=1",
+                         "--main_grads_dtype=bf16"};
+  const auto resolved = resolve_estimated(words, 2);
+  const MemoryEstimate estimate = estimate_memory(*resolved, 0);
+  words.emplace_back("--use_torch_fsdp2");
+  const int64_t expected = estimate.total() - estimate_memory(*resolve_estimated(words, 2), 0).total();
+  const auto savings = cheapest_savings(*resolved, estimate, /*missing_bytes=*/1000, /*may_add_ranks=*/false);
+  const auto found = std::find_if(savings.begin(), savings.end(),
+                                  [](const MemorySaving& saving) { return saving.words == "--use_torch_fsdp2"; });
+  ASSERT_NE(found, savings.end());
+  EXPECT_EQ(found->bytes, expected);
 }
 
 // ---- What there is ----
