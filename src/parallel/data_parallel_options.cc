@@ -42,9 +42,9 @@ void DataParallelOptions::visit(OptionVisitor& v) {
           "Gather updated parameters while the next forward runs; each block waits for its own. Needs "
           "use_distributed_optimizer and overlap_grad_reduce.");
   v.choice("main_grads_dtype", main_grads_dtype, {"fp32", "bf16"},
-           "Dtype of 16-bit parameters' gradient buffers: half the bytes with bf16. A microbatch's gradient is computed "
-           "in fp32 and its sum with the buffer rounded once; between ranks bf16 buffers are summed in bf16. Norms, "
-           "clipping and the update are computed in fp32.")
+           "Dtype of 16-bit parameters' gradient buffers: half the bytes with bf16. A microbatch's gradient is "
+           "computed in fp32 and its sum with the buffer rounded once; between ranks bf16 buffers are summed in bf16. "
+           "Norms, clipping and the update are computed in fp32.")
       .changes_numbers(true)
       .in_toy(InToy::kSetAside);
   v.field(
@@ -198,10 +198,11 @@ std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& 
                                                  std::optional<at::Device> device, const BucketCutFunction& cut) {
   set_grad_dtype(params, options);
   if (options.use_torch_fsdp2) {
+    const int64_t part_elements = options.ddp_bucket_size.value_or(FsdpOptions().part_elements);
     return std::make_unique<Fsdp>(params, blocks, groups,
                                   FsdpOptions{.reshard_after_forward = options.torch_fsdp2_reshard_after_forward,
                                               .grad_reduce_in_bf16 = options.grad_reduce_in_bf16,
-                                              .part_elements = options.ddp_bucket_size.value_or(40'000'000),
+                                              .part_elements = part_elements,
                                               .cpu_offload = options.fsdp_cpu_offload,
                                               .device = device});
   }

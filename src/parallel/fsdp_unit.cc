@@ -108,10 +108,7 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
     return at::zeros({flat.run_elements}, options.dtype(dtype));
   };
   flat.run = make_run(flat.whole.scalar_type());
-  if (flat.is_trainable) {
-    has_trainable_ = true;
-    flat.grad_run = make_run(params[0]->grad_dtype());
-  }
+  if (flat.is_trainable) flat.grad_run = make_run(params[0]->grad_dtype());
   const int64_t run_begin = flat.run_elements * group_.rank(), run_end = run_begin + flat.run_elements;
   int64_t offset = 0;
   for (Parameter* param : params) {

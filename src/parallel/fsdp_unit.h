@@ -78,7 +78,6 @@ class FsdpUnit {
 
   const std::string& name() const { return name_; }
   const std::vector<Parameter*>& parameters() const { return params_; }
-  bool has_trainable() const { return has_trainable_; }
   // In the order of parameters(), including empty parts. Storages live as long as the unit.
   const std::vector<FsdpPart>& parts() const { return parts_; }
   int64_t parameter_bytes() const;  // of the runs
@@ -150,7 +149,6 @@ class FsdpUnit {
   std::vector<Flat> flats_;
   std::vector<FsdpPart> parts_;
   State state_ = State::kSharded;
-  bool has_trainable_ = false;
   size_t next_part_ = 0;  // one past it: parts are reduced last first
 };
 
