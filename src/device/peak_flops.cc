@@ -1,11 +1,13 @@
 // Sources: NVIDIA's data sheets of A10, A30, A100, L4, L40S, H20, H100, H200, GH200, B200 and GB200; AMD's of MI210,
 // MI250X (half of the card: a GPU is one of its two dies), MI300A, MI300X, MI325X, MI350X, MI355X. Memory as drivers
-// tell it, in whole GiB.
+// report it, in whole GiB.
 #include "device/peak_flops.h"
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 
+#include "core/strings.h"
 #include "device/gpu_architecture.h"
 #include "device/machine.h"
 
@@ -16,7 +18,7 @@ struct GpuRow {
   std::string_view words;  // all must be in the name, in any order; empty: any name of the architecture
   std::string_view architecture;
   double tflops;
-  double memory_gib = 0;  // 0: several sizes
+  int64_t memory_gib = 0;  // 0: several sizes
 };
 
 // The first match decides, so special rows precede general ones.
@@ -44,12 +46,6 @@ bool has_word(std::string_view name, std::string_view word) {
   return false;
 }
 
-std::string upper(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return result;
-}
-
 bool fits(const GpuRow& row, std::string_view name, std::string_view architecture) {
   if (row.words.empty()) return architecture == row.architecture;
   std::string_view rest = row.words;
@@ -72,11 +68,10 @@ std::optional<double> known_peak_flops(std::string_view name, std::string_view a
 }
 
 std::optional<KnownGpu> known_gpu(std::string_view name) {
-  const std::string wanted = upper(name);
+  const std::string wanted = lower_case(name);
   for (const GpuRow& row : kGpus) {
-    if (row.memory_gib == 0 || upper(row.words) != wanted) continue;
-    return KnownGpu{std::string(row.words), std::string(row.architecture),
-                    static_cast<int64_t>(row.memory_gib * (int64_t{1} << 30))};
+    if (row.memory_gib == 0 || lower_case(row.words) != wanted) continue;
+    return KnownGpu{std::string(row.words), std::string(row.architecture), row.memory_gib * (int64_t{1} << 30)};
   }
   return std::nullopt;
 }

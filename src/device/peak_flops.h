@@ -1,4 +1,4 @@
-// What is known of GPUs by name: peak speed, of which a run's is reported as a share, and memory.
+// GPUs by name: their memory, and their peak speed, of which a run's speed is reported as a share.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,7 +20,7 @@ std::optional<double> known_peak_flops(std::string_view name, std::string_view a
 // A GPU by its name on data sheets: "MI300X", "h100"; nothing if unknown.
 struct KnownGpu {
   std::string name, architecture;
-  int64_t memory_bytes;  // as its driver tells
+  int64_t memory_bytes;  // as its driver reports it
 };
 std::optional<KnownGpu> known_gpu(std::string_view name);
 // All that known_gpu() knows.
