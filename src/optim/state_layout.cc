@@ -40,7 +40,7 @@ StateLayout::StateLayout(const Parameter& parameter, StateShape shape)
     if (!piece_of_.try_emplace(piece.name, placement_.pieces.size()).second) continue;
     const size_t stacks = piece.shape.size() - num_own_dims_;
     int64_t count = kept_ ? piece.shape[stacks + *kept_] : 1;
-    if (shape == StateShape::kBlocks) count = (matrix_elements(parameter, piece) + kBlockSize - 1) / kBlockSize;
+    if (shape == StateShape::kBlocks) count = div_up(matrix_elements(parameter, piece), kBlockSize);
     Piece state{.name = piece.name,
                 .shape = piece.shape,
                 .canonical = piece.canonical,

@@ -1,6 +1,5 @@
 // State that is smaller than its parameter: a value for each row, column, block or whole matrix of its canonical
-// tensors.
-// Every rank with a share of a parameter keeps the values of all its canonical tensors:
+// tensors. Every rank with a share of a parameter keeps the values of all its canonical tensors:
 //
 //   local tensor of gate|up on rank 1 of 2      state of its rows, on both ranks
 //   rows 0…3   gate  rows 4…7 of 8              0…7    gate  rows 0…7

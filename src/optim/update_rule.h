@@ -15,8 +15,8 @@
 
 namespace megalith {
 
-// What a state has a value for. Elements are divided over ranks with the parameter; of the others each rank with a
-// share of the parameter has all (state_layout.h). Blocks: kBlockSize elements of a matrix, row by row.
+// A state has a value for each of these. Elements are divided over ranks with the parameter; of the others each rank
+// with a share of the parameter has all (state_layout.h). Blocks: kBlockSize elements of a matrix, row by row.
 enum class StateShape { kElements, kRows, kColumns, kMatrices, kBlocks };
 inline constexpr int64_t kBlockSize = 256;
 
