@@ -47,7 +47,7 @@ class JobFileReader : public FileWords {
     return translate();
   }
 
-  // What a file of Primus's says; null is as if it were not written.
+  // The settings of a file of Primus's; null counts as not written.
   ConfigFile read(ConfigFile primus) {
     for (const Setting& setting : primus.settings) {
       if (setting.value.form == WrittenValue::Form::kNull) continue;

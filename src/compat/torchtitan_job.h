@@ -1,8 +1,8 @@
 // Job files of torchtitan (TOML), and Primus's experiments with framework: torchtitan (YAML with the same keys), read
 // as a configuration of ours: `--config llama3_8b.toml`.
 //
-// What a file does not say has torchtitan's own value, not ours. Keys that change nothing here are named in a note,
-// what cannot be done is an error with file and line. Source: torchtitan v0.2.2, torchtitan/config/job_config.py.
+// Keys that a file leaves out have torchtitan's own values, not ours. Keys that change nothing here are named in a
+// note, what cannot be done is an error with file and line. Source: torchtitan v0.2.2, torchtitan/config/job_config.py.
 #pragma once
 
 #include <filesystem>

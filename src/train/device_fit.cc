@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// What has no fast form on the chip.
+// Options without a fast form on the chip.
 std::vector<std::string> reference_notes(const Resolved& resolved, const KnownGpu& gpu) {
   const Config& config = resolved.config;
   std::vector<std::string> notes;

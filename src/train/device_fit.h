@@ -1,4 +1,4 @@
-// Whether a run fits a GPU that is named and need not be there (dry_run_device).
+// A verdict: does a run fit a named GPU, which need not be there (dry_run_device)?
 #pragma once
 
 #include <optional>

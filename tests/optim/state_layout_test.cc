@@ -1,4 +1,4 @@
-// Where rows, columns and blocks of canonical matrices are in a state, for every way in which a rank holds them.
+// Places of rows, columns and blocks of canonical matrices in a state, for every way in which a rank holds them.
 #include "optim/state_layout.h"
 
 #include <ATen/ATen.h>

@@ -116,7 +116,7 @@ TEST(UpdateRules, MuonTakesMatricesAndAdamwTheRest) {
   EXPECT_FALSE(at::equal(f["matrix"].data(), alone["matrix"].data()));
 }
 
-// A bf16 buffer's numbers move masters and states as the same numbers in fp32 do: nothing behind it is rounded.
+// A bf16 buffer's numbers move masters and states as the same numbers in fp32 do: nothing after it is rounded.
 TEST(UpdateRules, ABf16GradientIsWidenedFirst) {
   for (const OptimizerKind kind : kAllRules) {
     const OptimizerOptions options{.optimizer = kind, .muon = {.muon_nesterov = true}};

@@ -57,8 +57,9 @@ TEST(FsdpParts, AreReducedOneAfterTheOtherAndTheirBytesAreTheBounds) {
       "all_gather embedding", "all_gather model.layers.0", "all_gather model.layers.1", "all_gather model.layers.2",
       "all_gather head",
       // Backward: the head is whole, and no layer beside it.
-      "reduce_scatter head", "all_gather model.layers.2", "all_gather model.layers.1", "reduce_scatter model.layers.2 2",
-      "reduce_scatter model.layers.2 1", "reduce_scatter model.layers.2 0", "all_gather model.layers.0",
+      "reduce_scatter head", "all_gather model.layers.2", "all_gather model.layers.1",
+      "reduce_scatter model.layers.2 2", "reduce_scatter model.layers.2 1", "reduce_scatter model.layers.2 0",
+      "all_gather model.layers.0",
       "reduce_scatter model.layers.1 2", "reduce_scatter model.layers.1 1", "reduce_scatter model.layers.1 0",
       "reduce_scatter model.layers.0 2", "reduce_scatter model.layers.0 1", "reduce_scatter model.layers.0 0",
       "all_gather embedding", "reduce_scatter embedding"};
@@ -99,7 +100,7 @@ TEST(FsdpParts, AreReducedOneAfterTheOtherAndTheirBytesAreTheBounds) {
   }
 }
 
-// What the allocator gives two ranks of a model that is mostly vocabulary: a table is whole only while it is used.
+// Allocated by two ranks of a model that is mostly vocabulary: a table is whole only while it is used.
 TEST(FsdpParts, ALargeVocabularyTakesLessThanWithZero1) {
   Setting s = setting();
   s.dtype = at::kBFloat16;

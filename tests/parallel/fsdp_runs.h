@@ -38,7 +38,7 @@ inline Setting setting() {
   return setting;
 }
 
-// What a rank, or all of them together, know after a run. Canonical tensors, NaN where nobody holds an element.
+// The knowledge of a rank, or of all together, after a run. Canonical tensors, NaN where no rank holds an element.
 struct Outcome {
   std::vector<double> losses, grad_norms;
   TensorMap gradients;  // of the first step
