@@ -98,7 +98,9 @@ ConfigInputs trainer_inputs(const CommandContext& context, const LaunchPlan& pla
   inputs.others.acts = nullptr;
   inputs.arguments = arguments;
   inputs.arguments.emplace_back("--dry_run=true");
-  const auto names_device = [](const std::string& word) { return word.starts_with("--dry_run_device"); };
+  const auto names_device = [](const std::string& word) {
+    return word.starts_with("--") && fold_name(word.substr(2)).starts_with("dry_run_device");
+  };
   if (const auto gpu = gpu_of_path(plan.config); gpu && std::ranges::none_of(arguments, names_device)) {
     inputs.arguments.push_back("--dry_run_device=" + *gpu);
   }

@@ -17,6 +17,7 @@
 #include "models/model_bounds.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
+#include "train/device_fit.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
 #include "train/outputs.h"
@@ -289,6 +290,9 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_checkpoint_options(config.checkpoint));
   append(errors, check_log_options(config.log));
   append(errors, check_profile_options(config.profile));
+  if (const auto& device = config.train.dry_run_device) {
+    if (auto error = check_dry_run_device(*device)) errors.push_back(std::move(*error));
+  }
   append(errors, check_optimizer_options(config.optimizer));
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));

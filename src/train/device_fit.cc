@@ -37,12 +37,15 @@ int64_t DeviceFit::left_bytes() const {
   return static_cast<int64_t>(kUsableMemory * static_cast<double>(gpu.memory_bytes)) - needed_bytes;
 }
 
+std::optional<UserError> check_dry_run_device(const std::string& device) {
+  if (known_gpu(device)) return std::nullopt;
+  return UserError(fmt::format("dry_run_device {} is no GPU whose memory is known", device),
+                   fmt::format("use one of {}", fmt::join(known_gpu_names(), ", ")));
+}
+
 DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device) {
   const std::optional<KnownGpu> gpu = known_gpu(device);
-  if (!gpu) {
-    throw UserError(fmt::format("dry_run_device {} is no GPU whose memory is known", device),
-                    fmt::format("use one of {}", fmt::join(known_gpu_names(), ", ")));
-  }
+  MEGALITH_CHECK(gpu, "dry_run_device {} was not checked", device);
   DeviceFit fit{.gpu = *gpu, .needed_bytes = estimate.total() - estimate.data, .savings = {}, .notes = {}};
   if (!fit.fits()) fit.savings = cheapest_savings(resolved, estimate, -fit.left_bytes(), /*may_add_ranks=*/true);
   fit.notes = reference_notes(resolved, *gpu);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "device/peak_flops.h"
 #include "train/memory_estimate.h"
 
@@ -25,7 +26,10 @@ struct DeviceFit {
   bool fits() const { return left_bytes() >= 0; }
 };
 
-// UserError for a GPU that the table does not have.
+// The error for a GPU whose memory is not known.
+std::optional<UserError> check_dry_run_device(const std::string& device);
+
+// device  passed check_dry_run_device()
 DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device);
 
 // A verdict and its lines, with a final newline.

@@ -157,10 +157,10 @@ TEST(SharedFolder, AProbeIsThereAndGoneAgain) {
 TEST(SharedFolder, RanksThatDoNotSeeItAreNamed) {
   std::vector<FolderSight> sights;
   for (int rank = 0; rank < 16; ++rank) sights.push_back({rank, rank < 8 ? "gpu1" : "gpu2", rank < 8});
-  const Finding apart = check_shared_folder("data_cache_path", "/root/cache", sights);
+  const Finding apart = check_shared_folder("data_cache_path", "/data/cache", sights);
   EXPECT_EQ(apart.topic, "disk");
   EXPECT_EQ(apart.level, FindingLevel::kWarning);
-  EXPECT_EQ(apart.found, "/root/cache: what rank 0 writes is not seen by rank 8-15 (gpu2)");
+  EXPECT_EQ(apart.found, "/data/cache: what rank 0 writes is not seen by rank 8-15 (gpu2)");
   EXPECT_TRUE(says(apart.remedy, "--data_cache_path"));
   for (FolderSight& one : sights) one.sees_probe = true;
   EXPECT_EQ(check_shared_folder("data_cache_path", "/shared", sights).level, FindingLevel::kOk);
