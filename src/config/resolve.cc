@@ -155,11 +155,9 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   const NameMatch match = look_up(options, setting.name);
   if (!match) throw unknown_name(options, setting, others);
   const WrittenValue value = match.is_negated ? negated(setting) : setting.value;
-  if (value.form != WrittenValue::Form::kList) {
-    if (const OtherWord* word = find_other_value(match.name, value.text()))
-      return apply_word(options, *word, setting, notes);
-  }
+  const OtherWord* word_of_value = find_other_value(match.name, value.text());
   if (match.known) {
+    if (word_of_value) return apply_word(options, *word_of_value, setting, notes);
     // Another command's own option is no other program's name: --warmup of bench.
     const bool is_written_here = setting.source.layer == OptionLayer::kCommandLine;
     if (match.known->kind == KnownName::Kind::kRemoved && is_written_here) {
@@ -173,9 +171,7 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   }
   // Presets list every name that an option ever had: a null behind one of the others does not touch the option.
   if (is_null(value) && !is_own_name(setting, *match.option)) return;
-  if (const OtherWord* word = find_other_value(match.option->name(), value.text())) {
-    return apply_word(options, *word, setting, notes);
-  }
+  if (word_of_value) return apply_word(options, *word_of_value, setting, notes);
   if (match.word) {
     if (is_neutral(match.word->neutral, value)) return;
     if (!match.word->becomes.empty()) return apply_word(options, *match.word, setting, notes);

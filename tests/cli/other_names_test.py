@@ -53,6 +53,8 @@ def test_other_trainers_values_of_the_optimizer_are_understood(word, program):
     assert values == {"optimizer": "adam8bit"} and "paged_adamw_8bit is optimizer adam8bit (states are not paged here" in notes
     assert resolved(program, f"--{word}", "adamw_bnb_8bit")[0] == values
     assert resolved(program, f"--{word}", "adamw_torch_fused")[0] == {}
+    # Whatever the value, a command that does not train has no use for it.
+    assert "generate has no use for it" in program.run("generate", f"--{word}", "adamw_torch", expected=2)[2]
 
 
 def test_a_word_may_stand_for_values_of_options(program, tmp_path):
