@@ -58,7 +58,7 @@ std::string said_value(const SaidOption& said, const std::string& value) {
   constexpr std::string_view kPower = "{1/x^2}";
   if (said.value == kPower) {
     const std::optional<double> number = parse_number(value);
-    if (!number || *number == 0) throw UserError(fmt::format("'{}' is no number above 0", value), "");
+    if (!number || *number <= 0) throw UserError(fmt::format("'{}' is no number above 0", value), "");
     return number_text(1 / (*number * *number));
   }
   const size_t place = said.value.find("{}");

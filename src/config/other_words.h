@@ -1,7 +1,7 @@
 // Other trainers' words for options of this program: Hugging Face's learning_rate is lr, torchtitan's
 // training.seq_len is seq_length. They are read as the option, whose meaning and unit are the same, and one line says
-// which. A word whose meaning differs stands in dialects/known_names.table, with what to write instead. A word may
-// also stand for values of options: Primus's use_sink_attention is softmax_type=learnable, and so may one value of an
+// which. A word whose meaning differs is in dialects/known_names.table, with what to write instead. A word may also
+// stand for values of options: Primus's use_sink_attention is softmax_type=learnable, and so may one value of an
 // option: position_embedding_type yarn.
 //
 // Source: Hugging Face transformers TrainingArguments and config.json, torchtune's recipes, torchtitan's job
@@ -25,7 +25,10 @@ struct OtherWord {
   std::vector<SaidOption> becomes;   // empty: the option takes the word's own value
   std::string_view note;             // what differs here
 
-  bool is_switch() const { return !becomes.empty() && !neutral.empty() && neutral[0] == "false"; }
+  // Takes true or false, or nothing, on the command line.
+  bool is_switch() const {
+    return !becomes.empty() && !neutral.empty() && (neutral[0] == "false" || neutral[0] == "true");
+  }
 };
 
 // The word in lower case with '_' for '-' and '.', or nullptr.

@@ -36,15 +36,17 @@ WrittenValue negated(const Setting& setting) {
   return WrittenValue::of(*value ? "false" : "true");
 }
 
-// What is said once about names that are not spelled as ours.
+// Notes about names that are not spelled as ours, each made once.
 struct NameNotes {
   NoEffectNotes no_effect;
   std::vector<std::string> read_as;          // "learning_rate is lr"
   std::optional<Setting> no_positions = {};  // the setting that asks for a model without learned positions
-  // What is decided when all options are known, by config/dependent_names.h; the last word of each name counts.
+  // Decided when all options are known, by config/dependent_names.h; the last word of each name counts.
   std::map<std::string, std::pair<bool, Setting>, std::less<>> gates = {};  // false: takes its options back
   std::map<std::string, Setting, std::less<>> implying = {};                // words that say more than their option
   std::map<std::string, Setting, std::less<>> waiting = {};                 // refused unless an option makes them idle
+  // The word that gave an option its present value.
+  std::map<std::string, const OtherWord*, std::less<>> said_by = {};
 
   void add_word(const Setting& setting, const Option& option) {
     add_read_as(fmt::format("{} is {}", setting.name, option.name()));
@@ -79,7 +81,7 @@ void apply_implied(OptionSet& options, const NameNotes& notes) {
   }
 }
 
-// What this setting of a known name asks for is not done here.
+// This setting of a known name asks for something that is not done here.
 UserError not_supported(const std::string& name, const KnownName& known, const Setting& setting) {
   const std::string neutral = known.neutral.empty() ? "null" : known.neutral.front();
   return UserError(
@@ -140,7 +142,8 @@ void apply_word(OptionSet& options, const OtherWord& word, const Setting& settin
     Option* option = options.find(said.option);
     if (!option) continue;  // of another command
     try {
-      option->offer(WrittenValue::of(said_value(said, setting.value.text())), setting.source);
+      const bool has_won = option->offer(WrittenValue::of(said_value(said, setting.value.text())), setting.source);
+      if (has_won) notes.said_by[option->name()] = &word;
     } catch (const UserError& error) {
       throw UserError(fmt::format("{} {}: {}", named_at(setting), setting.value.text(), error.message()),
                       error.remedy());
@@ -148,6 +151,20 @@ void apply_word(OptionSet& options, const OtherWord& word, const Setting& settin
     const std::string note = word.note.empty() ? "" : fmt::format(" ({})", word.note);
     notes.add_read_as(
         fmt::format("{} {} is {} {}{}", setting.name, setting.value.text(), said.option, option->text(), note));
+  }
+}
+
+// A word that asks for nothing takes back what the same word said before, unless the option was set since.
+void take_back(OptionSet& options, const OtherWord& word, const Setting& setting, NameNotes& notes) {
+  for (const SaidOption& said : word.becomes) {
+    Option* option = options.find(said.option);
+    const auto found = option ? notes.said_by.find(option->name()) : notes.said_by.end();
+    if (found == notes.said_by.end() || found->second != &word) continue;
+    if (setting.source.layer < option->source().layer) continue;
+    notes.add_read_as(
+        fmt::format("{} {} takes {} {} back", setting.name, setting.value.text(), said.option, option->text()));
+    option->reset(setting.source);
+    notes.said_by.erase(found);
   }
 }
 
@@ -173,13 +190,13 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   if (is_null(value) && !is_own_name(setting, *match.option)) return;
   if (word_of_value) return apply_word(options, *word_of_value, setting, notes);
   if (match.word) {
-    if (is_neutral(match.word->neutral, value)) return;
+    if (is_neutral(match.word->neutral, value)) return take_back(options, *match.word, setting, notes);
     if (!match.word->becomes.empty()) return apply_word(options, *match.word, setting, notes);
     notes.add_word(setting, *match.option);
     if (const std::string word = fold_name(setting.name); implies_values(word))
       notes.implying.insert_or_assign(word, setting);
   }
-  match.option->offer(value, setting.source);
+  if (match.option->offer(value, setting.source)) notes.said_by.erase(match.option->name());
 }
 
 void apply_settings(OptionSet& options, const std::vector<Setting>& settings, const OtherCommands& others,

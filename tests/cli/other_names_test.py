@@ -69,7 +69,13 @@ def test_a_word_may_stand_for_values_of_options(program, tmp_path):
     values, _ = resolved(program, "--config", file)
     assert values == {**{"position_embedding_type": "rope", "use_rope_scaling": "true", "rope_scaling_type": "yarn"}, "no_load_optim": "true"}
     assert resolved(program, "--config", file, "--position_embedding_type", "rope")[0]["use_rope_scaling"] == "true"
-    assert "is no number above 0" in program.run("inspect", "config", "--softmax_scale", 0, expected=2)[2]
+    for scale in ("0", "-0.5"):
+        assert "is no number above 0" in program.run("inspect", "config", f"--softmax_scale={scale}", expected=2)[2]
+    # The last of a word counts, but not over an option that was set since.
+    values, notes = resolved(program, "--config", file, "--load_optim")
+    assert "no_load_optim" not in values and "load_optim true takes no_load_optim true back" in notes
+    assert "softmax_type" not in resolved(program, "--use_sink_attention", "--use_sink_attention", "false")[0]
+    assert resolved(program, "--config", file, "--no_load_optim", "--load_optim", "true")[0]["no_load_optim"] == "true"
 
 
 def test_torchtitan_and_torchtune_words_are_understood_in_a_file(program, tmp_path):
