@@ -63,6 +63,7 @@ def test_a_word_may_stand_for_values_of_options(program, tmp_path):
     expected = {"query_pre_attn_scalar": "64", "softmax_type": "learnable", "window_size": "[128,", "swiglu": "true"}
     assert values == {**expected, "window_attn_skip_freq": '"2"', "rope_scaling_truncate": "false"}
     assert "use_sink_attention true is softmax_type learnable" in notes
+    assert resolved(program, "--megatron-fsdp-grad-comm-dtype", "bf16")[0] == {"grad_reduce_in_bf16": "true"}
     # One value of an option: beside rope it means nothing.
     file = tmp_path / "model.yaml"
     file.write_text("position_embedding_type: yarn\nuse_sink_attention: false\nload_optim: false\n")
