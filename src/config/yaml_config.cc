@@ -81,12 +81,11 @@ class ConfigReader {
   }
 
   void read_flat(const YamlNode& root) {
+    if (!check_framework(root)) return;
     for (const auto& [key, node] : root.children) {
-      if (read_common(key, node)) continue;
+      if (key == "framework" || read_common(key, node)) continue;
       if ((key == "model" || key == "config") && is_yaml_name(node)) {
         read_preset(key, node);
-      } else if (key == "framework") {
-        check_framework(node);
       } else if (key == "overrides" && node.is_map()) {
         read_settings(node, "", OptionLayer::kFile, result_.settings);
       } else {
@@ -166,9 +165,7 @@ class ConfigReader {
   }
 
   void read_trainer(const YamlNode& trainer) {
-    if (const YamlNode* framework = trainer.find("framework")) {
-      if (!check_framework(*framework)) return;
-    }
+    if (!check_framework(trainer)) return;
     for (const auto& [key, node] : trainer.children) {
       if (key == "framework") continue;
       if (key == "model" || key == "config") {
@@ -185,12 +182,14 @@ class ConfigReader {
     }
   }
 
-  bool check_framework(const YamlNode& node) {
-    if (node.kind == YamlNode::Kind::kNull) return true;
-    result_.framework = node.text;
-    if (contains(kFrameworks, node.text)) return true;
+  // Before the other keys, whatever their order: it says where presets are and what names mean.
+  bool check_framework(const YamlNode& map) {
+    const YamlNode* framework = map.find("framework");
+    if (!framework || framework->kind == YamlNode::Kind::kNull) return true;
+    result_.framework = framework->text;
+    if (contains(kFrameworks, framework->text)) return true;
     const fs::path other = megatron_experiment();
-    fail(node, fmt::format("framework is '{}'", node.text),
+    fail(*framework, fmt::format("framework is '{}'", framework->text),
          other.empty() ? "configurations of Primus's megatron and torchtitan frameworks are read; write framework: "
                          "megatron and Megatron's options"
                        : fmt::format("the same model for the megatron framework is {}", other.string()));
@@ -203,7 +202,9 @@ class ConfigReader {
       const std::string stem = path.stem().string();
       return lower_case(stem.substr(0, stem.find('-')));
     };
-    const fs::path tree = primus_presets().parent_path().parent_path();
+    const fs::path presets = primus_presets();
+    if (presets.empty()) return {};
+    const fs::path tree = presets.parent_path().parent_path();
     std::error_code code;
     std::vector<fs::path> found;
     for (const auto& entry :

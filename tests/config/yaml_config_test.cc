@@ -112,6 +112,13 @@ TEST_F(YamlConfig, AFlatFileMayNameAPreset) {
   EXPECT_EQ(settings("flat.yaml"), "num_layers=2 lr=1");
 }
 
+TEST_F(YamlConfig, TheFrameworkSaysWherePresetsAreWhateverTheOrder) {
+  folder.write("configs/models/megatron/tiny.yaml", "num_layers: 1\n");
+  folder.write("configs/models/torchtitan/tiny.yaml", "model: {n_layers: 2}\n");
+  folder.write("flat.yaml", "model: tiny.yaml\nframework: torchtitan\n");
+  EXPECT_EQ(settings("flat.yaml"), "model.n_layers=2");
+}
+
 TEST_F(YamlConfig, PresetsBesideTheExperimentComeFirst) {
   folder.write("configs/models/tiny.yaml", "num_layers: 2\n");
   folder.write("experiments/tiny.yaml", "num_layers: 3\n");
