@@ -47,7 +47,7 @@ class JobFileReader : public FileWords {
     return translate();
   }
 
-  // The settings of a file of Primus's; null counts as not written.
+  // Translates the settings of a Primus experiment. A null counts as not written.
   ConfigFile read(ConfigFile primus) {
     for (const Setting& setting : primus.settings) {
       if (setting.value.form == WrittenValue::Form::kNull) continue;
@@ -128,7 +128,10 @@ class JobFileReader : public FileWords {
 
   bool has_pipeline() const { return whole("parallelism.pipeline_parallel_degree") > 1; }
 
+  bool has_experts() const { return text("model.name") != "llama3" && text("model.name") != "qwen3"; }
+
   void choose_model() {
+    set_fact("@has_experts", has_experts() ? "true" : "false");
     apply("model");
     take_options();
   }
@@ -170,8 +173,7 @@ class JobFileReader : public FileWords {
   }
 
   void choose_sharding() {
-    const bool has_experts = text("model.name") != "llama3" && text("model.name") != "qwen3";
-    const bool is_fsdp = whole("parallelism.data_parallel_shard_degree") != 1 && !has_pipeline() && !has_experts;
+    const bool is_fsdp = whole("parallelism.data_parallel_shard_degree") != 1 && !has_pipeline() && !has_experts();
     set_fact("@is_fsdp", is_fsdp ? "true" : "false");
     apply("sharding");
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "compat/torchtitan_job.h"
 #include "compat/torchtune_words.h"
 #include "config/presets.h"
 #include "core/error.h"
@@ -244,7 +245,7 @@ void adopt_torchtune_recipe(ConfigInputs& inputs) {
   inputs.readers[file.extension().string()] = [file, words](const fs::path& path, const fs::path& root,
                                                             const EnvironmentMap& environment) {
     return path == file ? read_torchtune_recipe(path, words, root, environment)
-                        : read_config_file(path, root, environment);
+                        : read_primus_file(path, root, environment);
   };
 }
 
