@@ -20,7 +20,7 @@ namespace {
 // So many options are a page that is read whole.
 constexpr size_t kMostOnOnePage = 45;
 
-// What most runs need, and what is looked up most often.
+// Options that most runs need, and those looked up most often.
 const std::vector<HelpTopic> kCommonTopics = {
     {"Model", {"load_hf", "num_layers", "hidden_size", "num_attention_heads", "seq_length"}},
     {"Data", {"data_path", "sft_data_path", "mock_data", "tokenizer_model"}},
@@ -38,7 +38,7 @@ const std::vector<HelpTopic> kCommonTopics = {
 // `generate` shows it above the others.
 const HelpTopic kSamplingTopic = {"Sampling", {"temperature", "top_k", "top_p"}};
 
-// What people ask for in words that are neither an option nor a title.
+// Questions in words that are neither an option nor a title.
 struct Question {
   std::vector<std::string_view> words;
   std::string_view answer;
@@ -69,7 +69,7 @@ const std::vector<Question> kQuestions = {
        "lora.enabled", "lora.dim", "lr", "train_epochs"}}},
 };
 
-// The words behind --help or -h, or in --help=WORD.
+// The words after --help or -h, or in --help=WORD.
 std::optional<std::string> asked_word(const std::vector<std::string>& arguments) {
   constexpr std::string_view kAttached = "--help=";
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -34,7 +34,7 @@ std::string usage() {
   return text;
 }
 
-// configs/ lies beside the folder of the program in a source tree (build/megalith), under share/ when installed.
+// configs/ is beside the folder of the program in a source tree (build/megalith), under share/ when installed.
 std::filesystem::path find_config_root(const std::map<std::string, std::string>& environment) {
   if (const auto found = environment.find("MEGALITH_CONFIGS"); found != environment.end()) return found->second;
   std::error_code error;
@@ -58,14 +58,14 @@ std::string nearest_command(std::string_view name) {
   return best;
 }
 
-// What is behind `megalith help`: "prepare merge" becomes the command prepare with merge --help; a word that is no
-// command is one about training.
+// The words after `megalith help` as a command: "prepare merge" becomes the command prepare with merge --help; a word
+// that is no command is one about training.
 std::string turn_into_command(std::vector<std::string>& words) {
   const std::string first = words[0];
   const std::span<const Command> all = commands();
   if (std::any_of(all.begin(), all.end(), [&](const Command& command) { return command.name == first; })) {
     words.erase(words.begin());
-    // A topic stands before --help, any other word behind it.
+    // A topic comes before --help, any other word after it.
     const bool has_topics = first == "inspect" || first == "bench" || first == "prepare";
     words.insert(words.begin() + (has_topics && !words.empty() ? 1 : 0), "--help");
     return first;
@@ -105,7 +105,7 @@ int run(const std::vector<std::string>& words, Logger& log, LogCopy& log_copy) {
       "run 'megalith --help' for the list");
 }
 
-// What a long line takes is given back, so that `prepare` stays within its limit; what ordinary ones take is kept.
+// Memory of a long line is given back, so that `prepare` stays within its limit; that of ordinary lines is kept.
 void tune_malloc_for_texts() {
 #if defined(__GLIBC__)
   mallopt(M_MMAP_THRESHOLD, 4 << 20);

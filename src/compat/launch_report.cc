@@ -60,7 +60,7 @@ OrderedJson fit_json(const DeviceFit& fit) {
           {"notes", fit.notes}};
 }
 
-// What the banners show of the exports: those of one topic.
+// The exports of one topic, which a banner shows.
 struct BannerTopic {
   std::string_view title;
   std::vector<std::string_view> beginnings;

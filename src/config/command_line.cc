@@ -72,7 +72,7 @@ class ArgumentReader {
     if (attached) {
       value = WrittenValue::of(*attached);
     } else if (is_switch) {
-      // Primus's presets write null for a switch that nobody set, and people copy that to the command line.
+      // Primus's presets write null for a switch that is not set, and people copy that to the command line.
       const bool has_word = next_ < words_.size() && (parse_bool(words_[next_]) || words_[next_] == "null");
       value = WrittenValue::of(has_word ? words_[next_++] : "true");
     } else if (has_own || (match.option && !match.option->is_list())) {

@@ -110,7 +110,7 @@ void settle_waiting(const OptionSet& options, NameNotes& notes, std::vector<User
   }
 }
 
-// Whether the option was written by its own name, not by an alias, an opposite or another program's word.
+// True if the option was written by its own name, not by an alias, an opposite or another program's word.
 bool is_own_name(const Setting& setting, const Option& option) {
   const std::string name = fold_name(setting.name);
   return name == option.name() || name.ends_with("." + option.name()) ||
@@ -186,7 +186,7 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   if (others.acts && setting.source.layer == OptionLayer::kCommandLine && !others.acts(*match.option)) {
     throw useless_name(setting, others.owners(match.option->name()), others.here);
   }
-  // Presets list every name that an option ever had: a null behind one of the others does not touch the option.
+  // Presets list every name that an option ever had: a null after one of the others does not touch the option.
   if (is_null(value) && !is_own_name(setting, *match.option)) return;
   if (word_of_value) return apply_word(options, *word_of_value, setting, notes);
   if (match.word) {

@@ -257,7 +257,7 @@ class ConfigReader {
     return std::nullopt;
   }
 
-  // The folder of presets of the Primus tree that the experiment lies in, or nothing: its own presets, not ours of the
+  // The folder of presets of the Primus tree that the experiment is in, or nothing: its own presets, not ours of the
   // same names, are what the experiment was written for.
   fs::path primus_presets() const {
     std::error_code code;

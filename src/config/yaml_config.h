@@ -12,8 +12,8 @@
 //         lr: 1e-5
 //
 // A model preset is itself a flat file. `model` and `config` name files beside the experiment, else those of the Primus
-// tree that it lies in (primus/configs/), else below <config root>/models and <config root>/modules (a leading
-// "megatron/" may be left away).
+// tree that it is in (primus/configs/), else below <config root>/models and <config root>/modules (a leading
+// "megatron/", or "torchtitan/" with that framework, may be left away).
 // Layers: presets kPreset, the rest kFile. Where both presets set a key, the model preset wins and a note says so.
 // Source: Primus examples/megatron/configs, primus/core/launcher/parser.py.
 #pragma once

@@ -36,7 +36,7 @@ class HubPaths {
   // For a dry run: checks that the hub has the named token files that are not local, without fetching.
   void look_for_data(const Resolved& resolved);
 
-  // Whether it is a name of the hub that is not in the cache, and HF_HUB_OFFLINE is set.
+  // True for a name of the hub that is not in the cache while HF_HUB_OFFLINE is set.
   bool is_out_of_reach(const Resolved& resolved, const std::optional<std::string>& name) const;
 
   // For a run refused without asking the hub: missing paths that may be hub names.
