@@ -14,6 +14,7 @@
 #include "data/split.h"
 #include "device/transfer.h"
 #include "kinds/classifier/class_measures.h"
+#include "kinds/encoder/drawn_segments.h"
 #include "kinds/encoder/masked_samples.h"
 #include "models/classifier_head.h"
 #include "models/transformer.h"
@@ -115,24 +116,11 @@ int64_t Classification::count_sequences(const DataOptions& given, int64_t sequen
 
 void Classification::draw(Batch& rows) const {
   if (rows.has(field::kClassLabels)) return;
-  const int64_t b = rows.num_rows(), s = rows.length(field::kTokens);
-  const at::Tensor types = at::zeros({b, s}, at::kLong), lengths = at::empty({b}, at::kLong);
-  const at::Tensor labels = at::empty({b}, at::kFloat), order = rows.at(field::kSampleIndex).contiguous();
-  for (int64_t row = 0; row < b; ++row) {
-    const PhiloxBlock words = philox(key_, {0, static_cast<uint64_t>(order.const_data_ptr<int64_t>()[row])});
-    const auto drawn = [&](size_t word, int64_t count) {
-      return static_cast<int64_t>(uniform_from_word(words[word]) * static_cast<double>(count));
-    };
-    const int64_t length = s - drawn(0, s / 2 + 1), cut = drawn(1, length + 1);
-    types[row].slice(0, cut, length).fill_(1);
-    lengths.mutable_data_ptr<int64_t>()[row] = length;
-    // A number of a few sizes, or a class.
-    labels.mutable_data_ptr<float>()[row] =
-        static_cast<float>(drawn(2, model_.is_regression() ? kMadeUpNumbers : model_.num_labels));
-  }
-  if (is_bert_) rows.set(BatchField::of_tokens(field::kTokenTypes, types));
-  rows.set(BatchField::of_rows(field::kKeyLengths, lengths));
-  rows.set(BatchField::of_rows(field::kClassLabels, labels));
+  // A number of a few sizes, or a class.
+  const DrawnSegments drawn = draw_segments(rows, key_, model_.is_regression() ? kMadeUpNumbers : model_.num_labels);
+  if (is_bert_) rows.set(BatchField::of_tokens(field::kTokenTypes, drawn.types));
+  rows.set(BatchField::of_rows(field::kKeyLengths, drawn.lengths));
+  rows.set(BatchField::of_rows(field::kClassLabels, drawn.labels.to(at::kFloat)));
 }
 
 at::Tensor Classification::weights_of(const Batch& part) const {

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "core/philox.h"
 #include "device/transfer.h"
+#include "kinds/encoder/drawn_segments.h"
 #include "kinds/encoder/masked_samples.h"
 #include "models/transformer.h"
 
@@ -32,25 +32,13 @@ std::vector<UserError> BertTask::check(const ModelConfig& model, const DataOptio
 
 void BertTask::draw(Batch& rows) const {
   if (rows.has(field::kTokenTypes)) return;
-  const int64_t b = rows.num_rows(), s = rows.length(field::kTokens);
-  const at::Tensor types = at::zeros({b, s}, at::kLong), lengths = at::empty({b}, at::kLong);
-  const at::Tensor exchanged = at::empty({b}, at::kLong), weights = rows.at(field::kLossWeights).clone();
-  const at::Tensor order = rows.at(field::kSampleIndex).contiguous();
-  for (int64_t row = 0; row < b; ++row) {
-    const PhiloxBlock words = philox(key_, {0, static_cast<uint64_t>(order.const_data_ptr<int64_t>()[row])});
-    const auto drawn = [&](size_t word, int64_t count) {
-      return static_cast<int64_t>(uniform_from_word(words[word]) * static_cast<double>(count));
-    };
-    const int64_t length = s - drawn(0, s / 2 + 1), cut = drawn(1, length + 1);
-    types[row].slice(0, cut, length).fill_(1);
-    weights[row].slice(0, length, s).zero_();
-    lengths.mutable_data_ptr<int64_t>()[row] = length;
-    exchanged.mutable_data_ptr<int64_t>()[row] = drawn(2, 2);
-  }
-  rows.set(field::kLossWeights, weights);
-  rows.set(BatchField::of_tokens(field::kTokenTypes, types));
-  rows.set(BatchField::of_rows(field::kKeyLengths, lengths));
-  rows.set(BatchField::of_rows(field::kSentenceLabels, exchanged));
+  const DrawnSegments drawn = draw_segments(rows, key_, /*num_labels=*/2);
+  const at::Tensor position = at::arange(rows.length(field::kTokens), at::kLong);
+  const at::Tensor is_padding = position.unsqueeze(0).ge(drawn.lengths.unsqueeze(1));
+  rows.set(field::kLossWeights, rows.at(field::kLossWeights).masked_fill(is_padding, 0));
+  rows.set(BatchField::of_tokens(field::kTokenTypes, drawn.types));
+  rows.set(BatchField::of_rows(field::kKeyLengths, drawn.lengths));
+  rows.set(BatchField::of_rows(field::kSentenceLabels, drawn.labels));
 }
 
 std::vector<std::string> BertTask::loss_names() const {
