@@ -105,15 +105,6 @@ DataSets Classification::open_data(const DataOptions& given, const DataSetup& se
   });
 }
 
-int64_t Classification::count_sequences(const DataOptions& given, int64_t sequence_length) const {
-  const DataOptions options = with_listed_paths(given);
-  const bool has_own = options.data_path.empty();
-  const auto samples = read(has_own ? options.train_data_path : options.data_path, options, sequence_length);
-  if (has_own) return std::ssize(*samples);
-  const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSplit)), std::ssize(*samples));
-  return ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{}).size();
-}
-
 void Classification::draw(Batch& rows) const {
   if (rows.has(field::kClassLabels)) return;
   // A number of a few sizes, or a class.

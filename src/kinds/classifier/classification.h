@@ -30,9 +30,6 @@ class Classification : public TextTask {
   std::vector<LossSum> concluded(std::vector<LossSum> sums) const override;
   std::string prediction(std::span<const double> logits) const override;
 
-  // Rows of one pass of the training split.
-  int64_t count_sequences(const DataOptions& options, int64_t sequence_length) const;
-
  private:
   ClassSampleOptions sample_options(const DataOptions& options, int64_t sequence_length) const;
   std::shared_ptr<const ClassSamples> read(const std::vector<std::string>& paths, const DataOptions& options,

@@ -6,14 +6,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <utility>
 
 #include "core/collect_errors.h"
 #include "data/split.h"
 #include "hub/hub.h"
 #include "hub/texts.h"
-#include "kinds/classifier/classification.h"
-#include "kinds/tasks.h"
+#include "kinds/classifier/class_rows.h"
 #include "models/classifier_head.h"
 #include "train/activation_report.h"
 #include "train/inputs.h"
@@ -81,7 +82,14 @@ void ClassifierKind::fetch_inputs(Resolved& run, const EnvironmentMap& environme
 }
 
 int64_t ClassifierKind::count_sequences(const Resolved& run) const {
-  return Classification(make_task_setup(run)).count_sequences(run.derived.data, run.derived.seq_length);
+  const DataOptions data = with_listed_paths(run.derived.data);
+  const bool is_whole = data.data_path.empty();
+  int64_t count = 0;
+  read_class_rows(is_whole ? data.train_data_path : data.data_path, run.config.model,
+                  [&](const ClassRow&) { ++count; });
+  if (is_whole) return count;
+  const auto ranges = split_ranges(parse_split(data.split.value_or(kDefaultSplit)), count);
+  return ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{}).size();
 }
 
 std::vector<std::pair<std::string, std::string>> ClassifierKind::report_rows(const Resolved& run) const {
