@@ -1,9 +1,11 @@
 // megalith evaluate: loss and perplexity on a data set, as one JSON object on standard output.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "cli/help.h"
 #include "cli/print.h"
@@ -13,6 +15,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/output_file.h"
+#include "data/batch_source.h"
 #include "kinds/kinds.h"
 #include "metrics/perplexity.h"
 #include "train/inference_memory.h"
@@ -53,13 +56,16 @@ Split chosen_split(const EvaluateOptions& options, const DataOptions& given) {
   return Split::kTrain;
 }
 
-// What is written of each row: its tokens' losses, or what the task predicts.
+// Errors for files of rows that the task does not write, or that may not be replaced.
 std::vector<UserError> check_row_files(const EvaluateOptions& options, const Resolved& run) {
   std::vector<UserError> errors;
   const bool predicts = run.config.task.task == TaskKind::kClassification;
   const auto check = [&](const char* name, const std::optional<std::string>& file, bool has, const char* remedy) {
     if (!file) return;
-    if (!has) errors.emplace_back(fmt::format("{} is given, and the model is another", name), remedy);
+    if (!has) {
+      errors.emplace_back(fmt::format("{} is given, and the model is {} classifier", name, predicts ? "a" : "no"),
+                          remedy);
+    }
     auto taken = check_replaceable(name, *file, {}, run.config.checkpoint.overwrite);
     if (taken) errors.push_back(std::move(*taken));
   };
@@ -68,12 +74,12 @@ std::vector<UserError> check_row_files(const EvaluateOptions& options, const Res
   return errors;
 }
 
-// One line a sample: the losses of its tokens, or what is predicted of it, of each row of the set once.
+// One line a sample: the losses of its tokens; or its prediction, once for each row of the set.
 //   first  sample of the first row
 std::string row_lines(const at::Tensor& rows, const Task& task, const BatchSource* predicted, int64_t first) {
   const at::Tensor wide = rows.to(at::kDouble).contiguous();
-  const int64_t most = predicted != nullptr && predicted->data_size() ? predicted->data_size()->documents - first
-                                                                      : wide.size(0);
+  const std::optional<DataSize> size = predicted != nullptr ? predicted->data_size() : std::nullopt;
+  const int64_t most = size ? size->documents - first : wide.size(0);
   std::string lines;
   for (int64_t row = 0; row < std::min(wide.size(0), most); ++row) {
     const std::span values(wide.const_data_ptr<double>() + row * wide.size(1), static_cast<size_t>(wide.size(1)));

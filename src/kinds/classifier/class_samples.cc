@@ -80,8 +80,12 @@ ClassSample encoded(const ClassRow& row, const Tokenizer& tokenizer, const Class
   }
   ClassSample sample{.ids = {}, .num_first = texts.front().size(), .label = static_cast<float>(row.label)};
   for (const FramedText& text : texts) text.append_to(sample.ids);
-  const bool fits = !sample.ids.empty() && std::ssize(sample.ids) <= options.sequence_length;
-  if (!fits) throw UserError(fmt::format("{}: the row has no token", row.where), "leave the row out");
+  if (sample.ids.empty()) throw UserError(fmt::format("{}: the row has no token", row.where), "leave the row out");
+  if (std::ssize(sample.ids) > options.sequence_length) {
+    throw UserError(fmt::format("{}: seq_length {} has no room for the {} special tokens of the row", row.where,
+                                options.sequence_length, sample.ids.size()),
+                    "raise --seq_length");
+  }
   for (const int32_t id : sample.ids) {
     if (id >= 0 && id < options.vocab_size) continue;
     throw UserError(fmt::format("{}: the row has the token id {}, but the vocabulary has {} ids", row.where, id,
@@ -95,16 +99,17 @@ class ClassReader final : public RowReader {
  public:
   ClassReader(std::shared_ptr<const ClassSamples> samples, int64_t begin, int64_t end, std::string name,
               ClassSampleOptions options)
-      : samples_(std::move(samples)), begin_(begin), end_(end), name_(std::move(name)), options_(std::move(options)) {}
+      : samples_(std::move(samples)), begin_(begin), end_(end), name_(std::move(name)), options_(std::move(options)) {
+    for (int64_t i = begin_; i < end_; ++i) num_tokens_ += std::ssize((*samples_)[static_cast<size_t>(i)].ids);
+  }
 
   int64_t num_rows() const override {
     return div_up(end_ - begin_, options_.rows_at_once) * options_.rows_at_once;
   }
   std::string name() const override { return name_; }
   std::optional<DataSize> size() const override {
-    DataSize size{.documents = end_ - begin_, .samples = static_cast<double>(num_rows())};
-    for (int64_t i = begin_; i < end_; ++i) size.tokens += std::ssize((*samples_)[static_cast<size_t>(i)].ids);
-    return size;
+    return DataSize{
+        .documents = end_ - begin_, .tokens = num_tokens_, .samples = static_cast<double>(num_rows())};
   }
 
   Batch read(std::span<const int64_t> rows) const override {
@@ -132,7 +137,7 @@ class ClassReader final : public RowReader {
 
  private:
   std::shared_ptr<const ClassSamples> samples_;
-  int64_t begin_, end_;
+  int64_t begin_, end_, num_tokens_ = 0;
   std::string name_;
   ClassSampleOptions options_;
 };
