@@ -181,6 +181,15 @@ def test_pairs_of_answers_are_two_sequences_that_begin_with_the_question(program
         {"prompt": "q", "chosen": [user, good], "rejected": [user, bad]},
     ):
         assert inspected(program, folder, [row])[0][0]["tokens"] == whole["tokens"]
+    # The system's words are of the question, also where both answers repeat the rest of it.
+    system = {"role": "system", "content": "s"}
+    whole = inspected(program, folder, [{"chosen": [system, user, good], "rejected": [system, user, bad]}])[0][0]
+    for row in (
+        {"system": "s", "chosen": [user, good], "rejected": [user, bad]},
+        {"system": "s", "prompt": "q", "chosen": [system, user, good], "rejected": [user, bad]},
+        {"prompt": [system, user], "chosen": [user, good], "rejected": [user, bad]},
+    ):
+        assert inspected(program, folder, [row])[0][0]["tokens"] == whole["tokens"]
     # Answers that both have are of the question.
     longer = inspected(program, folder, [{"chosen": [user, good, user, good], "rejected": [user, good, user, bad]}])[0][0]
     assert longer["text_in_loss"] == "good<|im_end|>bad<|im_end|>"
@@ -388,6 +397,10 @@ BAD = [
     ("an answer first", [{"messages": [{"role": "assistant", "content": "a"}]}], (), ["message 1 is the assistant's behind nothing"]),
     ("an unknown role", [{"messages": [{"role": "oracle", "content": "q"}]}], (), ["role 'oracle' is not known"]),
     ("a message without content", [{"messages": [{"role": "user"}]}], (), ["the user's message has no content"]),
+    ("an answer of nothing", [{"messages": [QUESTION, {"role": "assistant", "content": None, "tool_calls": None}]}], (), ["the assistant's message has no content"]),
+    ("conversations that are no list", [{"conversations": "hi"}], (), ["rows.jsonl:1", "conversations is no list"]),
+    ("an empty prompt and completion", [{"prompt": [], "completion": []}], (), ["rows.jsonl:1", "the row has no message"]),
+    ("a system in SQuAD's line", [{"question": "q", "answer": "a", "system": "s"}], ("--sft_conversation_format", "squad"), ["the row has a system"]),
     ("messages that are no list", [{"messages": "hi"}], (), ["rows.jsonl:1", "messages is no list"]),
     ("two forms in a set", CHAT + [{"text": "t"}], (), ["rows.jsonl:2", "the row is one of texts, and those before are conversations"]),
     ("an empty set", [], (), ["the set has no rows"]),

@@ -26,7 +26,8 @@ constexpr const char* kRows[] = {
     R"({"prompt":"p","chosen":"c","rejected":"r"})",
     R"({"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],"rejected":[
 {"role":"assistant","content":"b"}]})",
-    R"({"text":"t"})"};
+    R"({"text":"t"})",
+    R"({"prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"}]})"};
 
 // A line, or a list of rows.
 Target sft_rows(const Scratch& scratch) {

@@ -350,13 +350,14 @@ SftSample SftEncoder::encode_texts(const SftTexts& texts, const std::string& whe
   if (format == ConversationFormat::kChatTemplate || format == ConversationFormat::kMessages) {
     return encode_chat(messages_of_texts(texts), nullptr, nullptr, where);
   }
-  const bool is_alpaca = texts.is_instruction || format == ConversationFormat::kAlpaca;
+  const bool is_squad = format == ConversationFormat::kSquad;
+  const bool is_alpaca = !is_squad && (texts.is_instruction || format == ConversationFormat::kAlpaca);
   if (!texts.history.empty() || (!texts.system.empty() && !is_alpaca)) {
     throw UserError(fmt::format("{}: the row has a {}, and is written without a chat template", where,
                                 texts.history.empty() ? "system" : "history"),
                     "write the rows by the model's template: --sft_conversation_format chat_template");
   }
-  if (format == ConversationFormat::kSquad) {
+  if (is_squad) {
     return encode_answer(
         fmt::format(fmt::runtime(kSquad), without_blanks(texts.input), without_blanks(texts.question)),
         fmt::format(" {}", without_blanks(texts.answer)));

@@ -129,7 +129,7 @@ SftMessages messages_of(const OrderedJson& value, std::string_view key, const Sf
       made["tool_calls"] = list_of(made["tool_calls"], "tool_calls", where);
     }
     const bool has_words = made.contains("content") && !made["content"].is_null();
-    if (!has_words && !made.contains("tool_calls")) {
+    if (!has_words && (!made.contains("tool_calls") || is_empty_json(made["tool_calls"]))) {
       throw UserError(fmt::format("{}: the {}'s message has no content", where, role));
     }
     const std::optional<bool> mark = mark_of(made, where);

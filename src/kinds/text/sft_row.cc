@@ -111,24 +111,27 @@ class KeyReader {
   KeyReader(const OrderedJson& row, const SftOptions& options, const std::string& where)
       : row_(row), options_(options), where_(where) {}
 
-  const OrderedJson* take(const Keys& keys) {
-    std::string_view name;
-    const OrderedJson* found = first_of(row_, keys, &name);
-    if (found != nullptr) taken_.insert(std::string(name));
+  const OrderedJson* take(const Keys& keys, std::string_view* name = nullptr) {
+    std::string_view key;
+    const OrderedJson* found = first_of(row_, keys, &key);
+    if (found != nullptr) taken_.insert(std::string(key));
+    if (name != nullptr) *name = key;
     return found;
   }
   std::string take_text(const Keys& keys) {
-    const OrderedJson* found = take(keys);
+    std::string_view name;
+    const OrderedJson* found = take(keys, &name);
     if (found == nullptr) return "";
     // SQuAD's answers: {"text": [first, …], …}.
     const bool is_squad = found->is_object() && found->contains("text") && found->at("text").is_array();
     if (is_squad && found->at("text").empty()) return "";
     return json_as<std::string>(Json(is_squad ? found->at("text")[0] : *found),
-                                fmt::format("{}: {}", where_, keys[0]));
+                                fmt::format("{}: {}", where_, name));
   }
   SftMessages take_messages(const Keys& keys) {
-    const OrderedJson* found = take(keys);
-    return found == nullptr ? SftMessages() : messages_of(*found, keys[0], options_, where_);
+    std::string_view name;
+    const OrderedJson* found = take(keys, &name);
+    return found == nullptr ? SftMessages() : messages_of(*found, name, options_, where_);
   }
   // Some sets repeat in `key` what another one says.
   void drop_if(bool repeats, std::string_view key) {
@@ -175,26 +178,38 @@ SftTexts take_question(KeyReader& reader, bool is_instruction, const std::string
   return texts;
 }
 
-// The messages before an answer: the system's, where it is apart, and those of `keys`.
-SftMessages take_chat(KeyReader& reader, const Keys& keys, const std::string& where) {
-  SftMessages messages;
-  const std::string system = reader.take_text(kSystem);
-  if (!system.empty()) {
-    messages.list.push_back({{"role", "system"}, {"content", system}});
-    messages.counts.push_back(false);
-  }
-  const SftMessages rest = reader.take_messages(keys);
-  const bool has_two = !system.empty() && !rest.list.empty() && rest.list[0]["role"] == "system";
-  const bool is_same = has_two && rest.list[0].contains("content") && rest.list[0]["content"] == system;
-  if (has_two && !is_same) {
+bool begins_with_system(const SftMessages& messages) {
+  return !messages.list.empty() && messages.list[0]["role"] == "system";
+}
+
+// `rest` after the system's message with which `messages` begins, if it does; `rest` may repeat it.
+SftMessages after_system_of(const SftMessages& messages, const SftMessages& rest, const std::string& where) {
+  if (!begins_with_system(messages)) return rest;
+  const OrderedJson& system = messages.list[0];
+  if (begins_with_system(rest)) {
+    const OrderedJson& repeated = rest.list[0];
+    const bool have_words = system.contains("content") && repeated.contains("content");
+    if (have_words && system["content"] == repeated["content"]) return rest;
     throw UserError(where + ": the row has a system and a system's message that differ");
   }
-  if (has_two) return rest;
-  messages.add(rest);
-  return messages;
+  SftMessages whole;
+  whole.list.push_back(system);
+  whole.counts.push_back(false);
+  whole.add(rest);
+  return whole;
+}
+
+// The messages before an answer: the system's, where it is apart, and those of `keys`.
+SftMessages take_chat(KeyReader& reader, const Keys& keys, const std::string& where) {
+  SftMessages apart;
+  const std::string system = reader.take_text(kSystem);
+  if (!system.empty()) apart.list.push_back({{"role", "system"}, {"content", system}});
+  const SftMessages rest = reader.take_messages(keys);
+  return after_system_of(apart, rest, where);
 }
 
 void check_answer_ends(const SftMessages& messages, const std::string& where) {
+  if (messages.list.empty()) throw UserError(where + ": the row has no message", "give the question and the answer");
   check_order(messages.list, where);
   if (messages.list.back()["role"] != "assistant") {
     throw UserError(fmt::format("{} ends with the {}'s message", where,
@@ -217,9 +232,13 @@ void read_chat_pair(KeyReader& reader, const OrderedJson& row, const SftOptions&
   for (const char* key : {"chosen", "rejected"}) {
     const SftMessages answer = reader.take_messages({key});
     if (answer.list.empty()) throw UserError(fmt::format("{}: {} has no message", where, key), "give the answer");
-    // Some sets repeat the question in both answers.
-    SftMessages whole = answer.list[0]["role"] == "assistant" ? question : SftMessages();
-    whole.add(answer);
+    SftMessages whole;
+    if (answer.list[0]["role"] == "assistant") {
+      whole = question;
+      whole.add(answer);
+    } else {  // some sets repeat the question in both answers
+      whole = after_system_of(question, answer, where);
+    }
     check_answer_ends(whole, fmt::format("{}: {}", where, key));
     read.chats.push_back(std::move(whole));
   }
