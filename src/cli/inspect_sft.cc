@@ -158,8 +158,8 @@ int inspect_sft(CommandContext& context) {
   SftTally tally(options.sft);
   std::vector<int64_t> lengths;
   int64_t shown = 0;
-  encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine& line) {
-    if (tally.add(sample, line)) lengths.push_back(std::ssize(sample.tokens));
+  encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine& line, bool is_learned) {
+    if (is_learned) lengths.push_back(std::ssize(sample.tokens));
     if (shown++ < options.samples) show_sample(options, *tokenizer, sample, line);
   });
   const SftReport& report = tally.report();

@@ -404,6 +404,7 @@ BAD = [
     ("messages that are no list", [{"messages": "hi"}], (), ["rows.jsonl:1", "messages is no list"]),
     ("two forms in a set", CHAT + [{"text": "t"}], (), ["rows.jsonl:2", "the row is one of texts, and those before are conversations"]),
     ("an empty set", [], (), ["the set has no rows"]),
+    ("no row that can be used", [{"question": "q"}], ("--skip_bad_rows", 5), ["no row can be used, and skip_bad_rows left out 1 row: ", "rows.jsonl:1: the row has the keys of no form"]),
     ("no answers", [{"messages": [{"role": "user", "content": "q"}]}], (), ["no token of the 1 rows counts"]),
     ("no questions", [{"prompt": "", "completion": "a"}], (), ["every token of the 1 rows counts"]),
     ("Alpaca's words for conversations", CHAT, ("--sft_conversation_format", "alpaca"), ["alpaca is for instructions"]),

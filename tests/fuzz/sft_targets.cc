@@ -55,11 +55,10 @@ Target sft_rows(const Scratch& scratch) {
     const SftEncoder encoder(*tokenizer, model, options);
     SftReader reader({path}, std::nullopt, std::nullopt);
     SftTally tally(options);
-    encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine& line) {
+    encode_sft_rows(reader, encoder, tally, [](const SftSample& sample, const SftLine&, bool) {
       require(sample.tokens.size() == sample.weights.size(), "a weight for each token");
       require(sample.rejected_begin <= sample.tokens.size(), "the rejected answer begins within the tokens");
       require(sample.num_counted() <= std::ssize(sample.tokens), "no more than the tokens count");
-      tally.add(sample, line);
     });
     tally.check();
   };

@@ -106,7 +106,12 @@ bool SftTally::skip(const UserError& error) {
 }
 
 void SftTally::check() const {
-  if (report_.samples + report_.num_without_loss == 0) {
+  if (num_rows() == report_.num_bad && !report_.bad_rows.empty()) {
+    throw UserError(fmt::format("no row can be used, and skip_bad_rows left out {}: {}",
+                                number_of(report_.num_bad, "row", "rows"), report_.bad_rows[0]),
+                    "correct the rows, or leave skip_bad_rows out to see what is wrong with more of them");
+  }
+  if (num_rows() == 0) {
     throw UserError("the set has no rows", "name files with a JSON object on each line, a JSON list, or a table");
   }
   if (report_.samples == 0) {
@@ -122,7 +127,7 @@ void SftTally::check() const {
 }
 
 void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tally,
-                     const std::function<void(const SftSample&, const SftLine&)>& on_sample) {
+                     const std::function<void(const SftSample&, const SftLine&, bool is_learned)>& on_sample) {
   std::vector<UserError> errors;
   const auto encode = [&](EncodedRow& row) {
     try {
@@ -133,12 +138,16 @@ void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tal
   };
   const auto take = [&](const EncodedRow& row) {
     if (errors.size() >= kMostErrors) return;
+    bool is_learned = false;
     try {
       if (row.error) throw UserError(*row.error);
-      if (errors.empty()) on_sample(row.sample, row.line);
+      if (!errors.empty()) return;
+      is_learned = tally.add(row.sample, row.line);
     } catch (const UserError& error) {
       if (!errors.empty() || !tally.skip(error)) errors.push_back(error);
+      return;
     }
+    on_sample(row.sample, row.line, is_learned);
   };
   const int64_t num_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
   OrderedMap<EncodedRow> map(num_threads, kBytesAtOnce, encode, take);
@@ -178,9 +187,9 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
   };
   Progress progress(log, "prepare", total_bytes(reader.inputs()), "bytes");
   IndexedDatasetWriter &tokens = outputs.writers()[0], &mask = outputs.writers()[1];
-  encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine& line) {
+  encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine&, bool is_learned) {
     progress.set(reader.input_bytes());
-    if (!tally.add(sample, line)) return;
+    if (!is_learned) return;
     const std::span all(sample.tokens);
     const std::span weights(sample.weights);
     const size_t cut = sample.form == SftForm::kPairs ? sample.rejected_begin : all.size();

@@ -38,7 +38,7 @@ class SftTally {
         num_outside_(num_outside),
         report_(std::move(report)) {}
 
-  // Whether there is something to learn in it. UserError for a row of another form than the rows before.
+  // True if there is something to learn in it. UserError for a row of another form than the rows before.
   bool add(const SftSample& sample, const SftLine& line);
   // Counts a row that cannot be used. false: skip_bad_rows allows no more of them.
   bool skip(const UserError& error);
@@ -54,17 +54,18 @@ class SftTally {
   SftReport report_;
 };
 
-// Rows, encoded by several threads, in their order. on_sample is called by the caller's thread. UserErrors with the
-// first of what is wrong in all files, but for the rows that the tally skips.
+// Rows, encoded by several threads, added to the tally in their order. on_sample gets those that can be used, on the
+// caller's thread; its errors are not the row's. UserErrors with the first of what is wrong in all files, but for the
+// rows that the tally skips.
 void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tally,
-                     const std::function<void(const SftSample&, const SftLine&)>& on_sample);
+                     const std::function<void(const SftSample&, const SftLine&, bool is_learned)>& on_sample);
 
 // Writes the files, which appear when all rows were read; a run that was stopped goes on where it was
 // (prepare_state.h). UserError for rows and sets that cannot be learned from; old files are left then, and no new one.
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
                       const std::string& prefix, Logger& log, double store_every_s = 5);
 
-// Whether a path names such files: what "x", "x.bin" or "x.idx" stands for has a report and a mask.
+// True if a path names such files: "x", "x.bin" or "x.idx", with a report and a mask.
 bool is_prepared_sft(const std::string& path);
 
 // The report of such files. UserError unless they hold what the encoder would make of the rows.
