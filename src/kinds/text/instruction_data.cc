@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/checksum.h"
+#include "core/collect_errors.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "data/builder_lock.h"
@@ -16,6 +17,12 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
+// A prefix of prepared files, whose report is told.
+std::string taken_up(const std::string& prefix, const SftEncoder& encoder, Logger& log) {
+  log.info("{}", describe(check_prepared_sft(prefix, encoder)));
+  return prefix;
+}
+
 // The prefix of these rows' token files, made if missing.
 std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncoder& encoder, const Resolved& resolved,
                            Logger& log) {
@@ -25,8 +32,7 @@ std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncod
       throw UserError(fmt::format("{} paths of instructions, and some name files of prepare --sft", paths.size()),
                       "prepare all rows together, and name one prefix");
     }
-    log.info("{}", describe(check_prepared_sft(data_prefix(paths[0]), encoder)));
-    return data_prefix(paths[0]);
+    return taken_up(data_prefix(paths[0]), encoder, log);
   }
   SftReader reader(paths, data.sft.sft_dataset_split, data.sft.sft_column);
   std::string job = encoder.identity();
@@ -39,14 +45,11 @@ std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncod
   const std::string name = fmt::format("{}-sft-{:016x}", first.filename().string(), checksum64(job));
   const std::string prefix = (folder / name).string();
   const auto is_made = [&] { return fs::exists(prefix + ".json"); };
-  if (is_made()) {
-    log.info("{}", describe(check_prepared_sft(prefix, encoder)));
-    return prefix;
-  }
+  if (is_made()) return taken_up(prefix, encoder, log);
   make_directories(folder);
   const BuilderLock lock(folder / (name + ".lock"),
                          [&] { log.info("another process makes tokens of {}; waiting for it", paths[0]); });
-  if (is_made()) return prefix;
+  if (is_made()) return taken_up(prefix, encoder, log);
   log.info("making tokens of the rows of {} once, in {}", paths[0], prefix);
   for (const std::string& line : reader.skipped()) log.note("{}", line);
   const SftReport report = prepare_sft(reader, encoder, data.sft, resolved.tokenizer->vocab_size(), prefix, log);
@@ -67,13 +70,7 @@ void prepare_instructions(Resolved& resolved, Logger& log) {
   std::vector<UserError> errors;
   for (std::vector<std::string>* paths : {&sft.sft_data_path, &sft.sft_valid_data_path}) {
     if (paths->empty()) continue;
-    try {
-      *paths = {tokens_of_rows(*paths, encoder, resolved, log)};
-    } catch (const UserErrors& several) {
-      errors.insert(errors.end(), several.errors().begin(), several.errors().end());
-    } catch (const UserError& error) {
-      errors.push_back(error);
-    }
+    collect(errors, [&] { *paths = {tokens_of_rows(*paths, encoder, resolved, log)}; });
   }
   throw_if_any(errors);
 }

@@ -35,11 +35,12 @@ std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions&
 
 void note_cut_samples(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
                       Logger& log) {
-  if (goes_on_in_next(set, options) || set.report().longest <= s) return;
+  if (!options.sft.truncate || goes_on_in_next(set, options) || set.report().longest <= s) return;
   int64_t num_cut = 0, tokens = 0;
   for (int64_t i = range.begin; i < range.end; ++i) {
-    num_cut += set.length(i) > s ? 1 : 0;
-    tokens += std::max<int64_t>(set.length(i) - s, 0);
+    const int64_t surplus = std::max<int64_t>(set.length(i) - s, 0);
+    num_cut += surplus > 0 ? 1 : 0;
+    tokens += surplus;
   }
   if (num_cut == 0) return;
   log.note("truncate cuts {} of {} samples to seq_length {}: {} tokens are not learned", num_cut, range.size(), s,
