@@ -282,7 +282,11 @@ Json bert_tokenizer_json(const fs::path& vocab_file, bool lower_case, int64_t nu
   return {
       {"added_tokens", added},
       {"normalizer",
-       {{"type", "BertNormalizer"}, {"clean_text", true}, {"handle_chinese_chars", true}, {"strip_accents", nullptr}, {"lowercase", lower_case}}},
+       {{"type", "BertNormalizer"},
+        {"clean_text", true},
+        {"handle_chinese_chars", true},
+        {"strip_accents", nullptr},
+        {"lowercase", lower_case}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"model",
        {{"type", "WordPiece"},

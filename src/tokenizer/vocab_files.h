@@ -20,11 +20,11 @@ std::unique_ptr<Tokenizer> load_gpt2_files(const std::filesystem::path& vocab_fi
 // folder that names none. Source: transformers/convert_slow_tokenizer.py, GPT2Converter, Qwen2Converter, CLIPConverter.
 std::unique_ptr<Tokenizer> load_byte_level_folder(const std::filesystem::path& folder);
 
-// Megatron's BertWordPiece tokenizers: vocab.txt, a token a line. [BOS] and [EOS] are added behind it, then
+// Megatron's BertWordPiece tokenizers: vocab.txt, a token a line. [BOS] and [EOS] are added after it, then
 // num_extra_ids tokens <extra_id_0> and so on; [EOS] ends a document. add_special puts [CLS] and [SEP] around a text.
-// The same as a tokenizer.json.
-Json bert_tokenizer_json(const std::filesystem::path& vocab_file, bool lower_case, int64_t num_extra_ids);
 std::unique_ptr<Tokenizer> load_bert_vocabulary(const std::filesystem::path& vocab_file, bool lower_case,
                                                 int64_t num_extra_ids);
+// The same as a tokenizer.json.
+Json bert_tokenizer_json(const std::filesystem::path& vocab_file, bool lower_case, int64_t num_extra_ids);
 
 }  // namespace megalith

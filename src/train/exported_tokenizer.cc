@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "hub/names.h"
 #include "tokenizer/vocab_files.h"
 
 namespace megalith {
@@ -31,12 +32,13 @@ void add_tokenizer_of_vocabulary(const fs::path& folder, const TokenizerOptions&
   const bool lower_case = options.tokenizer_type == "BertWordPieceLowerCase";
   const Json tokenizer = bert_tokenizer_json(*options.vocab_file, lower_case, options.vocab_extra_ids);
   write_file_atomic(folder / "tokenizer.json", dump_json_pretty(tokenizer));
-  Json config = {{"tokenizer_class", "BertTokenizer"}, {"do_lower_case", lower_case}};
-  for (const char* name : {"cls", "sep", "pad", "mask", "unk"}) {
-    std::string token = fmt::format("[{}]", name);
-    for (char& c : token) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-    config[fmt::format("{}_token", name)] = token;
-  }
+  const Json config = {{"tokenizer_class", "BertTokenizer"},
+                       {"do_lower_case", lower_case},
+                       {"cls_token", "[CLS]"},
+                       {"sep_token", "[SEP]"},
+                       {"pad_token", "[PAD]"},
+                       {"mask_token", "[MASK]"},
+                       {"unk_token", "[UNK]"}};
   write_file_atomic(folder / "tokenizer_config.json", dump_json_pretty(config));
 }
 
@@ -50,9 +52,19 @@ void add_modules(const fs::path& folder, const fs::path& source) {
   const std::string where = list.string();
   for (const Json& module : load_json(list)) {
     const auto path = json_get_or<std::string>(module, "path", "", where);
-    const bool is_inside = !path.empty() && fs::path(path).lexically_normal().begin()->string() != "..";
-    if (is_inside && fs::is_directory(source / path)) fs::copy(source / path, folder / path, kOptions);
+    if (is_safe_hub_file(path) && fs::is_directory(source / path)) fs::copy(source / path, folder / path, kOptions);
   }
+}
+
+std::string folder_name(const fs::path& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+// Of a snapshot in a hub cache the repository's, whose folder is named after a commit.
+std::string model_name(const std::string& source) {
+  const std::optional<HubName> name = parse_hub_name(source, HubRepoType::kModel);
+  return name && is_commit(name->revision) ? name->repo : folder_name(source);
 }
 
 void add_generation_settings(const fs::path& folder, const fs::path& source) {
@@ -125,12 +137,11 @@ void complete_export(const fs::path& folder, const TokenizerOptions& tokenizer,
     add_modules(folder, *source);
     add_generation_settings(folder, *source);
   }
-  const fs::path name = fs::absolute(folder).lexically_normal();
-  const std::string base = source ? fmt::format("\n\nTrained from {}.", fs::path(*source).filename().string()) : "";
+  const std::string base = source ? fmt::format("\n\nTrained from {}.", model_name(*source)) : "";
   write_if_missing(folder / "README.md",
                    fmt::format("---\nlibrary_name: transformers\n---\n\n# {}{}\n\nTrained with Megalith. Say here what "
                                "it was trained on, what it is for, and under which licence it stands.\n",
-                               (name.has_filename() ? name : name.parent_path()).filename().string(), base));
+                               folder_name(folder), base));
 }
 
 }  // namespace megalith
