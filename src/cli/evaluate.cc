@@ -95,6 +95,10 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   const Derived& d = run.derived;
   const Groups& groups = session.groups;
   const Split split = chosen_split(options, run.config.data);
+  if (options.predictions_file && split == Split::kTrain) {
+    throw UserError("predictions_file has a line for each row in order, and the rows of the train split are shuffled",
+                    "name the rows with --valid_data_path, and give --eval_split valid");
+  }
   const int64_t num_samples = run.config.train.eval_iters * d.global_batch_size;
   DataSetup setup = make_data_setup(run);
   setup.num_samples = {0, 0, 0};

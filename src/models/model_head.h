@@ -1,4 +1,4 @@
-// Heads that stand in place of a family's own: a row for each type of model that puts one on other models' layers.
+// Heads that replace a family's own: a row for each type of model that puts one on other models' layers.
 #pragma once
 
 #include <string>

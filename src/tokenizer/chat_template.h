@@ -24,7 +24,7 @@ class ChatTemplate {
   // UserError, with the template's line, for what the template refuses.
   std::string render(const OrderedJson& messages, const OrderedJson& tools, bool add_generation_prompt,
                      const OrderedJson* variables = nullptr) const;
-  // Whether the word stands in the template: it reads no key or variable that does not.
+  // True if the word occurs in the template, which reads no other keys and variables.
   bool mentions(std::string_view word) const;
 
   const std::string& name() const { return name_; }

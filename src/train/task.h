@@ -66,7 +66,7 @@ class Task {
   virtual HeadOutput evaluated_output() const = 0;
   virtual std::vector<std::string> evaluated_names() const = 0;
   virtual at::Tensor evaluate(const Batch& part, const ModelOutput& output) const = 0;
-  // What is shown of these sums over all data, where a measure is no mean: an F1 is of counts.
+  // The measures to show, of these sums over all data: not all are means, an F1 is of counts.
   virtual std::vector<LossSum> concluded(std::vector<LossSum> sums) const { return sums; }
   // A row's logits as JSON, for a task that evaluates kLogits of whole rows; empty: it predicts nothing of rows.
   virtual std::string prediction(std::span<const double> /*logits*/) const { return {}; }

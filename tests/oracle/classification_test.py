@@ -119,6 +119,8 @@ def test_predictions_and_measures_match_transformers(name, program, made, tmp_pa
     with torch.no_grad():
         expected = model(**inputs)
     assert len(told) == len(rows) and measured["samples"] == len(rows)
+    words = ("--load_hf", folder, "--train_data_path", tmp_path / "rows.jsonl", "--seq_length", 32, "--fp32", "--device", "cpu")
+    assert "train split are shuffled" in program.run("evaluate", *words, "--predictions_file", tmp_path / "other.jsonl", expected=2)[2]
     assert measured["loss"] == pytest.approx(expected.loss.item(), rel=1e-4)
     if "regression" in name:
         assert_close([line["value"] for line in told], expected.logits.squeeze(1), name)

@@ -1,4 +1,4 @@
-// What an evaluation says of a classifier, from sums that add up over ranks and batches.
+// A classifier's measures in an evaluation, from sums that add up over ranks and batches.
 //
 //   classes  class loss, accuracy, f1, matthews correlation
 //   numbers  mse loss, pearson correlation
@@ -21,7 +21,7 @@ namespace megalith {
 std::vector<std::string> class_sum_names(int64_t num_labels);
 // logits (b, n), labels (b) of models/classifier_head.h, weights (b) 0 or 1 -> (names, 2) float64: sums and weights
 at::Tensor class_sums(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights);
-// What is shown of the sums.
+// The loss and the measures above, from all sums.
 std::vector<LossSum> class_measures(const std::vector<LossSum>& sums, int64_t num_labels);
 
 }  // namespace megalith

@@ -26,7 +26,7 @@ constexpr std::string_view kAlpacaWithInput =
 constexpr std::string_view kAlpacaWithoutInput =
     "Below is an instruction that describes a task. Write a response that appropriately completes the request.";
 
-// A row's own system stands where these words do.
+// A row's own system replaces these words.
 std::string alpaca_prompt(const SftTexts& texts) {
   const bool has_input = !texts.input.empty();
   return fmt::format("{}\n\n### Instruction:\n{}{}\n\n### Response:\n",
@@ -99,7 +99,7 @@ class Conversation {
     return ids[ids_.size()];
   }
 
-  // Whether the template leaves out the thoughts that answer i begins with.
+  // True if the template leaves out the thoughts that answer i begins with.
   bool drops_thoughts(size_t i) const {
     if (!messages_[i].contains("content") || !messages_[i]["content"].is_string()) return false;
     const auto content = json_as<std::string>(Json(messages_[i]["content"]), "content");
@@ -203,7 +203,7 @@ class Conversation {
     }
     Range range{settled(whole.substr(0, head)), 0};
     range.end = std::max(range.begin, settled(whole.substr(0, whole.size() - tail)));
-    // What ends the answer stands directly behind it, perhaps behind a blank.
+    // The token that ends the answer comes directly after it, or after a blank.
     const size_t near = std::min(range.end + 2, ids_.size());
     if (const auto special = first_special(range.end, near)) return Range{range.begin, *special + 1, true};
     return range;

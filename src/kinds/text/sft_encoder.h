@@ -1,9 +1,9 @@
 // From a row of instruction data to tokens, and which of them count in the loss.
 //
 // Nothing is guessed from marks in a template. An answer begins where the conversation before it, rendered with what
-// makes the model answer, ends; it ends where the conversation up to it ends, but for what the template writes behind
-// every answer: that is found by rendering other answers in its place, and of it the first special token counts, which
-// ends the answer when the model writes. Where a template writes earlier messages differently once more follow, the
+// makes the model answer, ends; it ends where the conversation up to it ends, but for what the template writes after
+// every answer: that is found by rendering other answers instead, and of it the first special token counts, which ends
+// the answer when the model writes. Where a template writes earlier messages differently once more follow, the
 // other answers are rendered into the whole conversation, and where the texts differ is the answer.
 #pragma once
 
@@ -26,26 +26,26 @@ struct SftSample {
   SftForm form = SftForm::kText;
   std::vector<int32_t> tokens;
   std::vector<uint8_t> weights;  // of each token as a label: 1 or 0
-  // Of kPairs: where the rejected answer's sequence begins, behind the chosen one's; each begins with the question.
+  // Of kPairs: where the rejected answer's sequence begins, after the chosen one's; each begins with the question.
   size_t rejected_begin = 0;
   int64_t num_without_thoughts = 0;  // learned answers whose thoughts the chat template leaves out
 
-  // Labels in the loss: the first token of a sequence is nobody's label. Nothing counts of a pair in which one answer
+  // Labels in the loss: the first token of a sequence is no label. Nothing counts of a pair in which one answer
   // has none.
   int64_t num_counted() const;
 };
 
 class SftEncoder {
  public:
-  // tokenizer_model  where the chat template lies, which is read when it is there
+  // tokenizer_model  where the chat template is, if there is one
   // The tokenizer outlives the encoder. UserError for a template that cannot be read.
   SftEncoder(const Tokenizer& tokenizer, const std::filesystem::path& tokenizer_model, const SftOptions& options);
 
   // UserError, which names the row, for rows that cannot be used. Several threads may call it.
   SftSample encode(const SftLine& line) const;
 
-  // What the tokens depend on besides the rows, in 16 digits: equal ones make equal tokens of equal rows, wherever the
-  // tokenizer lies.
+  // All that the tokens depend on besides the rows, in 16 digits: equal ones make equal tokens of equal rows, wherever
+  // the tokenizer is stored.
   std::string identity() const;
   const Tokenizer& tokenizer() const { return tokenizer_; }
 

@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// What a row holds, found by its keys.
+// The form of a row, by its keys.
 enum class SftForm {
   kText,    // text, or the column that was asked for: all of it is learned
   kAlpaca,  // instruction (or question), input (or context), and output (or response, answer, answers)
@@ -33,7 +33,7 @@ struct SftLine {
 
 class SftReader {
  public:
-  // split  of folders: only what lies under a name that begins with this word
+  // split  of folders: only files whose name, or a folder's of theirs, begins with this word
   // UserError for paths that do not exist and for folders without such files.
   SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
             std::optional<std::string> column);
