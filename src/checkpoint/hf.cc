@@ -16,8 +16,8 @@
 #include "core/json.h"
 #include "models/hf_rows.h"
 #include "models/hf_text_part.h"
-#include "models/model_head.h"
 #include "models/model_bounds.h"
+#include "models/model_head.h"
 
 namespace megalith {
 

@@ -73,7 +73,12 @@ struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions, ClassifierOpti
   int64_t vector_size() const { return biencoder_projection_dim > 0 ? biencoder_projection_dim : hidden_size; }
   bool has_vocabulary() const { return !is_diffusion(); }  // reads and writes tokens
   bool has_sentence_head() const { return model_type == ModelType::kBert && bert_binary_head; }
-  int64_t output_width() const { return has_vocabulary() ? *vocab_size : in_channels; }  // of logits, not padded
+  // Logits, not padded: of each of a sequence's s tokens, or of a whole sequence's class.
+  int64_t output_rows(int64_t s) const { return model_type == ModelType::kClassifier ? 1 : s; }
+  int64_t output_width() const {
+    if (model_type == ModelType::kClassifier) return num_labels;
+    return has_vocabulary() ? *vocab_size : in_channels;
+  }
   bool is_of_diffusers() const { return is_diffusion(); }  // the library whose folders such models are published in
   bool is_diffusion() const { return model_type == ModelType::kDiffusion; }
   bool has_encoder() const { return model_type == ModelType::kT5; }                       // beside its decoder

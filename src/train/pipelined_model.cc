@@ -239,8 +239,9 @@ ModelOutput PipelinedModel::forward(const ModelInput& input, HeadOutput head) {
   if (head == HeadOutput::kTokenLosses) {
     output.token_losses = broadcast_from_head(output.token_losses, {b, s}, wide, "token losses");
   } else if (head != HeadOutput::kLoss) {
-    const int64_t rows = head == HeadOutput::kLastLogits ? 1 : s;
-    output.logits = broadcast_from_head(output.logits, {b, rows, config().output_width()}, chunks_.models[0]->dtype(), "logits");
+    const int64_t rows = head == HeadOutput::kLastLogits ? 1 : config().output_rows(s);
+    output.logits = broadcast_from_head(output.logits, {b, rows, config().output_width()}, chunks_.models[0]->dtype(),
+                                        "logits");
   }
   return output;
 }

@@ -6,6 +6,7 @@
 
 #include "core/number_of.h"
 #include "core/strings.h"
+#include "models/model_head.h"
 #include "ops/gpu/blas.h"
 #include "planner/pipeline_simulator.h"
 #include "train/rank_picture.h"
@@ -77,7 +78,8 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
                                  with_separators(numbers.parameters), counted(numbers.embedding_parameters),
                                  number_of(model.num_all_layers(), "layer", "layers"),
                                  counted(numbers.layer_parameters), counted(head));
-  if (!model.untie_embeddings_and_output_weights && model.has_vocabulary()) text += " (tied)";
+  const bool has_own_head = find_head(model.model_type) == nullptr && model.has_vocabulary();
+  if (!model.untie_embeddings_and_output_weights && has_own_head) text += " (tied)";
   if (numbers.prediction_parameters > 0) {
     text += fmt::format("; prediction modules have {} more", with_separators(numbers.prediction_parameters));
   }

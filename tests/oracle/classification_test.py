@@ -9,6 +9,7 @@ import torch
 from compare import assert_close
 from embed_test import BERT, LLAMA, WORDS, tokenizer_of_words
 from program import read_metrics
+from ranks import run_ranks
 from tokenizers import processors
 from transformers import (
     AutoModelForSequenceClassification,
@@ -128,6 +129,11 @@ def test_predictions_and_measures_match_transformers(name, program, made, tmp_pa
         assert measured["pearson correlation"] == pytest.approx(correlation, rel=1e-3)
         return
     assert_close([line["logits"] for line in told], expected.logits, name)
+    stages = tmp_path / "stages.jsonl"
+    words = ("--load_hf", folder, "--valid_data_path", tmp_path / "rows.jsonl", "--seq_length", 32, "--fp32", "--device", "cpu")
+    words += ("--micro_batch_size", 2, "--global_batch_size", 4, "--eval_iters", 2, "--pipeline_model_parallel_size", 3)
+    run_ranks(program, 3, "evaluate", *words, "--predictions_file", stages)
+    assert_close([json.loads(line)["logits"] for line in stages.read_text().splitlines()], expected.logits, name)
     is_of = expected.logits.argmax(1)
     assert [line["label"] for line in told] == [NAMES[i] for i in is_of]
     assert measured["accuracy"] == pytest.approx(100 * is_of.eq(inputs["labels"]).float().mean().item())

@@ -108,8 +108,7 @@ class ClassReader final : public RowReader {
   }
   std::string name() const override { return name_; }
   std::optional<DataSize> size() const override {
-    return DataSize{
-        .documents = end_ - begin_, .tokens = num_tokens_, .samples = static_cast<double>(num_rows())};
+    return DataSize{.documents = end_ - begin_, .tokens = num_tokens_, .samples = static_cast<double>(num_rows())};
   }
 
   Batch read(std::span<const int64_t> rows) const override {
