@@ -61,7 +61,7 @@ std::string folder_name(const fs::path& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-// Of a snapshot in a hub cache the repository's, whose folder is named after a commit.
+// The folder's, or the repository's where the folder is a hub cache's snapshot, which is named after a commit.
 std::string model_name(const std::string& source) {
   const std::optional<HubName> name = parse_hub_name(source, HubRepoType::kModel);
   return name && is_commit(name->revision) ? name->repo : folder_name(source);
