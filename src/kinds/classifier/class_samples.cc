@@ -30,14 +30,17 @@ struct FramedText {
   }
 };
 
-FramedText framed_by_tokenizer(const Tokenizer& tokenizer, const std::string& text) {
-  FramedText framed{.before = {}, .ids = tokenizer.encode(text), .after = {}};
-  const Ids whole = tokenizer.encode(text, /*add_special=*/true);
-  const auto found = std::search(whole.begin(), whole.end(), framed.ids.begin(), framed.ids.end());
-  if (found == whole.end()) return {.before = {}, .ids = whole, .after = {}};
+// Divides ids that have what the tokenizer puts around the text, if the text's own are among them.
+void divide(FramedText& framed, Ids text) {
+  const Ids whole = std::move(framed.ids);
+  const auto found = std::search(whole.begin(), whole.end(), text.begin(), text.end());
+  if (found == whole.end()) {
+    framed.ids = whole;
+    return;
+  }
   framed.before.assign(whole.begin(), found);
-  framed.after.assign(found + std::ssize(framed.ids), whole.end());
-  return framed;
+  framed.after.assign(found + std::ssize(text), whole.end());
+  framed.ids = std::move(text);
 }
 
 std::vector<FramedText> framed_texts(const ClassRow& row, const Tokenizer& tokenizer, bool is_bert) {
@@ -45,7 +48,7 @@ std::vector<FramedText> framed_texts(const ClassRow& row, const Tokenizer& token
   for (const std::string* text : {&row.first, &row.second}) {
     if (text == &row.second && !row.is_pair) break;
     if (!is_bert) {
-      texts.push_back(framed_by_tokenizer(tokenizer, *text));
+      texts.push_back({.before = {}, .ids = tokenizer.encode(*text, /*add_special=*/true), .after = {}});
       continue;
     }
     const SpecialIds& special = tokenizer.special_ids();
@@ -75,6 +78,9 @@ ClassSample encoded(const ClassRow& row, const Tokenizer& tokenizer, const Class
       throw UserError(fmt::format("{}: the row has {} tokens, and seq_length is {}", row.where, length,
                                   options.sequence_length),
                       "raise --seq_length, cut such rows with --truncate, or leave them out");
+    }
+    for (size_t i = 0; i < texts.size() && !options.is_bert; ++i) {
+      divide(texts[i], tokenizer.encode(i == 0 ? row.first : row.second));
     }
     cut(texts, length - options.sequence_length);
   }
