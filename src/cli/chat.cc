@@ -13,6 +13,7 @@
 #include "cli/session.h"
 #include "cli/text_ranks.h"
 #include "cli/within_memory.h"
+#include "comm/share_text.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
@@ -76,7 +77,7 @@ class Chat {
       : session_(session),
         options_(options),
         words_(words),
-        ranks_(session.groups),
+        world_(*session.groups.world),
         usual_(std::move(usual)),
         batch_(model, {.row_multiple = generation_row_multiple(*session.resolved),
                        .most_past_tokens = model.config().max_position_embeddings},
@@ -88,7 +89,7 @@ class Chat {
   }
 
   void run() {
-    if (ranks_.is_first() && screen_.is_terminal()) screen_.say("/help lists what can be done, Ctrl-D ends.\n");
+    if (world_.is_first() && screen_.is_terminal()) screen_.say("/help lists what can be done, Ctrl-D ends.\n");
     // A conversation that was handed over and waits for an answer gets it.
     if (!talk_.messages.empty() && talk_.messages.back()["role"] != "assistant" &&
         talk_.messages.back()["role"] != "system") {
@@ -112,8 +113,14 @@ class Chat {
   // The same line on every rank; nothing at the end.
   std::optional<std::string> next_line() {
     std::optional<std::string> line;
-    if (ranks_.is_first()) line = screen_.read_line(pending_calls_.empty() ? "> " : call_name() + " returns> ");
-    return ranks_.share(std::move(line));
+    if (world_.is_first()) line = screen_.read_line(pending_calls_.empty() ? "> " : call_name() + " returns> ");
+    return share_text(std::move(line), world_, "line");
+  }
+
+  // Every rank stops at the same token.
+  bool is_interrupted_on_first() {
+    const auto own = is_interrupted != 0 ? std::optional(std::string()) : std::nullopt;
+    return share_text(own, world_, "interrupt").has_value();
   }
 
   std::string call_name() const { return pending_calls_.front(); }
@@ -178,7 +185,7 @@ class Chat {
   }
 
   void save(const std::string& file) {
-    if (!ranks_.is_first()) return;
+    if (!world_.is_first()) return;
     if (file.empty()) return say("Name a file: /save talk.json\n");
     OrderedJson saved = {{"messages", talk_.messages}};
     if (!talk_.tools.is_null()) saved["tools"] = talk_.tools;
@@ -192,7 +199,7 @@ class Chat {
   }
 
   void say(std::string_view text) {
-    if (ranks_.is_first()) screen_.say(text);
+    if (world_.is_first()) screen_.say(text);
   }
 
   void answer() {
@@ -231,12 +238,11 @@ class Chat {
       const GeneratedToken token = batch_.step().front();
       ++count;
       if (!token.is_stop) show(text.push(token.id));
-      // Every rank stops at the same token.
-      if (text.is_stopped() || ranks_.share(is_interrupted != 0)) batch_.remove(0);
+      if (text.is_stopped() || is_interrupted_on_first()) batch_.remove(0);
     }
     show(text.finish());
     say(fold.finish() + "\n");
-    if (ranks_.is_first() && screen_.is_terminal()) {
+    if (world_.is_first() && screen_.is_terminal()) {
       screen_.say_dimly(fmt::format("{} tokens, {:.1f} tokens/s\n", count, static_cast<double>(count) / watch.elapsed_s()));
     }
     is_interrupted = 0;
@@ -255,7 +261,7 @@ class Chat {
   const Session& session_;
   const ChatOptions& options_;
   const ModelWords& words_;
-  TextRanks ranks_;
+  Group& world_;
   ChatScreen screen_;
   GenerationRequest usual_;
   TextBatch batch_;

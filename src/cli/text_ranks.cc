@@ -1,41 +1,12 @@
 #include "cli/text_ranks.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <cstring>
 #include <numeric>
 
 #include "core/error.h"
 
 namespace megalith {
-namespace {
-
-constexpr int64_t kNothing = -1;
-
-}  // namespace
-
-std::optional<std::string> TextRanks::share(std::optional<std::string> text) const {
-  if (groups_.world->size() == 1) return text;
-  const at::Tensor size = at::full({1}, text ? std::ssize(*text) : kNothing, at::kLong);
-  groups_.world->broadcast(size, 0, "text size").wait();
-  const auto num_bytes = size.item<int64_t>();
-  if (num_bytes == kNothing) return std::nullopt;
-  std::string shared(static_cast<size_t>(num_bytes), '\0');
-  if (is_first()) shared = *text;
-  if (num_bytes == 0) return shared;
-  const at::Tensor bytes = at::from_blob(shared.data(), {num_bytes}, at::kByte).clone();
-  groups_.world->broadcast(bytes, 0, "text").wait();
-  std::memcpy(shared.data(), bytes.const_data_ptr<uint8_t>(), shared.size());
-  return shared;
-}
-
-bool TextRanks::share(bool flag) const {
-  if (groups_.world->size() == 1) return flag;
-  const at::Tensor shared = at::full({1}, flag ? 1 : 0, at::kLong);
-  groups_.world->broadcast(shared, 0, "flag").wait();
-  return shared.item<int64_t>() != 0;
-}
 
 void check_writing_ranks(const Resolved& resolved) {
   const ParallelOptions& parallel = resolved.config.parallel;

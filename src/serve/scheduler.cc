@@ -1,12 +1,11 @@
 #include "serve/scheduler.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "comm/share_text.h"
 #include "core/error.h"
 
 namespace megalith {
@@ -60,16 +59,9 @@ GenerationRequest request_of(const Json& json) {
 // The first rank's round on every rank.
 Round shared_round(Round mine, Group& world) {
   if (world.size() == 1) return mine;
-  std::string bytes = world.is_first() ? bytes_of(mine) : "";
-  const at::Tensor size = at::tensor({std::ssize(bytes)}, at::kLong).to(world.device());
-  world.broadcast(size, 0, "round size").wait();
-  bytes.resize(static_cast<size_t>(size.item<int64_t>()));
-  const at::Tensor on_host = at::from_blob(bytes.data(), {std::ssize(bytes)}, at::kByte);
-  const at::Tensor content = on_host.to(world.device(), at::kByte, /*non_blocking=*/false, /*copy=*/true);
-  world.broadcast(content, 0, "round").wait();
-  if (world.is_first()) return mine;
-  on_host.copy_(content);
-  return round_of(bytes);
+  const bool is_first = world.is_first();
+  const auto bytes = share_text(is_first ? std::optional(bytes_of(mine)) : std::nullopt, world, "round");
+  return is_first ? std::move(mine) : round_of(*bytes);
 }
 
 }  // namespace

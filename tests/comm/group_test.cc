@@ -11,6 +11,7 @@
 
 #include "comm/fake_group.h"
 #include "comm/groups.h"
+#include "comm/share_text.h"
 #include "comm/single_group.h"
 #include "comm/thread_world.h"
 #include "core/error.h"
@@ -36,6 +37,15 @@ class EveryGroup : public testing::TestWithParam<int> {
     }
   }
 };
+
+TEST_P(EveryGroup, TheFirstRanksTextIsEveryones) {
+  for (const std::optional<std::string>& text :
+       {std::optional<std::string>(), std::optional(std::string()), std::optional(std::string("a\0b\n", 4))}) {
+    run([&](Group& group) {
+      EXPECT_EQ(share_text(group.is_first() ? text : std::optional(std::string("another")), group, "x"), text);
+    });
+  }
+}
 
 TEST_P(EveryGroup, AllReduceIsTheReductionInRankOrder) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
