@@ -73,28 +73,24 @@ void catch_interrupts() {
 class Chat {
  public:
   Chat(const Session& session, const ChatOptions& options, const ModelWords& words, PipelinedModel& model,
-       GenerationRequest usual)
-      : session_(session),
-        options_(options),
+       GenerationRequest usual, Conversation begin)
+      : options_(options),
         words_(words),
         world_(*session.groups.world),
         usual_(std::move(usual)),
         batch_(model, {.row_multiple = generation_row_multiple(*session.resolved),
                        .most_past_tokens = model.config().max_position_embeddings},
                session.device),
-        longest_(model.config().max_position_embeddings) {
-    if (options.messages) begin_ = read_conversation(*options.messages);
+        longest_(model.config().max_position_embeddings),
+        begin_(std::move(begin)) {
     if (options.system) set_system(*options.system);
-    talk_ = begin_;
+    begin_anew();
   }
 
   void run() {
     if (world_.is_first() && screen_.is_terminal()) screen_.say("/help lists what can be done, Ctrl-D ends.\n");
     // A conversation that was handed over and waits for an answer gets it.
-    if (!talk_.messages.empty() && talk_.messages.back()["role"] != "assistant" &&
-        talk_.messages.back()["role"] != "system") {
-      answer();
-    }
+    if (is_unanswered()) answer();
     while (const std::optional<std::string> line = next_line()) {
       if (line->starts_with('/') && obey(*line)) continue;
       if (is_over_) return;
@@ -108,6 +104,16 @@ class Chat {
     OrderedJson& messages = begin_.messages;
     if (!messages.empty() && messages[0]["role"] == "system") messages.erase(0);
     messages.insert(messages.begin(), OrderedJson{{"role", "system"}, {"content", text}});
+  }
+
+  void begin_anew() {
+    talk_ = begin_;
+    pending_calls_.clear();
+  }
+
+  bool is_unanswered() const {
+    const OrderedJson& messages = talk_.messages;
+    return !messages.empty() && messages.back()["role"] != "assistant" && messages.back()["role"] != "system";
   }
 
   // The same line on every rank; nothing at the end.
@@ -155,22 +161,21 @@ class Chat {
       begin_.messages = begin_.messages.empty() || begin_.messages[0]["role"] != "system"
                             ? OrderedJson::array()
                             : OrderedJson::array({begin_.messages[0]});
-      talk_ = begin_;
-      pending_calls_.clear();
+      begin_anew();
     } else if (word == "/undo") {
       take_back(/*keeps_question=*/false);
     } else if (word == "/retry") {
       take_back(/*keeps_question=*/true);
-      if (talk_.messages.size() <= begin_.messages.size()) {
-        say("There is no message to answer.\n");
-      } else {
+      if (is_unanswered()) {
         ++usual_.sampling.sampling_seed;
         answer();
+      } else {
+        say("There is no message to answer.\n");
       }
     } else if (word == "/system") {
       begin_.messages = OrderedJson::array();
       if (!rest.empty()) set_system(rest);
-      talk_ = begin_;
+      begin_anew();
     } else if (word == "/save") {
       save(rest);
     } else if (word == "/exit" || word == "/quit") {
@@ -258,7 +263,6 @@ class Chat {
     talk_.messages.push_back(std::move(message));
   }
 
-  const Session& session_;
   const ChatOptions& options_;
   const ModelWords& words_;
   Group& world_;
@@ -280,6 +284,8 @@ int chat(CommandContext& context, const Session& session, const Launch& launch, 
   usual.sampling = run.config.sampling;
   if (const auto note = take_published_sampling(run, usual.sampling); note && is_first) context.log.note("{}", *note);
   if (words.note() && is_first) context.log.note("{}", *words.note());
+  Conversation begin;
+  if (options.messages) begin = read_conversation(*options.messages);
   // Any turn may fill the context.
   const int64_t longest = run.config.model.max_position_embeddings;
   const int64_t answer = std::min(options.max_new_tokens, longest - 1);
@@ -289,7 +295,7 @@ int chat(CommandContext& context, const Session& session, const Launch& launch, 
     load_weights(run, built, session.groups, context.log);
     PipelinedModel model(built.view(), session.groups, session.device);
     catch_interrupts();
-    Chat(session, options, words, model, std::move(usual)).run();
+    Chat(session, options, words, model, std::move(usual), std::move(begin)).run();
     return kExitSuccess;
   });
 }

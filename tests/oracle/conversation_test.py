@@ -107,6 +107,16 @@ def test_chat_goes_on_with_a_conversation(program, talker, tmp_path):
     assert text == expected
 
 
+def test_a_conversation_that_was_handed_over_is_answered_again(program, talker, tmp_path):
+    messages = [{"role": "user", "content": "Hello"}]
+    file, source = tmp_path / "talk.json", tmp_path / "lines"
+    file.write_text(json.dumps(messages))
+    source.write_text("/retry\n")
+    with source.open() as stdin:
+        _, text, _ = program.run("chat", "--load_hf", talker[0], "--messages", file, *SAMPLING, stdin=stdin.fileno())
+    assert text == 2 * (expected_answer(talker, messages) + "\n")
+
+
 def test_ranks_talk_as_one(program, talker, tmp_path):
     messages, rows = tmp_path / "talk.json", tmp_path / "rows.jsonl"
     messages.write_text(json.dumps([{"role": "user", "content": "Hello"}]))
