@@ -99,7 +99,7 @@ struct OpenRow {
 }  // namespace
 
 Conversation read_conversation(const std::string& file) {
-  OrderedJson json = parse_ordered_json(read_stream(file), file);
+  OrderedJson json = parse_ordered_json(read_stream(file == "-" ? "/dev/stdin" : file), file);
   Conversation conversation;
   if (json.is_object()) {
     for (const auto& [key, value] : json.items()) {

@@ -77,8 +77,11 @@ def test_a_conversation_is_answered_by_the_template(program, talker, tmp_path):
         file.write_text(json.dumps(messages if tools is None else {"messages": messages, "tools": tools}))
         _, text, _ = program.run("generate", "--load_hf", talker[0], "--messages", file, *SAMPLING)
         assert text == expected_answer(talker, messages, tools) + "\n"
-    stop = expected_answer(talker, messages)[3:5]
     file.write_text(json.dumps(messages))
+    with file.open() as stdin:
+        _, text, _ = program.run("generate", "--load_hf", talker[0], "--messages", "-", *SAMPLING, stdin=stdin.fileno())
+    assert text == expected_answer(talker, messages) + "\n"
+    stop = expected_answer(talker, messages)[3:5]
     _, text, _ = program.run("generate", "--load_hf", talker[0], "--messages", file, *SAMPLING, f"--stop={stop}")
     assert text == expected_answer(talker, messages).split(stop)[0] + "\n"
 
