@@ -34,7 +34,7 @@ TextJob::TextJob(TextRequest request, const ServedModel& model, std::shared_ptr<
       id_(fmt::format("{}-{}", request_.interface == TextInterface::kChat ? "chatcmpl" : "cmpl", number)),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                    .count()) {
-  sequences = request_.sequences;
+  sequences = std::move(request_.sequences);
   for (const GenerationRequest& sequence : sequences) {
     // An encoder-decoder begins a text of its own.
     const std::span<const int64_t> before = sequence.prompt_ids;

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/strings.h"
 
 namespace megalith {
 namespace {
@@ -146,7 +145,7 @@ void add_sequences(const std::vector<std::vector<int64_t>>& prompts, const std::
     } catch (const UserError& error) {
       throw RequestError(error.message(), param);
     }
-    if (request.prompt_texts.size() < prompts.size()) {  // Megatron's are given
+    if (request.echo) {
       request.prompt_texts.push_back(
           model.tokenizer->decode(std::vector<int32_t>(prompt.begin(), prompt.end()), /*skip_special=*/true));
     }
@@ -317,7 +316,7 @@ TextRequest parse_chat(const OrderedJson& body, const ServedModel& model, int64_
   }
   add_sequences(prompts, "messages", max_completion_tokens ? max_completion_tokens : max_tokens, model,
                 std::move(usual), request);
-  request.is_thinking = trim(request.prompt_texts.front()).ends_with("<think>");
+  request.is_thinking = model.chat->opens_thinking(prompts.front());
   return request;
 }
 

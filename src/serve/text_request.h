@@ -32,7 +32,7 @@ enum class TextInterface { kCompletions, kChat, kMegatron };
 struct TextRequest {
   TextInterface interface = TextInterface::kCompletions;
   std::vector<GenerationRequest> sequences;  // prompt by prompt, n of each
-  std::vector<std::string> prompt_texts;     // by prompt
+  std::vector<std::string> prompt_texts;     // by prompt, where the answer begins with them
   int64_t n = 1;
   std::vector<std::string> stop;
   bool echo = false, keeps_stop = false;     // in the answer's text
