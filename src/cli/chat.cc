@@ -231,7 +231,7 @@ class Chat {
     AnswerText text(tokenizer, options_.stop);
     const bool is_thinking = words_.require_chat().opens_thinking(request.prompt_ids);
     ThinkingFold fold(is_thinking, options_.show_thinking, screen_.is_terminal());
-    std::string whole = is_thinking ? "<think>" : "";
+    std::string whole(is_thinking ? kThinkBegin : "");
     const auto show = [&](const std::string& piece) {
       whole += piece;
       say(fold.push(piece));

@@ -2,25 +2,18 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
 #include "cli/print.h"
 #include "core/visible_text.h"
+#include "kinds/text/chat_format.h"
 
 namespace megalith {
 namespace {
 
-constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
 constexpr std::string_view kDim = "\033[2m", kPlain = "\033[0m";
-
-// Characters at the end of the text that may be the beginning of the mark.
-size_t unfinished(std::string_view text, std::string_view mark) {
-  for (size_t size = std::min(mark.size() - 1, text.size()); size > 0; --size) {
-    if (text.ends_with(mark.substr(0, size))) return size;
-  }
-  return 0;
-}
 
 }  // namespace
 
@@ -67,19 +60,19 @@ std::string ThinkingFold::push(std::string_view text) {
     const size_t begin = held_.find_first_not_of(" \n");
     if (begin == std::string::npos) return "";
     const std::string_view rest = std::string_view(held_).substr(begin);
-    if (kBegin.starts_with(rest) && rest.size() < kBegin.size()) return "";
-    state_ = rest.starts_with(kBegin) ? State::kThinking : State::kAnswer;
-    if (state_ == State::kThinking) held_.erase(0, begin + kBegin.size());
+    if (kThinkBegin.starts_with(rest) && rest.size() < kThinkBegin.size()) return "";
+    state_ = rest.starts_with(kThinkBegin) ? State::kThinking : State::kAnswer;
+    if (state_ == State::kThinking) held_.erase(0, begin + kThinkBegin.size());
   }
   if (state_ == State::kThinking) {
     if (!is_told_ && !is_shown_ && has_colours_) shown += fmt::format("{}thinking …{}", kDim, kPlain);
     is_told_ = true;
-    const size_t end = held_.find(kEnd);
-    const size_t size = end != std::string::npos ? end : held_.size() - unfinished(held_, kEnd);
+    const size_t end = held_.find(kThinkEnd);
+    const size_t size = end != std::string::npos ? end : held_.size() - unfinished(held_, kThinkEnd);
     shown += thought(std::string_view(held_).substr(0, size));
     held_.erase(0, size);
     if (end == std::string::npos) return shown;
-    held_.erase(0, kEnd.size());
+    held_.erase(0, kThinkEnd.size());
     held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
     if (is_shown_ || has_colours_) shown += "\n";
     state_ = State::kAnswer;

@@ -8,7 +8,6 @@
 namespace megalith {
 namespace {
 
-constexpr std::string_view kThinkBegin = "<think>", kThinkEnd = "</think>", kCallBegin = "<tool_call>";
 constexpr std::string_view kBlanks = " \t\r\n";
 
 void drop_leading(std::string& text, std::string_view characters) {
@@ -27,14 +26,7 @@ ParsedAnswer ChatAnswer::finish() { return advance(true); }
 // The text before the marker, or as much as cannot belong to it; blanks ahead of it are no part of the text.
 std::string ChatAnswer::take_until(std::string_view marker, bool is_end) {
   size_t end = held_.find(marker);
-  if (end == std::string::npos) {
-    end = held_.size();
-    for (size_t size = std::min(marker.size() - 1, held_.size()); size > 0 && !is_end; --size) {
-      if (!held_.ends_with(marker.substr(0, size))) continue;
-      end -= size;
-      break;
-    }
-  }
+  if (end == std::string::npos) end = held_.size() - (is_end ? 0 : unfinished(held_, marker));
   if (!is_end || end < held_.size()) end = end == 0 ? 0 : held_.find_last_not_of(kBlanks, end - 1) + 1;
   std::string text = held_.substr(0, end);
   held_.erase(0, end);

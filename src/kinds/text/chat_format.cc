@@ -10,8 +10,6 @@
 namespace megalith {
 namespace {
 
-constexpr std::string_view kThinkBegin = "<think>", kThinkEnd = "</think>";
-constexpr std::string_view kCallBegin = "<tool_call>", kCallEnd = "</tool_call>";
 constexpr size_t kContextIds = 8;  // enough for a decoder to know where a word begins
 
 // The first special token after an answer of a rendered conversation.
@@ -46,6 +44,13 @@ OrderedJson call_of(std::string_view text) {
 }
 
 }  // namespace
+
+size_t unfinished(std::string_view text, std::string_view mark) {
+  for (size_t size = std::min(mark.size() - 1, text.size()); size > 0; --size) {
+    if (text.ends_with(mark.substr(0, size))) return size;
+  }
+  return 0;
+}
 
 ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::filesystem::path& tokenizer_model)
     : tokenizer_(tokenizer), template_(load_chat_template(tokenizer_model)) {
@@ -109,13 +114,7 @@ std::string AnswerText::settle(bool is_end) {
     end = std::min(end, found);
   }
   if (!is_stopped_ && !is_end) {
-    for (const std::string& stop : stop_texts_) {
-      for (size_t size = std::min(stop.size() - 1, held_.size()); size > 0; --size) {
-        if (!held_.ends_with(std::string_view(stop).substr(0, size))) continue;
-        end = std::min(end, held_.size() - size);
-        break;
-      }
-    }
+    for (const std::string& stop : stop_texts_) end = std::min(end, held_.size() - unfinished(held_, stop));
   }
   std::string settled = held_.substr(0, end);
   held_.erase(0, end);

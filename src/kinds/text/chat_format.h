@@ -14,6 +14,13 @@
 
 namespace megalith {
 
+// What models write around their reasoning and their calls of tools.
+inline constexpr std::string_view kThinkBegin = "<think>", kThinkEnd = "</think>";
+inline constexpr std::string_view kCallBegin = "<tool_call>", kCallEnd = "</tool_call>";
+
+// How many characters at the end of the text may be the beginning of the mark.
+size_t unfinished(std::string_view text, std::string_view mark);
+
 class ChatFormat {
  public:
   // tokenizer_model  as load_chat_template(); UserError without a template. The tokenizer outlives it.
