@@ -309,9 +309,7 @@ std::vector<UserError> check_chat(const Resolved& run, const ChatOptions& option
   if (options.messages == "-") {
     errors.emplace_back("messages is standard input, where chat reads what you say", "name a file");
   }
-  if (std::ranges::find(options.stop, "") != options.stop.end()) {
-    errors.emplace_back("stop has an empty text", "give the text that ends an answer");
-  }
+  if (auto error = check_stop_texts(options.stop)) errors.push_back(std::move(*error));
   return errors;
 }
 

@@ -185,9 +185,7 @@ std::vector<UserError> check_for_texts(const Resolved& run, const GenerateOption
   if (options.print_ids && !options.stop.empty()) {
     errors.emplace_back("stop is a text, and print_ids shows ids", "leave one of them out");
   }
-  if (std::ranges::find(options.stop, "") != options.stop.end()) {
-    errors.emplace_back("stop has an empty text", "give the text that ends a continuation");
-  }
+  if (auto error = check_stop_texts(options.stop)) errors.push_back(std::move(*error));
   if (options.input && options.pictures.output) {
     if (auto error = check_writable("output", *options.pictures.output, /*is_folder=*/false)) errors.push_back(*error);
     if (auto taken = check_replaceable("output", *options.pictures.output, {}, run.config.checkpoint.overwrite)) {

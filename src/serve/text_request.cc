@@ -115,7 +115,7 @@ void read_shared(RequestFields& fields, const ServedModel& model, int64_t reques
   }
   if (const OrderedJson* stop = fields.find("stop")) {
     request.stop = stop->is_string() ? std::vector{text_of(*stop, "stop")} : texts_of(*stop, "stop", kMostStops);
-    if (std::ranges::count(request.stop, "") > 0) throw RequestError("stop has an empty text", "stop");
+    if (const auto error = check_stop_texts(request.stop)) throw RequestError(error->message(), "stop");
   }
   fields.accept({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"});
 }

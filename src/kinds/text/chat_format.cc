@@ -87,6 +87,11 @@ void check_messages(const OrderedJson& messages, const std::string& where) {
   }
 }
 
+std::optional<UserError> check_stop_texts(const std::vector<std::string>& stop_texts) {
+  if (std::ranges::find(stop_texts, "") == stop_texts.end()) return std::nullopt;
+  return UserError("stop has an empty text", "give the text that ends an answer");
+}
+
 AnswerText::AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts,
                        std::span<const int64_t> before)
     : decoder_(tokenizer, /*skip_special=*/true), stop_texts_(std::move(stop_texts)) {

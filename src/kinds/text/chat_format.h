@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -42,6 +44,9 @@ class ChatFormat {
 
 // UserError unless it is a list of objects with role and content (or tool_calls).
 void check_messages(const OrderedJson& messages, const std::string& where);
+
+// For a text that would end every answer before it begins.
+std::optional<UserError> check_stop_texts(const std::vector<std::string>& stop_texts);
 
 // The text of an answer as it is written. Withholds parts of characters, and what may become one of the stop texts.
 class AnswerText {
