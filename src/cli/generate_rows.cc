@@ -21,7 +21,7 @@ namespace megalith {
 namespace {
 
 constexpr std::array<const char*, 4> kAnswerKeys = {"answer", "finish_reason", "prompt_tokens", "completion_tokens"};
-// Somebody means these to change the row's answer, and they are options of all rows.
+// In a row they would be meant for its answer only, but they are options of all rows.
 constexpr std::array<const char*, 8> kOptionKeys = {"temperature", "top_p",     "top_k",      "seed",
                                                     "stop",        "max_tokens", "max_new_tokens", "num_samples"};
 constexpr size_t kShownErrors = 5;

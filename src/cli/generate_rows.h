@@ -33,7 +33,7 @@ std::vector<PromptRow> read_prompt_rows(const std::string& file, const ModelWord
                                         const GenerationRequest& usual, const ModelConfig& model);
 
 // Writes the rows with answer, finish_reason ("stop" or "length"), prompt_tokens and completion_tokens, in their order,
-// to `output` or standard output; with ids in the place of texts where there is no tokenizer. Every rank of the model
+// to `output` or standard output; with ids instead of texts where there is no tokenizer. Every rank of the model
 // calls it; the one with is_speaker writes. Returns the number of new tokens.
 int64_t answer_rows(TextBatch& batch, const std::vector<PromptRow>& rows, const ModelWords& words,
                     const std::vector<std::string>& stop_texts, const std::optional<std::string>& output,

@@ -68,7 +68,7 @@ struct ServeOptions {
   }
 };
 
-// What the model is served for: vectors, of encoders and where somebody says how they are made; else text.
+// Encoders give vectors, and so does a model whose pooling is given or whose folder tells it; others give text.
 struct ServePlan {
   bool gives_vectors = false;
   TextReading reading;

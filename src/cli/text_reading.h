@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// The words of --pooling are those of Pooling behind the first, which leaves it to the model.
+// The words of --pooling are those of Pooling after the first, which leaves it to the model.
 enum class PoolingChoice { kOfModel, kCls, kMean, kLast, kPooler };
 
 struct VectorOptions {
@@ -22,7 +22,7 @@ struct VectorOptions {
   void visit(OptionVisitor& v);
 };
 
-// Texts that are read together where nobody says how many.
+// Texts that are read together unless micro_batch_size is given.
 inline constexpr int64_t kVectorRows = 32;
 
 struct TextReading {

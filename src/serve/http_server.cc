@@ -66,7 +66,7 @@ struct HttpServer::Loop {
   int wake_fd = -1;
   std::vector<event*> events;
   std::thread thread;
-  std::vector<std::shared_ptr<Reply>> open;  // answered by nobody yet
+  std::vector<std::shared_ptr<Reply>> open;  // not answered yet
   int64_t num_flushing = 0;
   bool is_stopping = false;
 

@@ -106,7 +106,7 @@ class Scheduler {
   int64_t next_key_ = 0;
 };
 
-// The model behind the server.
+// The model that is served.
 struct ServedEngine {
   TextBatch* batch = nullptr;  // or
   std::function<at::Tensor(const std::vector<std::vector<int32_t>>& texts)> make_vectors;

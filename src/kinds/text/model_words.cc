@@ -26,14 +26,14 @@ ModelWords::ModelWords(const Resolved& run)
 const Tokenizer& ModelWords::require_tokenizer() const {
   if (tokenizer_ != nullptr) return *tokenizer_;
   throw UserError("text needs a tokenizer, and none was found",
-                  "name one with --tokenizer_model, or use --prompt_ids and --print_ids");
+                  "name one with --tokenizer_model; only generate does without, with --prompt_ids and --print_ids");
 }
 
 const ChatFormat& ModelWords::require_chat() const {
   require_tokenizer();
   if (chat_) return *chat_;
   throw UserError("a conversation needs a chat template, and this model's tokenizer has none",
-                  "name the folder of one that has with --tokenizer_model, or generate from --prompt");
+                  "name the folder of one that has with --tokenizer_model; megalith generate --prompt needs none");
 }
 
 }  // namespace megalith
