@@ -54,7 +54,7 @@ struct GenerateOptions {
     v.field("stop", stop, "Texts that end a continuation and are no part of it.");
     v.field("max_new_tokens", max_new_tokens, "Most tokens of a continuation.").unit("tokens").at_least(1);
     v.field("num_samples", num_samples, "Number of continuations of the prompt, or of pictures.").at_least(1);
-    v.field("ignore_eos", ignore_eos, "Go on behind an end-of-text token.");
+    v.field("ignore_eos", ignore_eos, "Go on after an end-of-text token.");
     v.field("print_ids", print_ids, "Print the new token ids, one line for each continuation, instead of text.");
     pictures.visit(v);
   }

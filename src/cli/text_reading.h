@@ -22,7 +22,7 @@ struct VectorOptions {
   void visit(OptionVisitor& v);
 };
 
-// Texts that are read together unless micro_batch_size is given.
+// Texts that are read together by default.
 inline constexpr int64_t kVectorRows = 32;
 
 struct TextReading {
