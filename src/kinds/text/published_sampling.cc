@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 
@@ -34,6 +35,10 @@ std::optional<std::string> take_published_sampling(const Resolved& run, Sampling
     take("top_p", sampling.top_p, options.of(asked.top_p));
   }
   if (taken.empty()) return std::nullopt;
+  if (sampling.temperature < 0 || sampling.top_k < 0 || sampling.top_p <= 0 || sampling.top_p > 1) {
+    throw UserError(fmt::format("{} has {}, which cannot be sampled with", file.string(), taken),
+                    "give --temperature, --top_k and --top_p");
+  }
   return fmt::format("sampling as the model's generation_config.json has it: {}", taken);
 }
 
