@@ -113,7 +113,7 @@ int64_t write_samples(PipelinedModel& model, const Session& session, const Gener
     }
     // An encoder reads the prompt, and the decoder answers; a decoder goes on with it.
     if (options.prompt && !model.config().has_encoder()) say(*options.prompt);
-    AnswerText text(words.require_tokenizer(), options.stop);
+    AnswerText text(words.require_tokenizer(), options.stop, text_before(model.config(), request));
     const auto show = [&](int64_t id) {
       say(text.push(id));
       return !text.is_stopped();

@@ -173,7 +173,9 @@ int64_t answer_rows(TextBatch& batch, const std::vector<PromptRow>& rows, const 
       const auto key = static_cast<int64_t>(next);
       batch.add(key, rows[next].request);
       OpenRow& row = open[key];
-      if (words.tokenizer() != nullptr) row.text.emplace(*words.tokenizer(), stop_texts, rows[next].request.prompt_ids);
+      if (words.tokenizer() != nullptr) {
+        row.text.emplace(*words.tokenizer(), stop_texts, text_before(batch.config(), rows[next].request));
+      }
       ++next;
     }
     for (const GeneratedToken& token : batch.step()) {

@@ -36,10 +36,7 @@ TextJob::TextJob(TextRequest request, const ServedModel& model, std::shared_ptr<
                    .count()) {
   sequences = std::move(request_.sequences);
   for (const GenerationRequest& sequence : sequences) {
-    // An encoder-decoder begins a text of its own.
-    const std::span<const int64_t> before = sequence.prompt_ids;
-    choices_.push_back({.decoder = AnswerText(*model.tokenizer, request_.stop,
-                                              model.config.has_encoder() ? before.first(0) : before),
+    choices_.push_back({.decoder = AnswerText(*model.tokenizer, request_.stop, text_before(model.config, sequence)),
                         .chat = ChatAnswer(request_.is_thinking, request_.has_tools)});
   }
 }

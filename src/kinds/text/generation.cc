@@ -51,6 +51,10 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
   }
 }
 
+std::span<const int64_t> text_before(const ModelConfig& config, const GenerationRequest& request) {
+  return config.has_encoder() ? std::span<const int64_t>() : std::span<const int64_t>(request.prompt_ids);
+}
+
 int64_t generation_row_multiple(const Resolved& resolved) {
   return resolved.derived.is_sequence_parallel ? resolved.config.parallel.tensor_model_parallel_size : 1;
 }

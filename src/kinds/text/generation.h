@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +39,9 @@ bool writes_text(const ModelConfig& config);
 // max_position_embeddings.
 //   length_option  the option that gave max_new_tokens, for the remedy
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option);
+
+// What the new ids follow in one text: the prompt, or nothing where an encoder reads it.
+std::span<const int64_t> text_before(const ModelConfig& config, const GenerationRequest& request);
 
 // Rows in a forward pass divide by this: sequence parallelism splits tokens over tensor-parallel ranks.
 int64_t generation_row_multiple(const Resolved& resolved);

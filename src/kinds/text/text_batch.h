@@ -42,6 +42,7 @@ class TextBatch {
   // The model outlives it.
   TextBatch(PipelinedModel& model, const Limits& limits, at::Device device);
 
+  const ModelConfig& config() const { return model_.config(); }
   bool has_room() const { return std::ssize(sequences_) < limits_.most_rows; }
   bool is_empty() const { return sequences_.empty(); }
 
