@@ -175,6 +175,22 @@ TEST(TextBatch, ReadsACommonBeginningOnce) {
   }
 }
 
+TEST(TextBatch, ARowThatWasLeftIsTakenByTheNext) {
+  const Groups groups = Groups::single();
+  const auto model = model_of(tiny_config(), tiny_context(groups));
+  PipelinedModel pipelined(*model, groups, at::kCPU);
+  TextBatch batch(pipelined, {.most_rows = 2}, at::kCPU);
+  batch.add(1, request_of(2, 9, 20));
+  batch.add(2, request_of(4, 4, 20));
+  for (int i = 0; i < 3; ++i) batch.step();
+  batch.remove(2);
+  const GenerationRequest next = request_of(6, 5, 6);  // shorter than the first, and with the key of the second
+  batch.add(2, next);
+  Ids ids;
+  while (ids.size() < 6) ids.push_back(batch.step().back().id);
+  EXPECT_EQ(ids, write_together(*model, {next}, {}, groups)[0].ids);
+}
+
 TEST(TextBatch, GivesTheLikelihoodOfAPrompt) {
   const Groups groups = Groups::single();
   ModelConfig config = tiny_config();

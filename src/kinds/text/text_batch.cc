@@ -18,13 +18,14 @@ constexpr int64_t kCacheStep = 256;
 // A shorter common beginning is computed again sooner than copied.
 constexpr int64_t kLeastReused = 8;
 
-int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+int64_t round_up(int64_t value, int64_t step) { return div_up(value, step) * step; }
 
 int64_t common_beginning(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
 }
 
 at::Tensor& part(KvCache::Slot& slot, int which) { return which == 0 ? slot.k : slot.v; }
+const at::Tensor& part(const KvCache::Slot& slot, int which) { return which == 0 ? slot.k : slot.v; }
 
 // logits (v) on the CPU, wide
 void add_likelihoods(GeneratedToken& token, const at::Tensor& logits, int64_t num_others) {
@@ -166,68 +167,84 @@ std::vector<GeneratedToken> TextBatch::add(int64_t key, const GenerationRequest&
   return likelihoods;
 }
 
-int64_t TextBatch::shared_row(const Sequence& sequence) const {
-  return std::find(shared_keys_.begin(), shared_keys_.end(), sequence.key) - shared_keys_.begin();
+at::Tensor TextBatch::cached(const Sequence& sequence, size_t layer, int which) const {
+  const at::Tensor& stored = part(cache_of(sequence).slots.at(layer), which);
+  if (!stored.defined()) return {};
+  return stored.narrow(0, sequence.row, 1).narrow(1, sequence.start, sequence.num_cached);
 }
 
-// Keys and values of each sequence move to rows that end at one slot: those of the shared cache from its old rows.
-void TextBatch::arrange(const std::vector<Sequence*>& sequences) {
-  int64_t longest = 0;
-  for (const Sequence* sequence : sequences) longest = std::max(longest, sequence->num_cached);
-  const int64_t rows = round_up(std::ssize(sequences), limits_.row_multiple);
-  KvCache fresh;
-  fresh.length = longest;
-  fresh.capacity = round_up(longest + 1, kCacheStep) + kCacheStep;
-  fresh.slots.resize(sequences.front()->is_shared ? shared_.slots.size() : sequences.front()->own.slots.size());
-  for (size_t layer = 0; layer < fresh.slots.size(); ++layer) {
+// Keys and values end at the last filled slot of the target.
+void TextBatch::copy_to_row(KvCache& target, int64_t row, const Sequence& sequence) const {
+  const int64_t start = target.length - sequence.num_cached;
+  for (size_t layer = 0; layer < target.slots.size(); ++layer) {
     for (int which : {0, 1}) {
-      at::Tensor& target = part(fresh.slots[layer], which);
-      for (int64_t row = 0; row < std::ssize(sequences); ++row) {
-        Sequence& sequence = *sequences[static_cast<size_t>(row)];
-        const int64_t old_row = shared_row(sequence);
-        at::Tensor source = part((sequence.is_shared ? shared_ : sequence.own).slots.at(layer), which);
-        if (!source.defined()) continue;
-        source = source.select(0, sequence.is_shared ? old_row : 0)
-                     .narrow(0, sequence.is_shared ? sequence.start : 0, sequence.num_cached);
-        if (!target.defined()) {
-          target = at::zeros({rows, fresh.capacity, source.size(1), source.size(2)}, source.options());
-        }
-        target.select(0, row).narrow(0, longest - sequence.num_cached, sequence.num_cached).copy_(source);
+      const at::Tensor source = cached(sequence, layer, which);
+      if (!source.defined()) continue;
+      at::Tensor& stored = part(target.slots[layer], which);
+      if (!stored.defined()) {
+        stored = at::zeros({std::ssize(rows_), target.capacity, source.size(2), source.size(3)}, source.options());
       }
+      const at::Tensor slots = stored.narrow(0, row, 1);
+      slots.narrow(1, 0, start).zero_();  // masked, but a NaN of the row's last sequence would pass the mask
+      slots.narrow(1, start, sequence.num_cached).copy_(source);
     }
   }
+}
+
+void TextBatch::take_row(Sequence& sequence, int64_t row) {
+  sequence.is_shared = true;
+  sequence.row = row;
+  sequence.start = shared_.length - sequence.num_cached;
+  sequence.own = {};
+  rows_[static_cast<size_t>(row)] = &sequence;
+}
+
+void TextBatch::arrange(const std::vector<Sequence*>& sequences) {
+  KvCache fresh;
+  for (const Sequence* sequence : sequences) fresh.length = std::max(fresh.length, sequence->num_cached);
+  fresh.capacity = round_up(fresh.length + 1, kCacheStep) + kCacheStep;
+  fresh.slots.resize(cache_of(*sequences.front()).slots.size());
+  rows_.assign(static_cast<size_t>(round_up(std::ssize(sequences), limits_.row_multiple)), nullptr);
+  for (size_t row = 0; row < sequences.size(); ++row) copy_to_row(fresh, static_cast<int64_t>(row), *sequences[row]);
   shared_ = std::move(fresh);
-  shared_keys_.clear();
+  for (size_t row = 0; row < sequences.size(); ++row) take_row(*sequences[row], static_cast<int64_t>(row));
+}
+
+void TextBatch::place(const std::vector<Sequence*>& sequences) {
+  std::vector<Sequence*> joining;
+  int64_t longest = 0;
   for (Sequence* sequence : sequences) {
-    sequence->start = longest - sequence->num_cached;
-    sequence->is_shared = true;
-    sequence->own = {};
-    shared_keys_.push_back(sequence->key);
+    if (!sequence->is_shared) joining.push_back(sequence);
+    longest = std::max(longest, sequence->num_cached);
+  }
+  const int64_t num_free = std::count(rows_.begin(), rows_.end(), nullptr);
+  const bool fits = shared_.length < shared_.capacity && longest <= shared_.length && std::ssize(joining) <= num_free;
+  // Free rows and slots are computed with, too.
+  const int64_t needed = round_up(std::ssize(sequences), limits_.row_multiple) * longest;
+  if (!fits || std::ssize(rows_) * shared_.length > 2 * needed) return arrange(sequences);
+  for (Sequence* sequence : joining) {
+    const int64_t row = std::find(rows_.begin(), rows_.end(), nullptr) - rows_.begin();
+    copy_to_row(shared_, row, *sequence);
+    take_row(*sequence, row);
   }
 }
 
 // The one token of each that its cache lacks.
 void TextBatch::read_together(const std::vector<Sequence*>& sequences) {
-  std::vector<int64_t> keys;
-  for (const Sequence* sequence : sequences) keys.push_back(sequence->key);
-  if (keys != shared_keys_ || shared_.length == shared_.capacity) arrange(sequences);
-  std::vector<std::vector<int64_t>> rows;
+  place(sequences);
+  std::vector<std::vector<int64_t>> tokens;
   std::vector<int64_t> positions, starts;
-  for (const Sequence* sequence : sequences) {
-    rows.push_back({sequence->tokens.back()});
-    positions.push_back(sequence->num_cached);
-    starts.push_back(sequence->start);
+  for (const Sequence* sequence : rows_) {  // a free row reads a token of no text
+    tokens.push_back({sequence != nullptr ? sequence->tokens.back() : 0});
+    positions.push_back(sequence != nullptr ? sequence->num_cached : 0);
+    starts.push_back(sequence != nullptr ? sequence->start : shared_.length);
   }
-  while (std::ssize(rows) % limits_.row_multiple != 0) {  // rows that nobody reads
-    rows.push_back({0});
-    positions.push_back(0);
-    starts.push_back(shared_.length);
-  }
-  const at::Tensor logits = forward(rows, at::tensor(positions, at::kLong).unsqueeze(1), shared_,
+  const at::Tensor logits = forward(tokens, at::tensor(positions, at::kLong).unsqueeze(1), shared_,
                                     at::tensor(starts, at::kLong), {}, HeadOutput::kLastLogits);
-  for (size_t row = 0; row < sequences.size(); ++row) {
-    sequences[row]->logits = logits[static_cast<int64_t>(row)];
-    ++sequences[row]->num_cached;
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (rows_[row] == nullptr) continue;
+    rows_[row]->logits = logits[static_cast<int64_t>(row)];
+    ++rows_[row]->num_cached;
   }
 }
 
@@ -273,15 +290,12 @@ std::vector<GeneratedToken> TextBatch::step() {
 void TextBatch::keep_past(const Sequence& sequence) {
   if (sequence.num_cached > limits_.most_past_tokens || model_.config().has_encoder()) return;
   Past past{.tokens = {sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_cached}, .slots = {}};
-  const int64_t row = shared_row(sequence);
-  for (const KvCache::Slot& slot : (sequence.is_shared ? shared_ : sequence.own).slots) {
-    const auto own_part = [&](const at::Tensor& stored) {
-      if (!stored.defined()) return at::Tensor();
-      return stored.narrow(0, sequence.is_shared ? row : 0, 1)
-          .narrow(1, sequence.is_shared ? sequence.start : 0, sequence.num_cached)
-          .clone();
-    };
-    past.slots.push_back({own_part(slot.k), own_part(slot.v)});
+  past.slots.resize(cache_of(sequence).slots.size());
+  for (size_t layer = 0; layer < past.slots.size(); ++layer) {
+    for (int which : {0, 1}) {
+      const at::Tensor source = cached(sequence, layer, which);
+      if (source.defined()) part(past.slots[layer], which) = source.clone();
+    }
   }
   // What the new one begins with, too, would never be chosen again.
   past_.remove_if([&](const Past& old) { return common_beginning(old.tokens, past.tokens) == std::ssize(old.tokens); });
@@ -295,10 +309,11 @@ void TextBatch::remove(int64_t key) {
       std::find_if(sequences_.begin(), sequences_.end(), [&](const Sequence& sequence) { return sequence.key == key; });
   if (found == sequences_.end()) return;
   keep_past(*found);
+  if (found->is_shared) rows_[static_cast<size_t>(found->row)] = nullptr;
   sequences_.erase(found);
   if (sequences_.empty()) {
     shared_ = {};
-    shared_keys_.clear();
+    rows_.clear();
   }
 }
 

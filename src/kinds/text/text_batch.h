@@ -4,7 +4,7 @@
 //
 // All rows of the shared KV cache end at the same slot. A shorter row begins at a later slot; the slots before it are
 // another document to the attention mask. Queries and keys of a row are thus as far apart as they are by themselves,
-// and windows need no change.
+// and windows need no change. A sequence that joins takes the row of one that left, so the others stay where they are.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +65,8 @@ class TextBatch {
     std::vector<int64_t> new_ids;
     at::Tensor logits;              // (1, v) of the next token; undefined: the last token has not been read
     KvCache own;                    // before it joins the shared cache, or for as long as it stays by itself
-    int64_t start = 0;              // slot of its first token in the shared cache
     bool is_shared = false;
+    int64_t row = 0, start = 0;     // of its cache; start: the slot of its first token
   };
   struct Past {
     std::vector<int64_t> tokens;
@@ -79,9 +79,14 @@ class TextBatch {
   void read_together(const std::vector<Sequence*>& sequences);
   void reuse_past(Sequence& sequence);
   std::vector<GeneratedToken> read_prompt(Sequence& sequence);
-  // Rows of the shared cache for exactly these sequences, with room for a token each.
-  void arrange(const std::vector<Sequence*>& sequences);
-  int64_t shared_row(const Sequence& sequence) const;  // meaningless unless it is_shared
+  // Gives each sequence a row of the shared cache, with room for a token.
+  void place(const std::vector<Sequence*>& sequences);
+  void arrange(const std::vector<Sequence*>& sequences);  // the same in a new cache, without free rows and slots
+  void take_row(Sequence& sequence, int64_t row);
+  void copy_to_row(KvCache& target, int64_t row, const Sequence& sequence) const;
+  const KvCache& cache_of(const Sequence& sequence) const { return sequence.is_shared ? shared_ : sequence.own; }
+  // (1, num_cached, g, d), a view of its cache; undefined for a layer without.
+  at::Tensor cached(const Sequence& sequence, size_t layer, int which) const;
   void keep_past(const Sequence& sequence);
   GeneratedToken choose(Sequence& sequence) const;
 
@@ -91,8 +96,8 @@ class TextBatch {
   bool can_share_;  // the cache
   std::list<Sequence> sequences_;
   KvCache shared_;
-  std::vector<int64_t> shared_keys_;  // of its rows
-  std::list<Past> past_;              // the latest first
+  std::vector<Sequence*> rows_;  // of the shared cache; null: free
+  std::list<Past> past_;         // the latest first
   int64_t num_reused_ = 0;
 };
 
