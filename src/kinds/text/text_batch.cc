@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/error.h"
 #include "models/encoder_decoder.h"
@@ -38,15 +39,29 @@ void add_likelihoods(GeneratedToken& token, const at::Tensor& logits, int64_t nu
   }
 }
 
+// logits (1, v) float32
 at::Tensor changed_logits(const at::Tensor& logits, const GenerationRequest& request,
                           const std::vector<int64_t>& new_ids) {
   const at::Tensor changed = logits.clone();
-  std::map<int64_t, int64_t> counts;
-  for (const int64_t id : new_ids) ++counts[id];
-  for (const auto& [id, count] : counts) {
-    changed.select(1, id) -= static_cast<double>(count) * request.frequency_penalty + request.presence_penalty;
+  const auto add = [&](const std::map<int64_t, double>& changes) {
+    if (changes.empty()) return;
+    std::vector<int64_t> ids;
+    std::vector<double> values;
+    for (const auto& [id, change] : changes) {
+      ids.push_back(id);
+      values.push_back(change);
+    }
+    changed.index_add_(1, at::tensor(ids, at::kLong).to(changed.device()),
+                       at::tensor(values, at::kFloat).unsqueeze(0).to(changed.device()));
+  };
+  if (request.frequency_penalty != 0 || request.presence_penalty != 0) {
+    std::map<int64_t, double> penalties;
+    for (const int64_t id : new_ids) {
+      penalties.try_emplace(id, -request.presence_penalty).first->second -= request.frequency_penalty;
+    }
+    add(penalties);
   }
-  for (const auto& [id, bias] : request.logit_bias) changed.select(1, id) += bias;
+  add(request.logit_bias);
   return changed;
 }
 
