@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "checkpoint/tensor_store.h"
 #include "cli/embed_blocks.h"
 #include "cli/embed_texts.h"
 #include "cli/help.h"

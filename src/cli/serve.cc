@@ -92,7 +92,12 @@ std::vector<UserError> check_serve(const Resolved& run, const ServeOptions& opti
   } catch (const UserError& error) {
     errors.push_back(error);
   }
-  if (plan.gives_vectors) plan.reading = choose_reading(run, options.vectors, errors);
+  if (plan.gives_vectors) {
+    plan.reading = choose_reading(run, options.vectors, errors);
+  } else if (!writes_text(model)) {
+    errors.emplace_back("this model does not write text, and how it makes vectors is not given",
+                        "say what a vector is made of: --pooling last, mean or cls");
+  }
   return errors;
 }
 

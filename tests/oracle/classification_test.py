@@ -212,6 +212,8 @@ def test_head_is_put_on_a_model_that_has_another(name, program, made, tmp_path):
         assert message in train(program, folder, *words, "--train_iters", 1, option, expected=2)[2], option
     words = ("generate", "--load_hf", tmp_path / "exported", "--prompt_ids", "1,2", "--print_ids", "--device", "cpu")
     assert "a classifier tells the class of a text: it cannot write one" in program.run(*words, expected=2)[2]
+    words = ("chat", "--load_hf", tmp_path / "exported", "--device", "cpu")
+    assert "chat needs a model that writes text" in program.run(*words, expected=2)[2]
 
 
 def test_broken_rows_are_named_by_file_and_line(program, made, tmp_path):

@@ -18,7 +18,8 @@ constexpr std::pair<ModelType, const char*> kWritesNothing[] = {
 }  // namespace
 
 bool writes_text(const ModelConfig& config) {
-  return !config.is_diffusion() && !config.is_of_encoders() && config.is_causal();
+  const auto is_its_type = [&](const auto& row) { return row.first == config.model_type; };
+  return !config.is_diffusion() && config.is_causal() && std::ranges::none_of(kWritesNothing, is_its_type);
 }
 
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option) {
