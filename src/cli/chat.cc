@@ -1,6 +1,4 @@
 // megalith chat: a conversation with a model in a terminal, by its chat template.
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <csignal>
 #include <deque>

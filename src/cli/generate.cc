@@ -196,9 +196,7 @@ std::vector<UserError> check_for_texts(const Resolved& run, const GenerateOption
 }
 
 TextTask text_task(const Resolved& run, const GenerateOptions& options, const ModelWords& words) {
-  if (options.prompt_ids.empty() || !options.print_ids) {
-    if (!options.input) words.require_tokenizer();
-  }
+  if (!options.input && (options.prompt_ids.empty() || !options.print_ids)) words.require_tokenizer();
   ModelConfig model = run.config.model;
   model.vocab_size = run.derived.vocab_size;  // a tokenizer may have given it
   GenerationRequest usual{.max_new_tokens = options.max_new_tokens, .sampling = run.config.sampling};

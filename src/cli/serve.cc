@@ -1,15 +1,13 @@
 // megalith serve: a model behind HTTP, in OpenAI's interface and that of Megatron-LM's text generation server.
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 
 #include "cli/help.h"
-#include "cli/text_ranks.h"
 #include "cli/print.h"
 #include "cli/session.h"
+#include "cli/text_ranks.h"
 #include "cli/text_reading.h"
 #include "cli/within_memory.h"
 #include "core/error.h"
