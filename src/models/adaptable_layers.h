@@ -1,4 +1,4 @@
-// The linear layers of a model that low-rank adapters may stand beside.
+// The linear layers that low-rank adapters may extend.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,7 @@
 
 namespace megalith {
 
-// All of the whole model, experts' too, but the head, which is no linear layer here. The model is built without
-// storage.
+// Every linear layer of the whole model, experts' too, except the head. Builds the model without storage.
 std::vector<AdaptableLayer> adaptable_layers(const ModelConfig& architecture);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See architecture.h.
 #include "models/architecture.h"
 
 #include "models/layer_pattern.h"
@@ -24,7 +23,7 @@ void reset_rope_scaling(ModelConfig& config) {
   config.rope_scaling_attention_factor.reset();
 }
 
-// Options of the rule that is not taken have their defaults, and the attention factor is written out.
+// Resets options of rules not taken; writes out the attention factor.
 void simplify_rope_scaling(ModelConfig& config) {
   const ModelConfig other;
   if (config.use_rope_scaling && config.rope_scaling_type == RopeScalingType::kYarn) {
@@ -39,7 +38,6 @@ void simplify_rope_scaling(ModelConfig& config) {
   config.rope_scaling_attention_factor.reset();
 }
 
-// A window in all layers, in some, or in none.
 void fill_in_windowed_layers(ModelConfig& full) {
   full.window_attn_skip_freq = window_attn_skip_freq_text(full.layers_with_window());
   if (full.num_layers > 0 && !full.has_windows()) {
@@ -49,7 +47,7 @@ void fill_in_windowed_layers(ModelConfig& full) {
   }
 }
 
-// Defaults that follow from other options are written out, and older spellings in the newer one.
+// Writes out defaults that follow from other options, and older spellings in the newer one.
 ModelConfig filled_in(const ModelConfig& given) {
   const ModelConfig config = as_read(given);
   ModelConfig full = config;
@@ -66,7 +64,6 @@ ModelConfig filled_in(const ModelConfig& given) {
   full.disable_bias_linear = defaults.disable_bias_linear;
   full.position_embedding_type = config.position_embedding();
   full.add_bias_linear = config.has_linear_bias();
-  // Weights do not depend on the numbers of a feature that is off.
   if (!config.multi_latent_attention) reset<LatentAttentionOptions>(full);
   if (config.has_experts()) {
     full.moe_ffn_hidden_size = config.expert_ffn_size();
@@ -104,14 +101,14 @@ ModelConfig filled_in(const ModelConfig& given) {
 
 void simplify_latent_attention(ModelConfig& config) {
   const LatentAttentionOptions defaults;
-  config.kv_channels.reset();  // its heads have widths of their own
+  config.kv_channels.reset();  // its heads have their own widths
   config.use_rope_scaling = false;
   config.rotary_seq_len_interpolation_factor = 1;
   reset_rope_scaling(config);
   const bool is_stretched = config.rotary_scaling_factor > 1;
   if (!is_stretched) config.mscale_all_dim = defaults.mscale_all_dim;
   if (config.rope_type == RopeType::kYarn && is_stretched) return;
-  // The tables are as they are without YaRN; the scale of the softmax follows mscale_all_dim all the same.
+  // Without YaRN the tables are plain, but mscale_all_dim still scales the softmax.
   config.rope_type = RopeType::kRope;
   config.mscale = defaults.mscale;
   config.beta_fast = defaults.beta_fast;
@@ -122,7 +119,7 @@ void simplify_latent_attention(ModelConfig& config) {
 
 void simplify_router(ModelConfig& config) {
   const ExpertOptions defaults;
-  config.moe_router_dtype = defaults.moe_router_dtype;  // how exactly it is computed, not what
+  config.moe_router_dtype = defaults.moe_router_dtype;  // precision, not meaning
   if (config.moe_router_score_function == RouterScore::kSigmoid) config.moe_router_pre_softmax = false;
   if (config.moe_router_topk_scaling_factor == 1.0) config.moe_router_topk_scaling_factor.reset();
   const int64_t groups = config.moe_router_num_groups.value_or(1);
@@ -132,13 +129,13 @@ void simplify_router(ModelConfig& config) {
       config.moe_router_group_score = GroupScore::kTopSum;
     return;
   }
-  // Groups that are all open choose nothing.
+  // Groups that are all open select nothing.
   config.moe_router_num_groups.reset();
   config.moe_router_group_topk.reset();
   config.moe_router_group_score = defaults.moe_router_group_score;
 }
 
-// Options that do nothing beside others have their defaults.
+// Resets options that others make meaningless.
 ModelConfig simplified(ModelConfig config) {
   if (config.is_diffusion()) return config;
   const bool is_tanh = config.activation() == ops::ActivationKind::kGeluTanh;
@@ -165,7 +162,7 @@ Configuration of_weights(ModelConfig config) {
   ModelConfig defaults;
   const OptionSet options(config), default_options(defaults);
   for (const auto& option : options.options()) {
-    // Learned positions are a table of so many rows.
+    // Learned positions: the table's size.
     const bool is_table = option->name() == "max_position_embeddings" &&
                           config.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
     if (!option->traits().changes_weights && !is_table) option->take(*default_options.find(option->name()));

@@ -1,4 +1,4 @@
-// What the weights of a model mean: the options that change it, each written in one way.
+// The options that change what a model's weights mean, each in one canonical form.
 #pragma once
 
 #include "config/record.h"
@@ -6,16 +6,16 @@
 
 namespace megalith {
 
-// Options that a model of its type does not read get their defaults.
+// Resets options that the model's type does not read.
 ModelConfig as_read(ModelConfig config);
 
-// What the shapes and the meaning of the weights depend on, defaults filled in: two models with the same architecture
-// can exchange weights. Dropouts, initialisation, padding and the like are left out. Checkpoints hold it, so what it
-// says of a model stays as it is.
+// Everything that the weights' shapes and meaning depend on, defaults filled in: models with equal architectures can
+// exchange weights. Excludes dropout, initialisation, padding and the like. Stored in checkpoints, so its form must not
+// change.
 Configuration architecture_of(const ModelConfig& config);
 
-// The same, and nothing of options that others make meaningless, such as the form of GELU beside swiglu: two models
-// that compute the same agree in it, however they were written. The config must satisfy check_model_config().
+// Likewise, with options that others make meaningless reset (the form of GELU beside swiglu): equal for any two models
+// that compute the same. Requires a config that satisfies check_model_config().
 Configuration meaning_of(const ModelConfig& config);
 
 }  // namespace megalith

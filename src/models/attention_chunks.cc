@@ -1,4 +1,3 @@
-// See attention_chunks.h.
 #include "models/attention_chunks.h"
 
 #include <ATen/ATen.h>
@@ -10,7 +9,7 @@
 namespace megalith {
 namespace {
 
-// The number of each key's chunk, (b, S) int32.
+// Chunk number of each key, (b, S) int32.
 at::Tensor chunk_numbers(const at::Tensor& documents, int64_t b, int64_t length, int64_t size, at::Device device) {
   const at::Tensor places = at::arange(length, at::TensorOptions(at::kLong).device(device)).unsqueeze(0);
   if (!documents.defined()) return places.div(size, "floor").to(at::kInt).expand({b, length}).contiguous();
@@ -20,7 +19,7 @@ at::Tensor chunk_numbers(const at::Tensor& documents, int64_t b, int64_t length,
   return (places - first).remainder(size).eq(0).cumsum(1).to(at::kInt);
 }
 
-// Where chunks begin, of a sequence whose documents begin at `documents`.
+// Chunk begins of a sequence whose documents begin at `documents`.
 std::vector<int64_t> chunk_begins(const std::vector<int64_t>& documents, int64_t length, int64_t size) {
   std::vector<int64_t> begins;
   for (size_t i = 0; i < documents.size(); ++i) {
@@ -52,7 +51,7 @@ ops::AttentionMask cut_into_chunks(const ForwardContext& context, int64_t size, 
   auto runs = std::make_shared<ops::MaskRuns>(*mask.runs);
   if (!has_documents) runs->documents.assign(static_cast<size_t>(context.b), {0});
   for (std::vector<int64_t>& begins : runs->documents) begins = chunk_begins(begins, length, size);
-  runs->plans = ops::make_attention_plans();  // those of other layers are of other documents
+  runs->plans = ops::make_attention_plans();  // plans of other layers are for other documents
   mask.runs = std::move(runs);
   return mask;
 }

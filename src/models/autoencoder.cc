@@ -1,4 +1,3 @@
-// See autoencoder.h.
 #include "models/autoencoder.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +16,7 @@ namespace {
 constexpr double kAutoencoderEpsilon = 1e-6;  // of all group norms
 constexpr int64_t kMostLevels = 8, kMostLevelLayers = 64, kMostChannels = 1 << 14;
 
-// Two convolutions beside a shortcut, which is one of 1x1 where the width changes.
+// Two convolutions and a shortcut (1x1 convolution where the width changes).
 class ResidualBlock : public FrozenModule {
  public:
   ResidualBlock(const FrozenContext& context, const std::string& name, int64_t in, int64_t out, int64_t groups)
@@ -45,7 +44,7 @@ class ResidualBlock : public FrozenModule {
   std::unique_ptr<FrozenConv> shortcut_;
 };
 
-// Every position attends to all, with one head as wide as the level.
+// Full attention over positions, one head as wide as the level.
 class PixelAttention : public FrozenModule {
  public:
   PixelAttention(const FrozenContext& context, const std::string& name, int64_t channels, int64_t groups)
@@ -89,7 +88,7 @@ class Middle : public FrozenModule {
   ResidualBlock after_;
 };
 
-// The residual blocks of one width, and the convolution that halves or doubles the sides behind them.
+// The residual blocks of one width, then the convolution that halves or doubles the sides.
 class Level : public FrozenModule {
  public:
   enum class Resize { kNone, kHalve, kDouble };
@@ -112,7 +111,7 @@ class Level : public FrozenModule {
   at::Tensor forward(at::Tensor x) const {
     for (const auto& block : blocks_) x = block->forward(x);
     if (resize_ == Resize::kNone) return x;
-    // Zeros only right and below, as the network was trained; or each pixel four times.
+    // Trained with zero padding right and below only; doubling repeats each pixel.
     if (resize_ == Resize::kHalve) return conv_->forward(at::constant_pad_nd(x, {0, 1, 0, 1}));
     return conv_->forward(at::upsample_nearest2d(x, {2 * x.size(2), 2 * x.size(3)}));
   }
@@ -219,7 +218,7 @@ AutoencoderConfig read_autoencoder_config(const Json& json, std::string_view whe
     errors.emplace_back(fmt::format("{}: {} is {}, expected 1 to {}", where, key, value, most), "correct the file");
     return int64_t{1};
   };
-  // What the class takes for missing keys.
+  // The class's defaults.
   config.in_channels = size("in_channels", 3, kMostChannels);
   config.out_channels = size("out_channels", 3, kMostChannels);
   config.latent_channels = size("latent_channels", 4, kMostChannels);

@@ -1,5 +1,5 @@
-// Hugging Face's BERT, which is the published one: a norm of the embeddings, and norms around the sums of the stream
-// and what attention and the MLP add to it. Source: Devlin et al. 2019, arXiv:1810.04805.
+// Hugging Face's BERT, the published one: embeddings are normed, and each residual sum is (post-norm). Source: Devlin
+// et al. 2019, arXiv:1810.04805.
 #include "models/bert_config.h"
 #include "models/transformer.h"
 

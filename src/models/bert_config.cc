@@ -1,4 +1,3 @@
-// See bert_config.h.
 #include "models/bert_config.h"
 
 #include <algorithm>
@@ -35,7 +34,7 @@ std::vector<std::string> other_names(const std::string& name) {
 }
 
 HfRows rows(const std::string& hf_class, const std::string& masked_class) {
-  // A file that names no class is of the one with both heads, as is one whose heads are to be added.
+  // Files that name no class have both heads, as do those to which heads are added.
   const auto read_head = [=](const Json& file, ModelConfig& config) {
     const Json* classes = find_member(file, "architectures", kHfConfigFile);
     if (classes == nullptr) return;

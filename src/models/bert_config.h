@@ -1,4 +1,4 @@
-// The two networks that are called BERT, which differ in the place of their norms: config.json, names, building.
+// What the two networks called BERT (post-norm, pre-norm) share: config.json, names, building.
 #pragma once
 
 #include <string>
@@ -10,19 +10,18 @@
 
 namespace megalith::bert {
 
-// The keys that both have. The class without the classifier of sentences says that there is none.
+// Shared keys. masked_class has no sentence classifier.
 HfRows rows(const std::string& hf_class, const std::string& masked_class);
 
-// The names that both have, below `prefix`. Those of the norms in the layers are Hugging Face's BERT's.
+// Shared names, below `prefix`. Layer norms are named as in Hugging Face's BERT.
 TransformerNames names(const std::string& prefix = "bert");
-// The same with those of the other network's norms beside them.
+// Likewise, with the norms of Megatron-LM's network.
 TransformerNames megatron_names(const std::string& prefix = "bert");
 
-// Other names that files may have for what is called `name` below `bert.`.
+// Names under which files may have `name` below `bert.`.
 std::vector<std::string> other_names(const std::string& name);
 
-// Files may leave `bert.` away, as those of the class without heads do, and old ones call a norm's weight gamma and its
-// bias beta.
+// Files of the class without heads leave `bert.` out; old ones call a norm's weight gamma and its bias beta.
 std::unique_ptr<Model> build(const ModelConfig& config, const TransformerNames& names, const LayerContext& context,
                              const ModelPart& part);
 

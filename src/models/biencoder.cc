@@ -1,4 +1,3 @@
-// See biencoder.h.
 #include "models/biencoder.h"
 
 #include <ATen/ATen.h>
@@ -28,10 +27,9 @@ std::vector<std::string> tower_names(const ModelConfig& config) {
   return {kQueryTower, kContextTower};
 }
 
-// A tower gives it.
 std::string vector_name(const std::string& tower) { return tower + " vector"; }
 
-// Its names in a BERT's file: query_model.encoder.ln.weight -> bert.encoder.ln.weight, encoder.…
+// Names in a BERT's file: query_model.encoder.ln.weight -> bert.encoder.ln.weight, encoder.…
 std::vector<std::string> names_in_bert(const std::string& name) {
   const std::string there = "bert" + name.substr(name.find('.'));
   std::vector<std::string> names = bert::other_names(there);
@@ -54,7 +52,7 @@ at::Tensor lengths_of(const ForwardContext& context, const at::Tensor& tokens) {
   return lengths.defined() ? lengths : at::full({context.b}, context.s, tokens.options());
 }
 
-// The rows of both behind one another.
+// The rows of `first`, then those of `second`.
 ForwardContext joined(const ForwardContext& first, const at::Tensor& first_tokens, const ForwardContext& second,
                       const at::Tensor& second_tokens) {
   ForwardContext both;
@@ -113,11 +111,11 @@ std::vector<UserError> check_biencoder_ranks(const SampleRanks& ranks) {
 namespace {
 
 struct BiencoderPass : TextPass {
-  int64_t num_queries = 0;          // rows of a tower for both sides that are questions
-  std::optional<std::string> only;  // the one tower that runs, without the loss
+  int64_t num_queries = 0;          // leading rows that are questions, in a shared tower
+  std::optional<std::string> only;  // the only tower to run, without the loss
 };
 
-// Other names of what BERTs have, too.
+// Aliases from BERT files.
 void add_names_in_bert(const Module& module) {
   module.for_each_parameter([](Parameter& parameter) {
     if (!parameter.options().is_adapter) parameter.add_aliases(names_in_bert);
@@ -131,7 +129,7 @@ void make_vector(UnitModule& unit, const ModelConfig& config, const TransformerN
   Linear* projection = nullptr;
   if (config.biencoder_projection_dim > 0) {
     LayerContext plain = context;
-    plain.recipe = nullptr;  // one token of a sequence is no work that eight bits would speed up
+    plain.recipe = nullptr;  // eight bits would not speed up one token of a sequence
     const LinearOptions options{.role = LinearRole::kReplicated, .has_bias = true, .init_std = config.init_method_std};
     const int64_t width = config.biencoder_projection_dim;
     projection = &unit.add<Linear>(plain, projection_name, config.hidden_size, width, options);
@@ -198,7 +196,7 @@ void Biencoder::make_unit(const Unit& unit, const LayerContext& context, int64_t
     make_token_embedding(module, config(), names, context, part(), side);
   }
   if (!is_vector) add_names_in_bert(module);
-  // A tower for both sides sees twice as many rows; what makes vectors, the first token of each.
+  // A shared tower sees twice the rows; the vector unit reads only each first token.
   module.cost_shape = [rows = 3 - std::ssize(towers_), is_vector](const Module& /*part*/, CostShape shape) {
     shape.b *= rows;
     if (is_vector) shape.s = 1;

@@ -1,4 +1,3 @@
-// See classifier_head.h.
 #include "models/classifier_head.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +15,7 @@
 namespace megalith {
 namespace {
 
-// The token that a row is judged by, on this rank.
+// The token each row is classified by, on this rank.
 struct ReadTokens {
   at::Tensor index;    // (b) int64, of the rank's b * s
   at::Tensor is_here;  // (b) bool; undefined: all are
@@ -35,7 +34,7 @@ ReadTokens read_tokens(const ForwardContext& context, bool is_last, const at::Te
 
 struct ClassifierHead {
   const ModelConfig& config;
-  Group *tp, *cp;  // tp: the ranks that tokens are split over; null: they are not
+  Group *tp, *cp;  // tp: ranks that tokens are split over; null: not split
   Kernels kernels;
   uint64_t dropout_key;
   Norm* norm;
@@ -106,7 +105,7 @@ void make_classifier(UnitModule& unit, const ModelConfig& config, const Transfor
   if (is_bert) head.pooler = &unit.add<BertPooler>(context, config, names.bert_head.pooler);
   LayerContext plain = context;
   plain.is_sequence_parallel = false;
-  plain.recipe = nullptr;  // one token of a sequence is no work that eight bits would speed up
+  plain.recipe = nullptr;  // eight bits would not speed up one token of a sequence
   const LinearOptions options{
       .role = LinearRole::kReplicated, .has_bias = is_bert, .init_std = config.init_method_std};
   head.linear = &unit.add<Linear>(plain, is_bert ? "classifier" : "score", config.hidden_size, config.num_labels,
@@ -118,7 +117,7 @@ void make_classifier(UnitModule& unit, const ModelConfig& config, const Transfor
   unit.forward = head;
 }
 
-// "LABEL_1" is what transformers calls a class without a name.
+// transformers' name for an unnamed class: "LABEL_1".
 std::string default_name(int64_t label) { return fmt::format("LABEL_{}", label); }
 
 void read_labels(const Json& file, ModelConfig& config) {
@@ -156,7 +155,7 @@ std::string problem_type(const ModelConfig& config) {
   return config.is_regression() ? "regression" : "single_label_classification";
 }
 
-// Unsaid it follows from the labels, as here.
+// If absent, follows from the labels.
 void check_problem(const Json& file, ModelConfig& config) {
   const std::string is = json_get_or<std::string>(file, "problem_type", problem_type(config), kHfConfigFile);
   if (is == problem_type(config)) return;

@@ -1,4 +1,3 @@
-// See clip_text.h.
 #include "models/clip_text.h"
 
 #include <ATen/ATen.h>
@@ -70,7 +69,7 @@ ClipTextConfig read_clip_text_config(const Json& json, std::string_view where) {
     return int64_t{1};
   };
   ClipTextConfig config;
-  // What the class takes for missing keys.
+  // The class's defaults.
   config.vocab_size = size("vocab_size", 49408, kMostVocabulary);
   config.hidden_size = size("hidden_size", 512, kMostWidth);
   config.intermediate_size = size("intermediate_size", 2048, kMostFfnWidth);

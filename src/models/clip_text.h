@@ -1,4 +1,4 @@
-// CLIP's text encoder: layers whose tokens see only those in front of them, read at the end of the text. Frozen.
+// CLIP's text encoder: causal layers, read at the end of the text. Frozen.
 //
 //   x = token + position;  x += attention(norm(x));  x += mlp(norm(x));  pooled = final_norm(x) at the end token
 //
@@ -17,20 +17,20 @@
 
 namespace megalith {
 
-// The defaults are those of CLIP ViT-L/14, FLUX.1's.
+// Defaults: CLIP ViT-L/14, as in FLUX.1.
 struct ClipTextConfig {
   int64_t vocab_size = 49408;
   int64_t hidden_size = 768, intermediate_size = 3072;
   int64_t num_hidden_layers = 12, num_attention_heads = 12;
   int64_t max_position_embeddings = 77;
-  bool has_quick_gelu = true;  // x * sigmoid(1.702 x), in the place of GELU
+  bool has_quick_gelu = true;  // x * sigmoid(1.702 x) instead of GELU
   double layer_norm_eps = 1e-5;
-  // Files from before the id was right have 2: then the token of the largest id ends a text, which CLIP's does.
+  // Old files wrongly say 2: the largest id then ends a text, as CLIP's end token is.
   int64_t eos_token_id = 2;
 };
 
-// From the config.json of a CLIPTextModel, or of a CLIPModel, whose text_config it is. UserErrors, all at once, for
-// what cannot be honoured and for sizes out of bounds.
+// From config.json of a CLIPTextModel, or the text_config of a CLIPModel. Throws all UserErrors at once: values not
+// supported, sizes out of bounds.
 ClipTextConfig read_clip_text_config(const nlohmann::json& json, std::string_view where);
 
 class ClipLayer;  // clip_text.cc
@@ -41,10 +41,10 @@ class ClipText : public Module {
   ~ClipText() override;
 
   struct Output {
-    at::Tensor states;  // (b, s, hidden_size), behind the last norm
-    at::Tensor pooled;  // (b, hidden_size): the state of the first token that ends the text
+    at::Tensor states;  // (b, s, hidden_size), after the last norm
+    at::Tensor pooled;  // (b, hidden_size): state of the first end-of-text token
   };
-  // ids (b, s) int64, s at most max_position_embeddings; padding behind the end is seen by nothing that is pooled
+  // ids (b, s) int64, s <= max_position_embeddings; padding after the end does not affect `pooled`
   Output forward(const at::Tensor& ids) const;
   const ClipTextConfig& config() const { return config_; }
 

@@ -1,6 +1,6 @@
-// DeepSeek-V2, V2-Lite and V3: latent attention, dense layers first, then experts with shared ones beside them. V2
-// routes by a softmax over all experts, V3 by sigmoids and a bias that only chooses. Files hold a prediction module
-// behind the last layer, which a configuration asks for by mtp_num_layers and not by the file, as transformers does.
+// DeepSeek-V2, V2-Lite and V3: latent attention, leading dense layers, then routed and shared experts. V2 routes by a
+// softmax over all experts, V3 by sigmoids and a bias that affects only selection. Files hold a prediction module after
+// the last layer; as in transformers it is built only when mtp_num_layers asks for it.
 // Source: DeepSeek-AI 2024, arXiv:2405.04434 and arXiv:2412.19437.
 #include "core/error.h"
 #include "models/families.h"
@@ -12,20 +12,19 @@ namespace megalith {
 namespace deepseek {
 namespace {
 
-// Groups that are all open to a token choose nothing.
+// Groups that are all open select nothing.
 bool has_groups(const ModelConfig& config) {
   const int64_t groups = config.moe_router_num_groups.value_or(1);
   return groups > 1 && config.moe_router_group_topk.value_or(groups) < groups;
 }
 
-// A group is judged by its two best.
+// Groups are ranked by their two best experts.
 bool judges_by_two(const ModelConfig& config) {
   return !has_groups(config) || config.moe_router_group_score == GroupScore::kTwo ||
          (config.moe_router_group_score == GroupScore::kTopSum &&
           config.moe_router_topk / *config.moe_router_group_topk == 2);
 }
 
-// Where all groups are open to a token they choose nothing.
 void read_groups(const Json& file, int64_t otherwise, int64_t open_otherwise, ModelConfig& config) {
   const int64_t groups = hf_integer(file, "n_group", otherwise, kMostExperts);
   const int64_t open = hf_integer(file, "topk_group", open_otherwise, kMostExperts);
@@ -52,7 +51,7 @@ void read_groups_of_v2(const Json& file, ModelConfig& config) {
 
 void read_groups_of_v3(const Json& file, ModelConfig& config) {
   read_groups(file, 8, 4, config);
-  // Where the published rule and Megatron-LM's are one, the latter's word stays, which older checkpoints have.
+  // Where the published rule equals Megatron-LM's, the latter's word stays: older checkpoints have it.
   if (!judges_by_two(config)) config.moe_router_group_score = GroupScore::kTwo;
 }
 
@@ -71,7 +70,7 @@ HfRows shared_rows(const HfExpertDefaults& experts) {
       .fixed("moe_layer_freq", 1, "layers with experts follow one another in this family")
       .only("rope_interleave", true, "rotary pairs are adjacent channels in this family")
       .then(refuse_grouped_heads)
-      .written("head_dim", &Config::qk_pos_emb_head_dim)  // that of the rotated part in these files
+      .written("head_dim", &Config::qk_pos_emb_head_dim)  // of the rotated part in these files
       .join(hf_latent_rope_rows())
       .always(&Config::multi_latent_attention, true)
       .always(&Config::qk_layernorm, true)

@@ -1,4 +1,3 @@
-// See encoder_decoder.h.
 #include "models/encoder_decoder.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +16,7 @@ namespace megalith {
 
 namespace {
 
-// Added to the scores of all layers of a stack. It never travels between stages, so the list of units has none.
+// Added to all scores of a stack. Not in the unit list, as it never travels between stages.
 constexpr const char* kBias = "bias";
 
 std::string first_layer_name(const std::string& layers) { return layers + ".0"; }
@@ -57,11 +56,11 @@ std::vector<Unit> encoder_decoder_units(const ModelConfig& config) {
 
 namespace {
 
-// The sides of a pass, and the contexts of their sequences.
+// Index of a pass's sides and their contexts.
 constexpr size_t kEncoderSide = 0, kDecoderSide = 1;
 
 struct EncoderDecoderPass : TextPass {
-  bool has_cached_memory = false;  // the encoder need not run
+  bool has_cached_memory = false;  // the encoder is skipped
 };
 
 const ForwardContext& context_of(const UnitPass& pass, size_t side) { return pass.as<TextPass>().sides[side].context; }
@@ -186,7 +185,7 @@ class EncoderDecoder : public UnitChunk {
                           .side = unit.kind == kEncoderEmbeddingUnit ? kEncoderSide : kDecoderSide});
   }
 
-  // A stack's table of relative positions, made with the stack's first layer here.
+  // A stack's relative position table, made with its first layer here.
   void make_bias(const Unit& unit, const LayerContext& context, bool is_encoder) {
     const std::string& layers = is_encoder ? names_.encoder_layers : names_.decoder_layers;
     const std::string name = first_layer_name(layers) + "." + names_.relative_bias;
@@ -223,7 +222,7 @@ class EncoderDecoder : public UnitChunk {
                               .router = names_.router,
                               .bias = names_.router_bias};
     const bool has_experts = config().has_experts_at(layer);
-    // A layer of the decoder adds to the stream three times.
+    // A decoder layer has three residual additions.
     const double depth = is_encoder ? 2.0 * static_cast<double>(config().num_layers)
                                     : 3.0 * static_cast<double>(config().num_decoder_layers());
     const double output_init_std = config().init_method_std / std::sqrt(depth);

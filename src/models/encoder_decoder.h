@@ -1,20 +1,20 @@
-// The chunk of an encoder and decoder that a pipeline stage holds, built from a range of the model's units: the
-// encoder's embedding, layers and norm, the decoder's embedding and layers, head (with the decoder's norm).
+// An encoder-decoder's chunk in a pipeline stage, built from a range of its units: encoder embedding, layers and norm;
+// decoder embedding, layers and head (with the decoder's norm).
 //
 //   stage 0    encoder's embedding, layers               gives hidden
 //   stage 1    encoder's layers, norm                    gives memory
 //   stage 2    decoder's embedding, layers               reads memory; gives hidden and memory
 //   stage 3    decoder's layers, head                    reads hidden and memory
 //
-// Both stacks and a tied head use one table of the vocabulary, and both stacks one of learned positions. Relative
-// positions have a table in each stack, named after its first layer: a block computes once what it adds to all scores.
-// Where linear layers have biases, a tied output has one too, as in Megatron-LM's T5. Names are those of
-// Hugging Face's T5 (EncoderDecoderNames).
+// Both stacks and a tied head share one vocabulary table; the stacks share learned positions. Relative positions have a
+// table in each stack, named after its first layer: a block computes the bias of all its layers once. Where linear
+// layers have biases a tied output has one too, as in Megatron-LM's T5. Names are Hugging Face's T5's
+// (EncoderDecoderNames).
 //
-// Layers with experts (moe_layer_freq) are counted through both stacks, the encoder's first.
+// moe_layer_freq counts layers through both stacks, the encoder's first.
 //
-// A list that ends after the encoder's norm is an encoder by itself (models/states_units.h): its
-// ModelOutput::boundary has kMemory (t, h), and it reads nothing of the decoder's.
+// A list that ends after the encoder's norm is an encoder by itself (models/states_units.h): its ModelOutput::boundary
+// has kMemory (t, h); the decoder's inputs are not read.
 //
 // A ModelInput has the decoder's tokens, labels and context; context.encoder_s; and the encoder's in `more`.
 #pragma once
@@ -31,19 +31,18 @@
 namespace megalith {
 
 namespace input {
-// For the encoder's embedding.
 inline constexpr InputSpec kEncoderTokens{"encoder_tokens", {InputSize::kRows, InputSize::kEncoderTokens}};
-// Everywhere: tokens from this index on are padding. Absent: none are.
+// All units: index of the first padding token. Absent: no padding.
 inline constexpr InputSpec kEncoderKeyLengths{"encoder_key_lengths", {InputSize::kRows}};
-// For the encoder's layers: the global number of each token, unlike any of the decoder's. Absent without dropout.
+// Encoder's layers: global number of each token, distinct from the decoder's. Absent without dropout.
 inline constexpr InputSpec kEncoderRowIds{"encoder_row_ids", {InputSize::kRows, InputSize::kEncoderTokens}};
 }  // namespace input
 inline constexpr InputSpec kEncoderInputs[] = {input::kEncoderTokens, input::kEncoderKeyLengths, input::kEncoderRowIds};
 
-// The encoder's norm gives it.
+// Output of the encoder's norm.
 inline constexpr const char* kMemory = "memory";
 
-// Canonical names; the defaults are those of Hugging Face's T5.
+// Canonical names; defaults: Hugging Face's T5.
 struct EncoderDecoderNames {
   std::string embedding = "shared";                      // without `.weight`
   std::string positions = "shared_position_embeddings";  // likewise, of learned ones
@@ -62,20 +61,20 @@ struct EncoderDecoderNames {
                                .mlp = "layer.2.DenseReluDense"};
   AttentionNames attention = {.q = "q", .k = "k", .v = "v", .output = "o"};
   MlpNames plain = {.up = "wi", .down = "wo"}, gated = {.gate = "wi_0", .up = "wi_1", .down = "wo"};
-  // An expert's linears are named as the MLP's.
+  // Experts' linears are named as the MLP's.
   std::string router = "router", router_bias = "router.e_score_correction_bias";
   std::string encoder_norm = "encoder.final_layer_norm", decoder_norm = "decoder.final_layer_norm", head = "lm_head";
 };
 
-// The kinds of its units.
+// Kinds of units.
 inline constexpr const char *kEncoderEmbeddingUnit = "encoder embedding", *kEncoderLayerUnit = "encoder layer",
                             *kEncoderNormUnit = "encoder norm", *kDecoderEmbeddingUnit = "decoder embedding",
                             *kDecoderLayerUnit = "decoder layer", *kDecoderHeadUnit = "decoder head";
 
 std::vector<Unit> encoder_decoder_units(const ModelConfig& config);
 
-// The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise, and where ranks share a
-// sequence (context parallelism). The part is of encoder_decoder_units().
+// UserErrors when config fails check_model_config(), lacks vocab_size, or context parallelism is on. part: of
+// encoder_decoder_units().
 std::unique_ptr<Model> build_encoder_decoder(const ModelConfig& config, const LayerContext& context,
                                              const ModelPart& part);
 

@@ -1,4 +1,3 @@
-// See expert_reports.h.
 #include "models/expert_reports.h"
 
 #include <ATen/ATen.h>
@@ -40,7 +39,7 @@ std::vector<std::string> expert_loss_names(const ModelConfig& config) {
   return names;
 }
 
-// Every rank routes tokens of its own, also along tp.
+// Each tp rank routes its own tokens.
 std::vector<ObservationSpec> expert_observations(const ModelConfig& config, int64_t num_layers) {
   std::vector<ObservationSpec> specs;
   if (!config.has_experts()) return specs;
@@ -71,7 +70,7 @@ void move_expert_biases(const ModelConfig& config, const std::map<int64_t, Exper
   for (const ObservedTensor& one : observed) {
     const auto router = routers.find(one.spec->layer);
     if (one.spec->name != kExpertTokens || router == routers.end()) continue;
-    // Experts with equal numbers of tokens have their biases left as they are.
+    // Zero counts are equal counts, which leave the biases unchanged.
     const at::Tensor counts = is_made.defined() ? one.values * is_made.to(one.values.device()) : one.values;
     update_expert_bias(*router->second->expert_bias(), counts, config.moe_router_bias_update_rate);
   }

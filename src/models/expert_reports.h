@@ -1,5 +1,5 @@
-// What a model with experts tells of a pass and of a step: terms of the objective, counts of tokens, and the biases
-// that move by them. The model's layers are numbered through, as ModelConfig::has_experts_at() counts them.
+// What a model with experts reports of a pass and a step: objective terms, token counts, and the biases they move.
+// Layers are numbered as by ModelConfig::has_experts_at().
 #pragma once
 
 #include <map>
@@ -12,17 +12,17 @@ namespace megalith {
 
 class Group;
 
-// Model::added_losses() and observations() of the layers with experts. num_layers: of the whole model, prediction
-// modules counted.
+// Model::added_losses() and observations() of the expert layers. num_layers: of the whole model, prediction modules
+// included.
 std::vector<std::string> expert_loss_names(const ModelConfig& config);
 std::vector<ObservationSpec> expert_observations(const ModelConfig& config, int64_t num_layers);
 
-// Adds what the layers of this pass observed, and with kLoss their terms: as Megatron-LM logs them, the mean over
-// layers and microbatches. Losses are summed over the cp ranks, which all have a microbatch's value.
+// Adds this pass's observations and, with kLoss, its terms: as Megatron-LM logs them, means over layers and
+// microbatches. Losses are summed over cp ranks, each of which has a microbatch's value.
 void report_experts(const ModelConfig& config, const Group& cp, const ExpertRecords& records, HeadOutput head,
                     ModelOutput& output);
 
-// Model::after_step() of the biases that choose experts.
+// Model::after_step() of the expert selection biases.
 void move_expert_biases(const ModelConfig& config, const std::map<int64_t, ExpertRouter*>& routers,
                         const std::vector<ObservedTensor>& observed, const at::Tensor& is_made);
 

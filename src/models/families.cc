@@ -36,7 +36,7 @@ std::string names_of_families(std::string_view ModelFamily::*word) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Made once: building them takes longer than reading a file by them.
+// Cached: building rows takes longer than reading a file with them.
 const HfRows& rows_of(const ModelFamily& family) {
   static const std::map<const ModelFamily*, HfRows> kRows = [] {
     std::map<const ModelFamily*, HfRows> rows;
@@ -48,13 +48,13 @@ const HfRows& rows_of(const ModelFamily& family) {
   return kRows.at(&family);
 }
 
-// What a family's class makes of a model.
+// A model's form in a family's class.
 struct Translation {
-  std::vector<std::string> differences;  // option by option; empty: the class says the whole of it
-  bool is_refused = false;               // there is no such file; the one text says why
+  std::vector<std::string> differences;  // by option; empty: expressed in full
+  bool is_refused = false;               // no such file exists; the only text says why
 };
 
-// A model that families are asked for, with what is compared with each of them.
+// A model to find a family for, with what families are compared by.
 struct AskedModel {
   explicit AskedModel(ModelConfig model) : config(std::move(model)), options(config), meaning(meaning_of(config)) {}
 
@@ -63,7 +63,7 @@ struct AskedModel {
   Configuration meaning;
 };
 
-// Another model, trained as is asked: some rules are between the two.
+// `model` with the training options of `asked`: some rules involve both.
 ModelConfig trained_as(const AskedModel& asked, ModelConfig model) {
   const OptionSet options(model);
   for (const auto& option : options.options()) {
@@ -77,7 +77,7 @@ Translation translate(const ModelFamily& family, const AskedModel& asked) {
   try {
     const Json json = family.to_hf(config, at::kFloat);
     ModelConfig given = family.from_hf(json);
-    // A file may hold prediction modules, and a run asks for them: from_hf() leaves them out.
+    // from_hf() leaves out a file's prediction modules; a run asks for them.
     given.mtp_num_layers = json_find<int64_t>(json, "num_nextn_predict_layers", kHfConfigFile);
     if (const std::vector<UserError> errors = check_model_config(trained_as(asked, given)); !errors.empty()) {
       return {{errors.front().message()}, true};
@@ -92,7 +92,7 @@ Translation translate(const ModelFamily& family, const AskedModel& asked) {
   }
 }
 
-// Files must have a size, whatever it is.
+// Files need some size; its value does not matter.
 ModelConfig with_vocabulary(ModelConfig config) {
   if (config.vocab_size || config.is_diffusion()) return config;
   config.vocab_size = 1;
@@ -138,12 +138,11 @@ const ModelFamily& family_for(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_config(config);
   if (!errors.empty()) throw UserErrors(std::move(errors));
   ModelConfig without = with_vocabulary(config);
-  // Which channels of a head are rotated changes neither names nor shapes of tensors: the family has the model, and
-  // make_hf_config() refuses it.
+  // Rotation order changes no tensor's name or shape: the family matches, and make_hf_config() refuses it.
   const ModelConfig defaults;
   without.rotary_interleaved = defaults.rotary_interleaved;
   without.rotary_percent = defaults.rotary_percent;
-  // A class may rotate neighbours itself, and then that is what is asked for.
+  // A class may itself rotate adjacent pairs.
   const AskedModel asked(std::move(without));
   std::optional<AskedModel> exact;
   if (config.rotary_interleaved) exact.emplace(with_vocabulary(config));
@@ -223,7 +222,6 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
     notes.push_back(fmt::format("{}: only the language model of {} is loaded; tensors of images ({}*) are passed over",
                                 file.string(), part->hf_class, fmt::join(part->others, "*, ")));
   }
-  // diffusers' files name the class itself.
   const bool is_of_diffusers = find_member(json, "_class_name", file.string()) != nullptr;
   const auto type = json_get<std::string>(json, is_of_diffusers ? "_class_name" : "model_type", file.string());
   const auto found = std::ranges::find_if(
@@ -248,7 +246,7 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
     }
   }
   ModelConfig config = family.from_hf(json);
-  // transformers loads such a file. GPT-2's has 50256 whatever the vocabulary is.
+  // transformers loads such a file. GPT-2's has 50256 at any vocabulary size.
   std::erase_if(config.eos_token_ids, [&](int64_t token) {
     if (!config.vocab_size || token < *config.vocab_size) return false;
     notes.push_back(fmt::format("{}: eos_token_id {} is not below vocab_size {}: it cannot occur, and ends no text",

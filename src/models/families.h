@@ -22,22 +22,21 @@ std::unique_ptr<Model> build_transformer(const ModelConfig& config, const LayerC
 struct ModelFamily {
   std::string_view name;  // "llama"
   ModelType model_type = ModelType::kGpt;
-  std::string_view hf_model_type = {};  // config.json's model_type; empty: no Hugging Face class has this architecture
+  std::string_view hf_model_type = {};  // config.json's model_type; empty: no Hugging Face class
   std::string_view hf_class = {};       // "LlamaForCausalLM"
-  // Other classes whose folders are read: the same network with fewer heads.
+  // Classes whose folders are also read: the same network with fewer heads.
   std::vector<std::string_view> other_classes = {};
   // Its dictionary (models/hf_rows.h); null without a Hugging Face class.
   HfRows (*hf_rows)() = nullptr;
-  // What its models are lists of. Depends on numbers of layers and on what is tied, and on no other size.
+  // Depends only on layer counts and weight tying.
   std::vector<Unit> (*units)(const ModelConfig&) = transformer_units;
-  // The chunk that has this range of the units.
+  // Builds the chunk with a range of the units.
   std::unique_ptr<Model> (*build)(const ModelConfig&, const LayerContext&, const ModelPart&) = build_transformer;
 
-  // The whole architecture from config.json of transformers 4 or 5; UserError names the key that cannot be honoured.
+  // The whole architecture from config.json of transformers 4 or 5. UserError names a key not supported.
   ModelConfig from_hf(const nlohmann::json& file) const;
-  // config.json that transformers 4 and 5 load; its class may differ from the model where it cannot say it (see
-  // make_hf_config()). Any config that satisfies check_model_config() is taken; UserError for one that it has no form
-  // for.
+  // config.json for transformers 4 and 5; may differ from a model its class cannot express (see make_hf_config()).
+  // Takes any config that satisfies check_model_config(); UserError for one with no form.
   nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) const;
 
   std::unique_ptr<Model> build_whole(const ModelConfig& config, const LayerContext& context) const {
@@ -47,23 +46,22 @@ struct ModelFamily {
 
 std::span<const ModelFamily* const> model_families();
 
-// The first family of the model_type whose from_hf(to_hf(config)) means the same (models/architecture.h); else the one
+// First family of the model_type whose from_hf(to_hf(config)) means the same (models/architecture.h); else the one
 // without a Hugging Face class, which takes any. UserErrors of check_model_config().
 const ModelFamily& family_for(const ModelConfig& config);
 
-// The units of the model that a configuration describes. One that lacks widths, as in `megalith plan`, is taken for one
-// of Megatron-LM's GPT or BERT.
+// Units of the described model. Without widths (`megalith plan`), treated as Megatron-LM's GPT or BERT.
 std::vector<Unit> model_units(const ModelConfig& config);
 
-// config.json of an export. UserError when it would not say this model: names the options that the family's class, or
-// the nearest one, has otherwise.
+// config.json of an export. UserError if it would not describe this model: names options in which the family's class,
+// or the nearest, differs.
 nlohmann::json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::ScalarType dtype);
 
-// Reads DIR/config.json. UserError when the file is missing, broken, or of no known family.
+// Reads DIR/config.json. UserError when missing, broken, or of no known family.
 struct HfModel {
   const ModelFamily* family;
   ModelConfig config;
-  std::vector<std::string> notes = {};  // what was left out of the file, and why that is no harm
+  std::vector<std::string> notes = {};  // what was ignored in the file, and why it is harmless
 };
 HfModel read_hf_config(const std::filesystem::path& folder);
 

@@ -1,4 +1,3 @@
-// See flux.h.
 #include "models/flux.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-// A text and a picture behind it, sample by sample, as one sequence: (b l, h), (b n, h) -> (b (l + n), h).
+// Joins text and picture by sample: (b l, h), (b n, h) -> (b (l + n), h).
 at::Tensor joined_streams(const at::Tensor& text, const at::Tensor& image, int64_t b) {
   const auto by_sample = [b](const at::Tensor& x) { return x.view({b, -1, x.size(1)}); };
   return at::cat({by_sample(text), by_sample(image)}, 1).view({-1, text.size(1)});
@@ -37,7 +36,7 @@ at::Tensor find_input(const ModelInput& input, const InputSpec& spec) {
                   "this command or task is for language models; train and generate take model_type diffusion_model");
 }
 
-// Likewise; of tokens this rank's.
+// This rank's part of an input that tokens split.
 at::Tensor own_input(const ModelInput& input, const InputSpec& spec, int64_t ranks, const Group& tp) {
   const at::Tensor all = find_input(input, spec);
   if (!spec.is_split || ranks == 1) return all;
@@ -96,7 +95,7 @@ struct FluxUnitPass : UnitPass {
 const FluxPass& flux_of(const UnitPass& pass) { return pass.as<FluxUnitPass>().flux; }
 
 void make_flux_embedding(UnitModule& unit, const ModelConfig& config, const LayerContext& context) {
-  LayerContext whole = context;  // of vectors, which have no tokens to share
+  LayerContext whole = context;  // for vectors, which have no tokens to split
   whole.is_sequence_parallel = false;
   const int64_t h = config.hidden_size;
   const auto entry = [&](const char* name, int64_t in) -> Linear& {
@@ -156,13 +155,13 @@ void make_flux_block(UnitModule& module, const Unit& unit, const LayerContext& c
   };
 }
 
-// The term of these velocities (b, n / ranks, c), and the timesteps'.
+// Loss and timestep terms of velocities (b, n / ranks, c).
 std::vector<LossTerm> flux_terms(const ModelInput& input, const FluxPass& pass, const at::Tensor& velocity, Group& tp) {
   const auto wide = ops::wide_dtype(velocity.scalar_type());
   const at::Tensor target = own_input(input, input::kTarget, pass.ranks, tp).to(wide);
   const at::Tensor losses = (velocity.to(wide) - target).square().mean({1, 2}) / static_cast<double>(pass.ranks);
   const at::Tensor sum = losses.sum(), factor = input.scales(0).per_weight;
-  // Each rank's backward pass begins with its own tokens' part.
+  // Each rank's backward starts from its own tokens' part.
   at::Tensor whole_sum = sum.detach();
   if (pass.ranks > 1) {
     whole_sum = whole_sum.clone();
@@ -182,7 +181,7 @@ void make_flux_head(UnitModule& unit, const ModelConfig& config, const LayerCont
   unit.forward = [&modulation, &out, kernels = context.kernels, &tp = *context.groups->tp](
                      const Streams& in, const UnitPass& unit_pass) -> Streams {
     const FluxPass& pass = flux_of(unit_pass);
-    const int64_t b = pass.b, n = unit_pass.context.s / pass.ranks;  // of this rank
+    const int64_t b = pass.b, n = unit_pass.context.s / pass.ranks;  // this rank's
     const at::Tensor hidden = in[0].delta.view({b, -1, in[0].delta.size(1)});
     const at::Tensor image = hidden.narrow(1, hidden.size(1) - n, n).reshape({b * n, -1}).contiguous();
     const std::vector<at::Tensor> change = modulation.forward(in[1].delta);  // scale, shift
@@ -253,7 +252,7 @@ class Flux : public UnitChunk {
     const at::Tensor image = find_input(input, input::kImagePositions);
     MEGALITH_CHECK(image.dim() == 2 && image.size(0) == n, "{} positions of {} tokens", image.size(0), n);
     pass.angles = flux_angles(at::cat({at::zeros({l, image.size(1)}, image.options()), image}), config(), dtype());
-    // In a single block's order; a row (b, l + n, …) becomes (ranks, b, (l + n) / ranks, …).
+    // Order of a single block: (b, l + n, …) becomes (ranks, b, (l + n) / ranks, …).
     const auto by_rank = [&](const at::Tensor& both) {
       const auto split = [&](int64_t first, int64_t count) {
         return both.narrow(1, first, count).unflatten(1, {token_split(), -1});

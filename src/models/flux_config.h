@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-// Adds what is wrong with the architecture; the sizes are within their bounds.
+// Appends the architecture's errors. Sizes must be within bounds.
 void check_flux_config(const ModelConfig& config, std::vector<UserError>& errors);
 
 }  // namespace megalith

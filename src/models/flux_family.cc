@@ -1,4 +1,4 @@
-// FLUX.1's dictionary between the config.json of diffusers' transformer folder and ours, and its rows among families.
+// FLUX.1's dictionary between diffusers' transformer/config.json and ours, and its family rows.
 // Source: diffusers, models/transformers/transformer_flux.py (FluxTransformer2DModel).
 #include "core/error.h"
 #include "models/families.h"
@@ -59,7 +59,7 @@ extern const ModelFamily kFlux = {.name = "flux",
                                   .units = flux_units,
                                   .build = build_flux};
 
-// What flags describe and diffusers' class does not say; the names are the same.
+// What diffusers' class cannot express; same names.
 extern const ModelFamily kFluxLike = {
     .name = "flux_like", .model_type = ModelType::kDiffusion, .units = flux_units, .build = build_flux};
 

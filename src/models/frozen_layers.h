@@ -1,7 +1,5 @@
-// Layers of networks that are only read: the encoders of an image model, whose weights no run changes. They are plain
-// ATen calls, without a Placement over ranks and without gradients; whoever calls them has autograd switched off.
-//
-// Parameters carry the names that files have, so that a network is loaded like any other (checkpoint/load_store.h).
+// Layers of frozen networks, the encoders of an image model: plain ATen calls, without Placement or gradients; callers
+// disable autograd. Parameters have the files' names, so any loader serves (checkpoint/load_store.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,11 +19,11 @@ struct FrozenContext {
 
 class FrozenModule : public Module {
  protected:
-  // A weight of this name and shape, which a file fills.
+  // Loaded from a file later.
   Parameter& add_weight(const FrozenContext& context, const std::string& name, std::vector<int64_t> shape);
 };
 
-// Each has `name`.weight and `name`.bias.
+// Has `name`.weight and `name`.bias.
 
 class FrozenLinear : public FrozenModule {
  public:
@@ -38,7 +36,7 @@ class FrozenLinear : public FrozenModule {
 
 class FrozenConv : public FrozenModule {
  public:
-  // kernel is square; padding is added at all four sides.
+  // Square kernel; padding on all four sides.
   FrozenConv(const FrozenContext& context, const std::string& name, int64_t in, int64_t out, int64_t kernel,
              int64_t stride = 1, int64_t padding = 0);
   at::Tensor forward(const at::Tensor& x) const;  // (b, in, h, w) -> (b, out, h', w')
@@ -48,7 +46,7 @@ class FrozenConv : public FrozenModule {
   int64_t stride_, padding_;
 };
 
-// Statistics over the channels of a group and all positions.
+// Statistics over a group's channels and all positions.
 class FrozenGroupNorm : public FrozenModule {
  public:
   FrozenGroupNorm(const FrozenContext& context, const std::string& name, int64_t channels, int64_t groups,
@@ -72,7 +70,7 @@ class FrozenLayerNorm : public FrozenModule {
   double epsilon_;
 };
 
-// A table of vectors; has only `name`.weight.
+// Has only `name`.weight.
 class FrozenTable : public FrozenModule {
  public:
   FrozenTable(const FrozenContext& context, const std::string& name, int64_t rows, int64_t width);

@@ -1,6 +1,6 @@
-// Gemma 2: gated GELU, norms on both sides of attention and the MLP, scores and logits under a cap, and a window in
-// every other layer. Gemma 3, its text: no cap of scores, a norm of each query and key head, and five layers with a
-// window, which rotate by a base of their own, for one that sees everything.
+// Gemma 2: gated GELU, norms on both sides of attention and the MLP, soft-capped scores and logits, a window in every
+// other layer. Gemma 3 (text): uncapped scores, norms of query and key heads, and five windowed layers, with a rotary
+// base of their own, to each global one.
 // Source: Gemma team 2024, arXiv:2408.00118; Gemma team 2025, arXiv:2503.19786.
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace megalith {
 namespace gemma {
 namespace {
 
-// The class rotates layers with a window by it where the file says nothing.
+// The class's base for windowed layers, when absent.
 constexpr double kDefaultLocalBase = 10000;
 
 Json query_scalar(const ModelConfig& config) {
@@ -21,7 +21,7 @@ Json query_scalar(const ModelConfig& config) {
   return scalar == std::floor(scalar) ? Json(static_cast<int64_t>(scalar)) : Json(scalar);
 }
 
-// Norms keep their weights less 1.
+// Norms store their weights minus 1.
 HfRows shared_rows(int64_t longest) {
   const auto gates = [](const ModelConfig& config) { return config.geglu ? "gelu_pytorch_tanh" : "silu"; };
   return hf_decoder_rows()
@@ -46,8 +46,8 @@ HfRows rows_of_2() {
       .nullable("final_logit_softcapping", &ModelConfig::final_logit_softcapping, 30.0, 0.0);
 }
 
-// Version 5 has the rotation of each kind of layer in rope_parameters, version 4 that of layers without a window in the
-// usual keys and the other base beside them.
+// Version 5 keeps each layer kind's rotation in rope_parameters; version 4 has the global layers' in the usual keys,
+// with the local base beside them.
 Json in_version_4(const Json& file) {
   constexpr std::string_view kWhere = "config.json: rope_parameters";
   const Json* parameters = find_member(file, "rope_parameters", kHfConfigFile);
@@ -81,7 +81,7 @@ HfRows rows_of_3() {
       .fixed("use_bidirectional_attention", false, "attention in both directions is not provided here")
       .field("rope_theta", &ModelConfig::rotary_base, 1e6)
       .join(hf_rope_rows({"llama3", "linear"}))
-      .join(hf_windowed_layers_rows(4096, 6, "sliding_window_pattern"))  // which files before layer_types have
+      .join(hf_windowed_layers_rows(4096, 6, "sliding_window_pattern"))  // files before layer_types have it
       .custom("rope_local_base_freq", read_local_base, local_base)
       .nullable("final_logit_softcapping", &ModelConfig::final_logit_softcapping, 0.0, 0.0)
       .always(&ModelConfig::qk_layernorm, true);

@@ -1,7 +1,6 @@
-// GLM-4.5 and GLM-4.5-Air: heads of which a part is rotated, biases on queries, keys and values, norms of heads in the
-// larger model; dense layers first, then experts chosen as DeepSeek-V3 chooses them, without groups. Files hold a
-// prediction module behind the last layer, which a configuration asks for by mtp_num_layers and not by the file, as
-// transformers does.
+// GLM-4.5 and GLM-4.5-Air: partial rotation, biases on queries, keys and values, head norms in the larger model;
+// leading dense layers, then experts routed as in DeepSeek-V3, without groups. Files hold a prediction module after the
+// last layer; as in transformers it is built only when mtp_num_layers asks for it.
 // Source: GLM-4.5 team 2025, arXiv:2508.06471.
 #include "core/error.h"
 #include "models/families.h"

@@ -1,5 +1,5 @@
-// Megatron-LM's GPT: every architecture that its flags describe and that is no other family's, such as RMSNorm with
-// learned positions or a squared ReLU. No Hugging Face class has it; its tensors have the names of Llama's.
+// Megatron-LM's GPT: architectures that only its flags describe, such as RMSNorm with learned positions or a squared
+// ReLU. Has no Hugging Face class; tensors have Llama's names.
 // Source: Shoeybi et al. 2019, arXiv:1909.08053.
 #include "models/families.h"
 

@@ -1,5 +1,5 @@
-// GPT-2: LayerNorm, learned positions, GELU by a tanh, biases everywhere. Files keep the layers' matrices as (in, out),
-// q, k and v in one, and those of the hub leave `transformer.` away.
+// GPT-2: LayerNorm, learned positions, tanh GELU, biases everywhere. Files keep layer matrices as (in, out), with q, k
+// and v fused; the hub's omit `transformer.`.
 // Source: Radford et al. 2019, "Language models are unsupervised multitask learners".
 #include "core/error.h"
 #include "models/families.h"
@@ -11,7 +11,7 @@ namespace megalith {
 namespace gpt2 {
 namespace {
 
-// One hidden_dropout stands for both.
+// Our one hidden_dropout covers both.
 void check_embedding_dropout(const Json& file, ModelConfig& config) {
   const auto embedding = json_get_or<double>(file, "embd_pdrop", 0.1, kHfConfigFile);
   if (config.hidden_dropout == embedding) return;
@@ -34,7 +34,7 @@ HfRows rows() {
       .field("resid_pdrop", &ModelConfig::hidden_dropout, 0.1)
       .custom("embd_pdrop", check_embedding_dropout, &ModelConfig::hidden_dropout)
       .field("attn_pdrop", &ModelConfig::attention_dropout, 0.1)
-      // Names of one form; a tanh even for those who switch bias_gelu_fusion off.
+      // Names of one form; tanh GELU even with bias_gelu_fusion off.
       .words("activation_function",
              {{"gelu_new", &ModelConfig::openai_gelu}, {"gelu_pytorch_tanh", &ModelConfig::openai_gelu}},
              "this family's MLP has GELU by a tanh")

@@ -1,6 +1,5 @@
-// gpt-oss: experts in every layer, with biases everywhere, gates of a clamped quick GELU, and all experts of a layer in
-// one tensor; a window in every other layer, and sinks in attention. Published files have the experts in MXFP4
-// (checkpoint/tensor_store.h).
+// gpt-oss: experts in every layer, biases everywhere, clamped quick GELU gates, a layer's experts in one tensor; a
+// window in every other layer, attention sinks. Published files have the experts in MXFP4 (checkpoint/tensor_store.h).
 // Source: OpenAI 2025, arXiv:2508.10925.
 #include "models/families.h"
 #include "models/hf_shared_rows.h"
@@ -11,10 +10,10 @@ namespace megalith {
 namespace gpt_oss {
 namespace {
 
-// The class has these numbers in its code.
+// Hard-coded in the class.
 constexpr double kLimit = 7, kOffset = 1;
 
-// Tensors say themselves that they are packed.
+// The tensors themselves tell that they are packed.
 Json without_mxfp4(const Json& file) {
   Json json = hf_in_version_4(file);
   const Json* quantization = find_member(file, "quantization_config", kHfConfigFile);

@@ -1,4 +1,3 @@
-// See hf_rows.h.
 #include "models/hf_rows.h"
 
 #include <fmt/ranges.h>
@@ -22,7 +21,7 @@ struct ValueOf<std::optional<T>> {
   using Type = T;
 };
 
-// Options to ask for their ranges. A set is bound to its variables and takes 2 ms to make, longer than a file to read.
+// Provides options' ranges. Cached: a set takes 2 ms to make, longer than reading a file.
 struct Ranges {
   ModelConfig config;
   OptionSet options{config};

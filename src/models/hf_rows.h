@@ -1,12 +1,11 @@
-// A dictionary between Hugging Face's config.json and ours as rows: each reads a key, checks it and writes it.
+// A dictionary between Hugging Face's config.json and ours as rows, each of which reads, checks and writes a key.
 //
 //   HfRows()
 //       .fixed("attention_bias", false, "biases in attention are not provided")
 //       .required("hidden_size", &ModelConfig::hidden_size)
 //       .field("num_experts", &ModelConfig::num_experts, 128, &ModelConfig::expert_count);
 //
-// Rows are read in their order. A row replaces an earlier one of its key, in its place, so a family takes shared rows
-// and says only what differs.
+// Rows are read in order. A row replaces an earlier one of its key in place, so families start from shared rows.
 #pragma once
 
 #include <functional>
@@ -26,7 +25,7 @@ namespace megalith {
 
 inline constexpr std::string_view kHfConfigFile = "config.json";
 
-// A constant, or what a function or a field of a configuration gives; an unset optional is null.
+// A constant, function of a configuration, or field; an unset optional is null.
 class HfValue {
  public:
   template <typename T>
@@ -52,48 +51,45 @@ class HfValue {
   std::function<Json(const ModelConfig&)> of_;
 };
 
-// What a row writes when its key is to be left out.
+// A row's value for omitting its key.
 inline Json hf_absent() { return Json(Json::value_t::discarded); }
 
 class HfRows {
  public:
-  // Numbers are held to the range of their option. Whole numbers are sizes, so they are at least 1.
+  // Numbers must be within their option's range; whole numbers are sizes, so at least 1.
   using Field = std::variant<bool ModelConfig::*, int64_t ModelConfig::*, double ModelConfig::*,
                              std::optional<int64_t> ModelConfig::*, std::optional<double> ModelConfig::*,
                              std::vector<int64_t> ModelConfig::*>;
   using Read = std::function<void(const Json& file, ModelConfig&)>;
   using Word = std::pair<std::string_view, bool ModelConfig::*>;
 
-  using Written = std::optional<HfValue>;  // unset: the value that was read
+  using Written = std::optional<HfValue>;  // unset: the value read
 
-  // The same value in both, unless another is written.
   HfRows& required(std::string_view key, Field field, Written written = {});
-  // A key that is missing or null stands for `otherwise`; where that is null too the field stays unset.
+  // A missing or null key means `otherwise`; if that is null too, the field stays unset.
   HfRows& field(std::string_view key, Field field, HfValue otherwise, Written written = {});
-  // Null differs from a missing key: it stands for `null`, which is also written as null.
+  // Null means `null`, and is also written for it; a missing key means `otherwise`.
   HfRows& nullable(std::string_view key, Field field, HfValue otherwise, HfValue null, Written written = {});
   HfRows& opposite(std::string_view key, bool ModelConfig::*field, bool otherwise);
   // Words that each set a switch, or none; a missing key is the first. Others are refused with the reason.
   HfRows& words(std::string_view key, std::vector<Word> words, std::string_view why);
-  // Only this value can be honoured, which only() does not write. Checked before any row is read.
+  // Refuses any other value, before any row is read. only() writes nothing.
   HfRows& only(std::string_view key, const Json& value, std::string_view why);
   HfRows& fixed(std::string_view key, const Json& value, std::string_view why, Written written = {});
   HfRows& written(std::string_view key, HfValue value);  // not read
-  // What is logic.
   HfRows& custom(std::string_view key, Read read, HfValue written = hf_absent());
-  // Changes what the rows above have read.
+  // Changes what earlier rows have read.
   HfRows& then(std::function<void(ModelConfig&)> change);
-  // What every model of the class has.
+  // Holds for every model of the class.
   template <typename Part, typename T>
   HfRows& always(T Part::*field, std::type_identity_t<T> value) {
     return then([=](ModelConfig& config) { config.*field = value; });
   }
   HfRows& join(const HfRows& others);
-  // Changes a file before its rows are read; of several the last.
+  // Changes a file before its rows are read; the last call wins.
   HfRows& prepare(std::function<Json(const Json& file)> change);
 
-  // where: names the file, or the part of it that these rows are about. UserError for the first key that is missing,
-  // wrong or cannot be honoured.
+  // where: names the file, or the part these rows cover. UserError for the first key missing, wrong or not supported.
   void read(const Json& file, std::string_view where, ModelConfig& config) const;
   void write(const ModelConfig& config, Json& json) const;
 
@@ -116,7 +112,7 @@ class HfRows {
   std::vector<Row> rows_;
 };
 
-// A whole number that is no option, from least to most; a missing key or null stands for `otherwise`.
+// A whole number that is no option, in [least, most]; a missing or null key means `otherwise`.
 int64_t hf_integer(const Json& file, std::string_view key, int64_t otherwise, int64_t most, int64_t least = 1);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See hf_shared_rows.h.
 #include "models/hf_shared_rows.h"
 
 #include <fmt/ranges.h>
@@ -20,7 +19,7 @@ void refuse_quantised(const Json& file, ModelConfig& /*config*/) {
   if (quantization == nullptr) return;
   const auto method = json_get_or<std::string>(*quantization, "quant_method", "an unnamed method", kHfConfigFile);
   const auto format = json_get_or<std::string>(*quantization, "fmt", "e4m3", kHfConfigFile);
-  // FP8 with block scales is decoded as it is read (checkpoint/tensor_store.h).
+  // Block-scaled FP8 is decoded on reading (checkpoint/tensor_store.h).
   if (method == "fp8" && format == "e4m3") return;
   throw UserError(fmt::format("{}: the weights are quantised ({})", kHfConfigFile,
                               method == "fp8" ? method + " " + format : method),
@@ -46,7 +45,7 @@ Json last_tokens(const ModelConfig& config) {
   return config.eos_token_ids.size() == 1 ? Json(config.eos_token_ids[0]) : Json(config.eos_token_ids);
 }
 
-// One entry a layer, 1 for a window; nothing where the file does not say.
+// By layer: 1 for a window; nothing if the file does not say.
 std::optional<Layers> find_windowed_layers(const Json& file, const ModelConfig& config) {
   check_hf_layer_types(file, {kWindowed});
   const Json* types = find_member(file, "layer_types", kHfConfigFile);
@@ -73,7 +72,6 @@ Json layer_types(const ModelConfig& config) {
   return types;
 }
 
-// Rotary scaling by one rule.
 struct RopeRule {
   std::string name;
   bool (*is_of)(const ModelConfig&);
@@ -90,7 +88,7 @@ std::vector<RopeRule> rules_of_heads() {
     config.rope_scaling_attention_factor =
         yarn_mscale(config.rope_scaling_factor, mscale) / yarn_mscale(config.rope_scaling_factor, mscale_all_dim);
   };
-  // Without it the classes take what follows from the factor.
+  // If absent, classes derive it from the factor.
   const auto written_yarn_factor = [](const Config& config) {
     return config.rope_scaling_attention_factor ? Json(*config.rope_scaling_attention_factor) : hf_absent();
   };
@@ -137,7 +135,7 @@ RopeRule rule_of_latent_heads() {
               .written("type", "yarn")};
 }
 
-// All rules are written, and those named are read.
+// Writes all rules; reads the named ones.
 HfRows rope_rows(const std::vector<RopeRule>& rules, const std::vector<std::string>& names, const Json& otherwise) {
   const auto read = [=](const Json& file, ModelConfig& config) {
     const bool is_five = find_member(file, "rope_parameters", kHfConfigFile) != nullptr;
@@ -168,7 +166,7 @@ HfRows rope_rows(const std::vector<RopeRule>& rules, const std::vector<std::stri
   return HfRows().custom("rope_scaling", read, written);
 }
 
-// Pairs of neighbours are rotated by no class but those that say so themselves.
+// Only classes that say so rotate adjacent pairs.
 Json refuse_other_rotation(const ModelConfig& config) {
   if (!config.rotary_interleaved && config.rotary_percent == 1) return hf_absent();
   throw UserError(fmt::format("rotary_interleaved {} and rotary_percent {} have no form in {}",
@@ -281,7 +279,7 @@ HfRows hf_windowed_layers_rows(int64_t window, int64_t every, const std::string&
     read_windowed_layers(file, layers.value_or(parse_window_attn_skip_freq(skip_freq, config.num_layers)), window,
                          config);
   };
-  // The classes make a mask for windows even where no layer has one.
+  // The classes make a window mask even where no layer has a window.
   const auto written_window = [](const ModelConfig& config) {
     return std::max<int64_t>(config.attention_window() > 0 ? config.attention_window() : config.max_position_embeddings,
                              1);
@@ -305,7 +303,7 @@ HfRows hf_upper_window_rows() {
     }
     read_windowed_layers(file, *layers, 4096, config);
   };
-  // Only where some layers have it and others do not.
+  // Only for mixed layers.
   const auto types = [](const ModelConfig& config) {
     return window_attn_skip_freq_text(config.layers_with_window()).empty() || config.attention_window() == 0
                ? hf_absent()

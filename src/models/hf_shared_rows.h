@@ -1,4 +1,4 @@
-// Rows of config.json that families share; as transformers 4 and 5 write it.
+// config.json rows that families share, as transformers 4 and 5 write them.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace megalith {
 
-// What every family has: vocab_size, tie_word_embeddings, initializer_range, special tokens; weights quantised in a way
-// that cannot be decoded are refused.
+// For every family: vocab_size, tie_word_embeddings, initializer_range, special tokens. Refuses quantised weights that
+// cannot be decoded.
 HfRows hf_common_rows();
 
 // A Llama-like decoder: sizes, rotary embedding, RMSNorm, SwiGLU, no biases, no hidden dropout.
@@ -17,37 +17,36 @@ HfRows hf_decoder_rows();
 
 // Rotary scaling by these rules: "llama3", "yarn", "linear". otherwise: rope_scaling where the key is missing.
 HfRows hf_rope_rows(std::vector<std::string> rules, const Json& otherwise = nullptr);
-// YaRN as latent attention has it.
+// YaRN for latent attention.
 HfRows hf_latent_rope_rows();
-// Version 5 has the rotary keys in rope_parameters, version 4 beside the others and in rope_scaling: as the latter.
+// Moves version 5's rope_parameters to version 4's top-level keys and rope_scaling.
 Json hf_in_version_4(const Json& file);
 
-// The window that sliding_window gives to all layers: a number, null, or what the class takes for a missing key.
+// Window of all layers, by sliding_window: a number or null; `otherwise` where the key is missing.
 HfRows hf_window_rows(std::optional<int64_t> otherwise);
 void read_hf_window(const Json& file, std::optional<int64_t> otherwise, ModelConfig& config);
 Json written_hf_window(const ModelConfig& config);
-// The window of the layers that layer_types calls "sliding_attention", where others see everything. Where the file has
-// no layer_types, every so many layers one sees everything, as the key says if the class has one.
+// Window of the layers that layer_types calls "sliding_attention"; others are global. Without layer_types every
+// `every`-th layer is global, or as `key` says if the class has one.
 HfRows hf_windowed_layers_rows(int64_t window, int64_t every, const std::string& key = "");
-// Qwen's: used with use_sliding_window, by the layers from max_window_layers on or by those that layer_types name.
+// Qwen's: use_sliding_window enables it, in layers from max_window_layers on or those named by layer_types.
 HfRows hf_upper_window_rows();
-// layer_types has only these and "full_attention".
+// UserError for layer_types other than these and "full_attention".
 void check_hf_layer_types(const Json& file, const std::vector<std::string>& others);
 
-// no_rope_layers, which has 1 for a layer that rotates, or every so many layers one that does not.
+// no_rope_layers, which has 1 for a rotated layer; else every n-th layer is unrotated.
 HfRows hf_unrotated_layers_rows();
 
-// The loss of balanced experts, only where the class would add it. It sums over layers and choices: its balanced value
-// is k, Megatron's is 1.
+// The balancing loss, only where the class adds it. It sums over layers and choices: balanced it is k, Megatron's 1.
 HfRows hf_balance_rows(double otherwise);
 
-// Layers without experts in front; then experts, and as many shared ones' width beside them.
+// Leading dense layers, then routed experts and shared ones of a combined width.
 struct HfExpertDefaults {
   int64_t num_experts, width, num_shared, num_dense;
   double scaling = 1;
 };
 HfRows hf_experts_after_dense_rows(const HfExpertDefaults& otherwise);
-// UserError where a token goes to one expert: its weight would be another.
+// UserError for top-1 routing: the expert's weight would differ.
 void refuse_single_expert(ModelConfig& config);
 
 }  // namespace megalith

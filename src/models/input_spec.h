@@ -1,4 +1,4 @@
-// A tensor that a microbatch gives a model, declared in the header of the unit that reads it.
+// A tensor that a microbatch gives a model, declared by the unit that reads it.
 #pragma once
 
 #include <array>
@@ -11,8 +11,7 @@
 
 namespace megalith {
 
-// b, s and encoder_s of a ForwardContext. Under context parallelism s is this rank's, to which the batch was cut
-// (data/batch.h).
+// b, s and encoder_s of a ForwardContext; under context parallelism s is this rank's (data/batch.h).
 enum class InputSize : size_t { kRows, kTokens, kEncoderTokens };
 using InputDim = std::variant<std::monostate, InputSize, int64_t, int64_t ModelConfig::*>;
 
@@ -20,7 +19,7 @@ struct InputSpec {
   const char* name;
   std::array<InputDim, 3> shape;
   at::ScalarType dtype = at::kLong;
-  bool is_split = false;  // under sequence parallelism the unit takes this rank's part of dim 1
+  bool is_split = false;  // sequence parallelism splits dim 1 over ranks
 };
 
 std::vector<int64_t> input_shape(const InputSpec& spec, const ModelConfig& config, const ForwardContext& context);

@@ -12,7 +12,7 @@ namespace megalith {
 namespace {
 
 // sum := term ('+' term)*    term := factor ('*' factor)*    factor := number | '[' numbers ']' | '(' sum ')'
-// A value is a number or a list; lists are added end to end and multiplied by numbers, as in Python.
+// Values are numbers or lists; as in Python, lists concatenate under + and repeat under *.
 class LayerPattern {
  public:
   LayerPattern(const char* option, const std::string& text) : option_(option), text_(text) {
@@ -111,7 +111,7 @@ class LayerPattern {
   int depth_ = 0;
 };
 
-// The layers of an option; of_number says what a number N means for layer i.
+// of_number: the value of layer i for a number N.
 std::vector<int64_t> parse_layers(const char* option, const std::string& text, int64_t num_layers,
                                   int64_t (*of_number)(int64_t n, int64_t i), const char* meaning) {
   LayerPattern pattern(option, text);

@@ -1,5 +1,5 @@
-// Llama 4, its text: layers that rotate see a chunk of the sequence and norm their heads without weights; every fourth
-// sees everything, without positions; one expert a token, whose input counts by the router's weight, and a shared one.
+// Llama 4 (text): rotated layers attend within chunks and norm heads without weights; every fourth is global, without
+// positions; one routed expert a token, its input scaled by the router's weight, and a shared one.
 // Source: Meta AI 2025, "The Llama 4 herd"; transformers, models/llama4.
 #include <fmt/ranges.h>
 
@@ -20,10 +20,9 @@ namespace {
 using Layers = std::vector<int64_t>;
 
 constexpr const char *kChunked = "chunked_attention", *kWhole = "full_attention";
-constexpr int64_t kChunk = 8192;  // of the class, as are the next
+constexpr int64_t kChunk = 8192;  // hard-coded in the class, as are the next
 constexpr double kTemperature = 0.1;
 
-// 1 for a layer with experts.
 void read_expert_layers(const Json& file, ModelConfig& config) {
   Layers layers(static_cast<size_t>(config.num_layers), 0);
   if (find_member(file, "moe_layers", kHfConfigFile) != nullptr) {
@@ -50,7 +49,7 @@ Json expert_layers(const ModelConfig& config) {
   return layers;
 }
 
-// The class lets layers that rotate have chunks, and its files say so twice.
+// In the class, rotated layers have chunks; its files say so twice.
 void read_chunks(const Json& file, ModelConfig& config) {
   if (const Json* types = find_member(file, "layer_types", kHfConfigFile)) {
     const auto named = json_as<std::vector<std::string>>(*types, "config.json: layer_types");
@@ -73,7 +72,7 @@ Json layer_types(const ModelConfig& config) {
   return types;
 }
 
-// A switch, or a number where published files have one.
+// A switch, or a number in published files.
 bool is_tempered(const Json& file) {
   const Json* value = find_member(file, "attn_temperature_tuning", kHfConfigFile);
   if (value == nullptr) return true;

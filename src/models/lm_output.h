@@ -1,4 +1,4 @@
-// What the last stage of a language model makes of a microbatch: the loss of its tokens, or their logits.
+// The last stage of a language model: its tokens' loss, or their logits.
 #pragma once
 
 #include "models/model.h"
@@ -6,10 +6,9 @@
 
 namespace megalith {
 
-// x      (t, h), or this rank's (t / tp, h) under sequence parallelism: what the head reads
-// input  its labels, weights and first term are read, and b and s of its context
-// Returns the objective's first term and token_losses (kLoss), token_losses (kTokenLosses) or logits; what else a model
-// tells is added by the caller.
+// x      (t, h), or this rank's (t / tp, h) under sequence parallelism: the head's input
+// input  labels, weights, first term, and b and s of its context are read
+// Returns the first term and token_losses (kLoss), token_losses (kTokenLosses) or logits.
 ModelOutput lm_output(LmHead& lm_head, const at::Tensor& x, const ModelInput& input, HeadOutput head);
 
 }  // namespace megalith

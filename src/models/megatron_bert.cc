@@ -1,7 +1,6 @@
-// Megatron-LM's BERT: norms in front of attention and the MLP, one behind the last layer, none of the embeddings. As
-// Hugging Face has it GELU is one form everywhere; with bias_gelu_fusion, Megatron-LM's default, the MLPs compute it by
-// a tanh and the head by the error function. That, experts and the like have no Hugging Face class: the second family,
-// whose tensors have the names of the first.
+// Megatron-LM's BERT: pre-norm, with a final norm and no embedding norm. Hugging Face's class has one GELU throughout;
+// with bias_gelu_fusion, Megatron-LM's default, MLPs use tanh and the head the error function. That, experts and the
+// like have no Hugging Face class: the second family, with the first one's names.
 // Source: Shoeybi et al. 2019, arXiv:1909.08053.
 #include "models/bert_config.h"
 #include "models/transformer.h"

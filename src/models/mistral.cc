@@ -1,4 +1,4 @@
-// Mistral 7B: Llama whose tokens see a window of the last ones. Files without a window are Llama's architecture.
+// Mistral 7B: Llama with sliding-window attention. Files without a window are Llama's architecture.
 // Source: Jiang et al. 2023, arXiv:2310.06825; the window is Beltagy et al. 2020, arXiv:2004.05150.
 #include "models/families.h"
 #include "models/hf_shared_rows.h"

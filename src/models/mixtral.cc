@@ -1,4 +1,4 @@
-// Mixtral 8x7B and 8x22B: Llama with a mixture of experts in every layer, weights by a softmax over the chosen.
+// Mixtral 8x7B and 8x22B: Llama with experts in every layer, weights by a softmax over the chosen.
 // Source: Jiang et al. 2024, arXiv:2401.04088.
 #include "core/error.h"
 #include "models/families.h"
@@ -10,7 +10,7 @@ namespace megalith {
 namespace mixtral {
 namespace {
 
-// Also of groups that are all open: checkpoints of such models have the tensor names of gpt.
+// Also refuses all-open groups: their checkpoints have gpt's tensor names.
 int64_t ungrouped_experts(const ModelConfig& config) {
   if (config.moe_router_num_groups.value_or(1) <= 1) return config.expert_count();
   throw UserError(

@@ -1,4 +1,3 @@
-// See model_bounds.h.
 #include "models/model_bounds.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@ constexpr const char* kBoundsRemedy = "no published model comes near this bound:
 
 double in_double(int64_t value) { return static_cast<double>(value); }
 
-// A stream of a joint block, and a single block, modulate, project, join and have an MLP.
+// Each stream of a joint block, and each single block, has modulation, projections, output and MLP.
 double flux_matrix_elements(const ModelConfig& config) {
   const double h = in_double(config.hidden_size), f = in_double(config.ffn_size());
   const double stream = (6 + 3 + 1) * h * h + 2 * h * f, single = (3 + 3) * h * h + h * f + (h + f) * h;
@@ -35,7 +34,7 @@ int64_t num_layers_with_experts(const ModelConfig& config) {
   }
 }
 
-// The factors lie within their bounds.
+// Factors must be within bounds.
 void check_products(const ModelConfig& config, std::vector<UserError>& errors) {
   const int64_t layers = config.num_all_layers() + config.num_prediction_modules();
   const auto check_parts = [&](std::string_view name, int64_t count) {
@@ -76,7 +75,7 @@ double count_matrix_elements(const ModelConfig& config) {
     attention += latent * n * in_double(config.qk_head_dim + config.v_head_dim);
     attention += n * in_double(config.v_head_dim) * h;
   } else {
-    // A head's channels, also where they do not divide: that is another check's to say.
+    // Divisibility is checked elsewhere.
     const double d = config.kv_channels ? in_double(*config.kv_channels) : n > 0 ? h / n : 0;
     attention = h * d * (2 * n + 2 * in_double(config.num_kv_heads()));
   }
@@ -88,9 +87,9 @@ double count_matrix_elements(const ModelConfig& config) {
   const int64_t all = config.num_all_layers();
   const double layers = in_double(all), modules = in_double(config.num_prediction_modules());
   double elements = layers * attention + in_double(mixtures) * mixture + in_double(all - mixtures) * dense;
-  // The decoder of an encoder and decoder attends twice in a layer.
+  // A decoder layer with an encoder also has cross-attention.
   if (config.has_encoder()) elements += in_double(config.num_decoder_layers()) * attention;
-  // A prediction module is a layer and the projection of two streams onto one.
+  // A prediction module is a layer and a projection of two streams to one.
   elements += modules * (attention + std::max(dense, mixture) + 2 * h * h);
   const double towers = in_double(config.num_towers());
   const double tables = config.untie_embeddings_and_output_weights ? 2 : towers;
@@ -99,7 +98,7 @@ double count_matrix_elements(const ModelConfig& config) {
     elements += towers * h * in_double(config.max_position_embeddings);
   }
   elements += towers * h * in_double(config.token_types() + config.biencoder_projection_dim);
-  // What a BERT's head changes tokens with, and its pooler.
+  // A BERT's head transform, and its pooler.
   if (config.model_type == ModelType::kBert) elements += h * h * (config.bert_binary_head ? 2 : 1);
   return elements;
 }

@@ -1,4 +1,4 @@
-// The architecture's options, and the rules between them.
+// The architecture's options and their rules.
 #include "models/model_config.h"
 
 #include <fmt/ranges.h>
@@ -316,7 +316,6 @@ void check_unrotated_layers(const ModelConfig& config, std::vector<UserError>& e
   }
 }
 
-// Chunks, temperature and norms that go with rotation.
 void check_chunks(const ModelConfig& config, std::vector<UserError>& errors) {
   const bool rotates = config.position_embedding() == PositionEmbedding::kRope;
   if (config.attention_chunk_size > 0 && (!rotates || !config.is_causal())) {
@@ -343,7 +342,7 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
     }
   }
   check_router(config, errors);
-  // The layer can do it, but would learn no routing.
+  // Layers support it, but routing would not learn.
   if (config.moe_router_topk == 1 && config.moe_router_score_function == RouterScore::kSoftmax &&
       !config.moe_router_pre_softmax && config.moe_router_load_balancing_type != RouterBalancing::kSinkhorn) {
     errors.emplace_back("moe_router_topk 1 with a softmax over only the chosen expert always gives it the weight 1",
@@ -373,7 +372,7 @@ void check_classifier(const ModelConfig& config, std::vector<UserError>& errors)
   for (UserError& error : check_classifier(static_cast<const ClassifierOptions&>(config))) {
     errors.push_back(std::move(error));
   }
-  // A preset of a BERT says only that it is one, and the other value of model_type replaces that.
+  // A BERT preset says only model_type, which this replaces.
   if (!config.causal) {
     errors.emplace_back("model_type classifier has a decoder's layers or a BERT's, and is_causal does not say which",
                         "set is_causal to true for a decoder's, to false for a BERT's; a Hugging Face folder says it");
@@ -410,7 +409,7 @@ void check_positions(const ModelConfig& config, std::vector<UserError>& errors) 
 
 std::vector<UserError> check_model_config(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_bounds(config);
-  if (!errors.empty()) return errors;  // the other rules divide and multiply what they find
+  if (!errors.empty()) return errors;  // later rules divide and multiply these
   ModelConfig given = config, fresh;
   check_readers(OptionSet(given), OptionSet(fresh), config.model_type, errors);
   if (config.is_diffusion()) {
@@ -430,7 +429,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   require("max_position_embeddings", config.max_position_embeddings);
 
   if (config.multi_latent_attention) {
-    // Its heads have widths of their own.
+    // Its heads have their own widths.
   } else if (has_hidden && has_heads && !config.kv_channels && config.hidden_size % config.num_attention_heads != 0) {
     errors.emplace_back(fmt::format("num_attention_heads {} does not divide hidden_size {}", config.num_attention_heads,
                                     config.hidden_size),

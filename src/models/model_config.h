@@ -1,4 +1,4 @@
-// The architecture of a model, in Megatron-LM's option names; filled by a preset, a Hugging Face folder or flags.
+// A model's architecture, in Megatron-LM's option names; from a preset, a Hugging Face folder or flags.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace megalith {
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
-// The layers' options, and what concerns the model as a whole.
+// Layer options, and those of the whole model.
 struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions, ClassifierOptions {
   ModelType model_type = ModelType::kGpt;
-  int64_t num_layers = 0;                     // with kT5 of the encoder, with kBiencoder of each
-  std::optional<int64_t> decoder_num_layers;  // of kT5; default: num_layers
+  int64_t num_layers = 0;                     // kT5: the encoder's; kBiencoder: each encoder's
+  std::optional<int64_t> decoder_num_layers;  // kT5; default: num_layers
   std::optional<int64_t> vocab_size;
   int64_t make_vocab_size_divisible_by = 128;
   int64_t max_position_embeddings = 0;
@@ -30,44 +30,43 @@ struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions, ClassifierOpti
   bool use_rotary_position_embeddings = false;  // Megatron's old spelling of rope; read position_embedding()
   std::optional<bool> causal;                   // is_causal as given; read is_causal()
   int64_t relative_attention_num_buckets = 32, relative_attention_max_distance = 128;  // of kRelative
-  std::vector<int64_t> window_size;         // tokens before and behind that it sees; read attention_window()
+  std::vector<int64_t> window_size;         // tokens visible before and after; read attention_window()
   std::string window_attn_skip_freq;        // which layers have it; read layers_with_window()
-  std::string no_rope_freq;                 // layers that do not rotate; read layers_without_rotation()
-  std::optional<double> rotary_base_local;  // of the layers with a window; default: they rotate as the others do
+  std::string no_rope_freq;                 // unrotated layers; read layers_without_rotation()
+  std::optional<double> rotary_base_local;  // of windowed layers; default: as the others
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;  // 0: none
-  int64_t attention_chunk_size = 0;   // layers that rotate see only their own chunk of so many tokens; 0: no chunks
-  double attn_temperature_scale = 0;  // of queries in layers that do not rotate; 0: none
+  int64_t attention_chunk_size = 0;   // tokens that a rotated layer attends within; 0: no chunks
+  double attn_temperature_scale = 0;  // of queries in unrotated layers; 0: none
   int64_t attn_temperature_floor = 8192;
   std::optional<int64_t> num_token_types;  // read token_types()
   bool embedding_norm = false;
-  bool bert_binary_head = true;        // read only by a BERT
-  bool scale_embeddings = false;       // by the root of hidden_size, rounded to the model's dtype
-  bool scale_decoder_outputs = false;  // what a tied head reads is divided by the root of hidden_size (T5)
+  bool bert_binary_head = true;        // BERT only
+  bool scale_embeddings = false;       // by sqrt(hidden_size), rounded to the model's dtype
+  bool scale_decoder_outputs = false;  // divides a tied head's input by sqrt(hidden_size) (T5)
   bool untie_embeddings_and_output_weights = false;
   std::optional<double> embedding_init_method_std;
 
-  std::optional<int64_t> mtp_num_layers;  // multi-token prediction modules; 0 is none
+  std::optional<int64_t> mtp_num_layers;  // multi-token prediction modules; 0: none
   double mtp_loss_scaling_factor = 0.1;
 
-  // Kept from a Hugging Face config for export and generation.
+  // From a Hugging Face config, for export and generation.
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
 
   void visit(OptionVisitor& v);
 
   // Derived.
-  // A token sees only itself and those before it.
   bool is_causal() const { return causal.value_or(!kEncoders.contains(model_type)); }
   int64_t token_types() const { return num_token_types.value_or(is_of_encoders() ? 2 : 0); }
   PositionEmbedding position_embedding() const;
   bool is_of_encoders() const { return kEncoders.contains(stack_type()); }
-  // Whose layers it has: a classifier's are a decoder's, or an encoder's where they see both sides.
+  // A classifier has the layers of a decoder, or of an encoder if not causal.
   ModelType stack_type() const {
     if (model_type != ModelType::kClassifier) return model_type;
     return is_causal() ? ModelType::kGpt : ModelType::kBert;
   }
   bool is_biencoder() const { return model_type == ModelType::kBiencoder; }
-  int64_t num_towers() const {  // encoders with weights of their own
+  int64_t num_towers() const {  // encoders with their own weights
     return is_biencoder() && !biencoder_shared_query_context_model ? 2 : 1;
   }
   int64_t vector_size() const { return biencoder_projection_dim > 0 ? biencoder_projection_dim : hidden_size; }
@@ -85,29 +84,28 @@ struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions, ClassifierOpti
   int64_t num_decoder_layers() const { return decoder_num_layers.value_or(num_layers); }  // with an encoder
   int64_t num_stacks() const { return has_encoder() || is_diffusion() ? 2 : 1; }  // of unlike layers, one after another
   int64_t num_first_layers() const { return is_diffusion() ? num_joint_layers : num_layers; }  // of the first stack
-  // Those of the whole model, prediction modules not counted.
+  // In the whole model, without prediction modules.
   int64_t num_all_layers() const {
     if (is_diffusion()) return num_joint_layers + num_single_layers;
     return num_towers() * num_layers + (has_encoder() ? num_decoder_layers() : 0);
   }
-  // A token sees those less than so many positions away; 0: no such limit. In the layers that layers_with_window() has
-  // with 1, one entry a layer; without a window all are 0. Prediction modules attend as the last layer does.
+  // A token attends to those less than so many positions away, in layers where layers_with_window() (one entry a layer)
+  // has 1; 0: no window, all entries 0. Prediction modules attend as the last layer does.
   int64_t attention_window() const;
   std::vector<int64_t> layers_with_window() const;
   bool has_windows() const;  // in any layer
-  // Likewise 1 for a layer whose queries and keys are not rotated; without rotary positions all are 0.
+  // By layer: 1 where queries and keys are not rotated; all 0 without rotary positions.
   std::vector<int64_t> layers_without_rotation() const;
   int64_t num_prediction_modules() const { return mtp_num_layers.value_or(0); }
-  // Whether a layer, by its number in the whole model, has experts; those of prediction modules are as the last is.
+  // layer: in the whole model; prediction modules are as the last layer.
   bool has_experts_at(int64_t layer) const;
   int64_t padded_vocab_size(int64_t tp) const;  // rounded up to make_vocab_size_divisible_by * tp
 };
 
-// Everything wrong with the architecture at once: missing sizes, divisibility, what no family here provides.
+// All errors of the architecture: missing sizes, divisibility, what no family supports.
 std::vector<UserError> check_model_config(const ModelConfig& config);
 
-// What does not divide over the ranks that share a layer: tp of them its dense parts, ep its experts, etp each of
-// those.
+// Errors for what does not divide over tp ranks of dense layers, ep of experts and etp of each expert.
 struct ModelSplit {
   int64_t tp = 1, ep = 1, etp = 1;
 };

@@ -1,4 +1,3 @@
-// See model_head.h.
 #include "models/model_head.h"
 
 #include <algorithm>
@@ -46,7 +45,7 @@ std::string hf_class_of(const ModelFamily& family, const ModelHead& head) {
 ModelConfig with_head(ModelConfig config, ModelType type) {
   const ModelTypes own = {ModelType::kGpt, ModelType::kBert};
   if (find_head(type) == nullptr || !own.contains(config.model_type)) return config;
-  // What follows from the type.
+  // Makes values derived from the old type explicit.
   config.causal = config.is_causal();
   if (config.token_types() > 0) config.num_token_types = config.token_types();
   config.model_type = type;

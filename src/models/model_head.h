@@ -14,26 +14,25 @@ namespace megalith {
 
 struct ModelHead {
   ModelType model_type;
-  std::string_view hf_class;                   // ending of Hugging Face's classes: "ForSequenceClassification"
-  std::vector<std::string_view> without_class;  // families, by name, for which transformers has no such class
-  HfRows (*hf_rows)();                          // what these classes have beside the family's rows
-  std::vector<std::string_view> parameters;     // beginnings of canonical names: what files of other classes lack
-  // The modules and the pass of the head's unit, which begins with the final norm.
+  std::string_view hf_class;                   // suffix of Hugging Face's classes: "ForSequenceClassification"
+  std::vector<std::string_view> without_class;  // families that transformers has no such class for
+  HfRows (*hf_rows)();                          // added to the family's rows
+  std::vector<std::string_view> parameters;     // prefixes of canonical names: missing in other classes' files
+  // Makes the modules and pass of the head's unit, including the final norm.
   void (*make)(UnitModule& unit, const ModelConfig& config, const TransformerNames& names, const LayerContext& context);
 
   bool has(std::string_view parameter) const;
 };
 
-// Null: models of this type have their family's.
+// Null: the family's own.
 const ModelHead* find_head(ModelType type);
-// The head of the class that a config.json names. Null: it is the family's.
+// Head of config.json's class. Null: the family's own.
 const ModelHead* find_head(const Json& file);
 
 // "LlamaForSequenceClassification"
 std::string hf_class_of(const ModelFamily& family, const ModelHead& head);
 
-// A model with the layers of this one and the head of that type; as it is where it has that head, or where there is no
-// such model.
+// The same layers with that type's head; unchanged if it has it already, or no such model exists.
 ModelConfig with_head(ModelConfig config, ModelType type);
 
 }  // namespace megalith

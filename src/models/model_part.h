@@ -1,4 +1,4 @@
-// The part of a model that one chunk holds: a range of its units, and what it shares with other chunks.
+// What one chunk holds: a range of the model's units, and parameters shared with other chunks.
 #pragma once
 
 #include <map>
@@ -15,12 +15,12 @@ class Parameter;
 
 struct ModelPart {
   std::vector<Unit> units;       // of the whole model
-  UnitRange range;               // the chunk's among them
-  int64_t layers_per_block = 1;  // consecutive layers that are one Block; the last block may have fewer
-  // Parameters that the chunk's units use and another chunk of this rank has, by canonical name. The chunk holds a copy
-  // of what it uses and neither has nor finds here.
+  UnitRange range;               // the chunk's
+  int64_t layers_per_block = 1;  // consecutive layers in one Block; the last may have fewer
+  // Parameters its units use from another chunk of this rank, by canonical name. The chunk copies any that are neither
+  // its own nor found here.
   std::map<std::string, Parameter*> found;
-  // The parameters of which several pipeline ranks hold copies, by canonical name, and these ranks, ascending.
+  // Ranks, ascending, that hold copies of a parameter, by canonical name, where several pipeline ranks do.
   std::map<std::string, std::vector<int>> copied;
 
   std::vector<int> holders(const std::string& parameter) const {

@@ -1,6 +1,6 @@
-// OLMo 2: Llama with norms behind attention and the MLP in the place of those in front, and a norm of all queries of a
-// token and of all its keys. OLMo 3: a window in three of four layers, which rotate as they did before long wavelengths
-// were stretched. Source: OLMo team 2024, arXiv:2501.00656; OLMo team 2025, arXiv:2512.13961.
+// OLMo 2: Llama with norms after attention and the MLP instead of before, and norms over all queries and all keys of a
+// token. OLMo 3: a window in three of four layers, which have no rotary scaling. Source: OLMo team 2024,
+// arXiv:2501.00656; OLMo team 2025, arXiv:2512.13961.
 #include "models/families.h"
 #include "models/hf_shared_rows.h"
 

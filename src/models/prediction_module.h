@@ -1,12 +1,12 @@
-// Multi-token prediction: modules behind the last layer, the k-th of which predicts the token k further on than the
-// model itself does, with the model's own embedding and head.
+// Multi-token prediction: modules after the last layer. The k-th predicts k tokens further than the model, with its
+// embedding and head.
 //
 //   u_k = eh_proj [enorm(embedding(token t + k)) | hnorm(H_{k-1}[t])]    H_0 the decoder's output after its final norm
 //   H_k = norm(layer(u_k))
 //   term k:  factor / M * sum of weight * cross entropy(head(H_k)[t], token t + k + 1)
 //
-// Each term is normalised as the model's own loss is, by the valid tokens of the global batch (Megatron-LM's with
-// calculate_per_token_loss). Weights are rolled left with the labels: the last k tokens of a sequence have none.
+// Terms are normalised as the model's loss, by the global batch's valid tokens (Megatron-LM's with
+// calculate_per_token_loss). Weights roll left with the labels: a sequence's last k tokens have none.
 // Source: DeepSeek-AI 2024, arXiv:2412.19437, §2.2; Gloeckle et al. 2024, arXiv:2404.19737.
 #pragma once
 
@@ -27,7 +27,7 @@ class PredictionModule : public Module {
                      const RotaryAngles& angles);
 
   const std::string& loss_name() const { return loss_name_; }  // "mtp_1 loss"
-  int64_t layer() const { return layer_; }                     // number in the whole model
+  int64_t layer() const { return layer_; }                     // in the whole model
   ExpertRouter* router() { return block_.router(); }
 
  private:
@@ -39,8 +39,8 @@ class PredictionModule : public Module {
   Norm final_norm_;
 };
 
-// x (b, s), shifted left by one along the sequences; the last token of each, and of each document in it, gets `fill`:
-// no module predicts from one document into the next. When the ranks of cp share sequences, x is this rank's part.
+// x (b, s) shifted left by one within sequences; the last token of each sequence and document gets `fill`, so none
+// predicts across documents. If cp ranks share sequences, x is this rank's part.
 at::Tensor rolled_left(const at::Tensor& x, double fill, const ForwardContext& forward, Group& cp);
 
 }  // namespace megalith

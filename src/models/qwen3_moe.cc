@@ -1,5 +1,5 @@
-// Qwen3, mixture of experts: Qwen3 with experts in all layers or some, weights by a softmax over all of them that may
-// be divided by the sum of the chosen. Source: Qwen team 2025, arXiv:2505.09388.
+// Qwen3, mixture of experts: Qwen3 with experts in all layers or some, weights by a softmax over all experts,
+// optionally normalised over the chosen. Source: Qwen team 2025, arXiv:2505.09388.
 #include <algorithm>
 
 #include "models/families.h"
@@ -12,7 +12,7 @@ namespace megalith {
 namespace qwen3_moe {
 namespace {
 
-// Every step-th layer has experts, the first of them being the step-th, apart from those that mlp_only_layers names.
+// Experts in every step-th layer, from the step-th, except those in mlp_only_layers.
 void read_layers(const Json& file, ModelConfig& config) {
   const int64_t step = hf_integer(file, "decoder_sparse_step", 1, kMostLayers);
   const auto dense = json_get_or<std::vector<int64_t>>(file, "mlp_only_layers", {}, kHfConfigFile);
@@ -42,7 +42,7 @@ HfRows rows() {
       .fixed("attention_bias", false, "biases in Qwen3's attention are not provided")
       .field("max_position_embeddings", &ModelConfig::max_position_embeddings, 32768)
       .custom("layer_types", read_window)
-      .written("use_sliding_window", &ModelConfig::has_windows)  // there may be one that no layer has
+      .written("use_sliding_window", &ModelConfig::has_windows)  // the window may apply to no layer
       .written("sliding_window", written_hf_window)
       .always(&ModelConfig::qk_layernorm, true)
       .field("num_experts", &ModelConfig::num_experts, 128, &ModelConfig::expert_count)

@@ -1,4 +1,4 @@
-// Models that are read for what they make of tokens, and predict nothing of it (kinds/encoder/text_vectors.h).
+// Models read for their hidden states, without predictions (kinds/encoder/text_vectors.h).
 #pragma once
 
 #include <vector>
@@ -8,11 +8,10 @@
 
 namespace megalith {
 
-// The units of such a model: those of the encoder where there is one beside a decoder, else all but the prediction
-// modules and the head, and in their place the final norm. Their parameters have the names of the whole model's. What a
-// chunk with the last of them gives is in its ModelOutput::boundary: kMemory of an encoder, else kStates, (t, h), and
-// with a pooler kPooled (b, h).
-//   has_pooler  a BERT's is one of them
+// The encoder's units if there is a decoder too, else all but prediction modules and head, then the final norm;
+// parameters keep their names. The last unit gives, in ModelOutput::boundary, kMemory of an encoder, else kStates, (t,
+// h), and with a pooler kPooled (b, h).
+//   has_pooler  include a BERT's
 std::vector<Unit> states_units(const ModelConfig& config, bool has_pooler);
 
 }  // namespace megalith

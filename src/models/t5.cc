@@ -1,5 +1,5 @@
-// T5: an encoder and a decoder with RMSNorm, no biases, scores that are not scaled, and relative positions. Version 1.0
-// has an MLP of ReLU and a tied output that is scaled; 1.1 one with gates of GELU and an output of its own.
+// T5: an encoder and a decoder with RMSNorm, no biases, unscaled scores, and relative positions. 1.0 has a ReLU MLP and
+// a scaled, tied output; 1.1 gated GELU and its own output.
 // Source: Raffel et al. 2019, arXiv:1910.10683; 1.1 is Shazeer 2020, arXiv:2002.05202, section 3.
 #include "core/error.h"
 #include "models/encoder_decoder.h"
@@ -11,7 +11,7 @@ namespace megalith {
 namespace t5 {
 namespace {
 
-// Tokens have no last position; data of the authors are cut to this.
+// Positions are unbounded; the authors' data are cut to this.
 constexpr int64_t kPublishedLength = 512;
 
 int64_t ungrouped_heads(const ModelConfig& config) {
@@ -29,7 +29,7 @@ bool scales_tied_outputs(const ModelConfig& config) {
                   "set scale_decoder_outputs to the opposite of untie_embeddings_and_output_weights");
 }
 
-// What the decoder's text begins with.
+// First token of the decoder.
 void read_start(const Json& file, ModelConfig& config) {
   config.bos_token_id = json_find<int64_t>(file, "decoder_start_token_id", kHfConfigFile);
   if (!config.bos_token_id) config.bos_token_id = json_get_or<int64_t>(file, "pad_token_id", 0, kHfConfigFile);
@@ -78,7 +78,7 @@ extern const ModelFamily kT5 = {.name = "t5",
                                 .units = encoder_decoder_units,
                                 .build = build_encoder_decoder};
 
-// What flags describe and Hugging Face's class does not say; the names are the same.
+// What Hugging Face's class cannot express; same names.
 extern const ModelFamily kMegatronT5 = {.name = "megatron_t5",
                                         .model_type = ModelType::kT5,
                                         .units = encoder_decoder_units,

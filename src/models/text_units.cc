@@ -1,4 +1,3 @@
-// See text_units.h.
 #include "models/text_units.h"
 
 #include <ATen/ATen.h>
@@ -23,7 +22,7 @@ at::Tensor inverse_frequencies(const ModelConfig& config) {
   return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), config);
 }
 
-// Layers with a window never see far enough for stretched wavelengths.
+// A window is too short to need stretched wavelengths.
 at::Tensor local_inverse_frequencies(const ModelConfig& config) {
   const RotaryOptions local = config.local(*config.rotary_base_local);
   return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), local);
@@ -124,7 +123,7 @@ double embedding_std(const ModelConfig& config) {
 at::Tensor embedded(const ModelConfig& config, VocabParallelEmbedding& table, const at::Tensor& tokens) {
   const at::Tensor x = table.forward(tokens);
   if (!config.scale_embeddings) return x;
-  // As transformers has it: in bf16 the root of 2304, 48, is exact, and that of 3584 is 59.75.
+  // As transformers: in bf16 sqrt(2304) is exact, 48; sqrt(3584) is 59.75.
   const double root = std::sqrt(static_cast<double>(config.hidden_size));
   return x * at::scalar_tensor(root, x.scalar_type()).item<double>();
 }
@@ -175,7 +174,7 @@ void make_text_layer(UnitModule& unit, const ModelConfig& config, const Transfor
   const std::string name = fmt::format("{}.{}", names.layers, number);
   auto& layer = unit.add<DecoderLayer>(context, name, config, decoder_site(config, names, number));
   unit.add_router(number, layer.router());
-  // The embedding or another stage gives one tensor, and a normed sum is one.
+  // Embedding and stage boundary give one tensor, as do normed sums.
   unit.adds_inputs = !config.norms_sums();
   unit.forward = [&layer, number, side](Streams in, const UnitPass& pass) -> Streams {
     const TextPass& text = pass.as<TextPass>();

@@ -1,4 +1,4 @@
-// The units that models of text share: the embedding of tokens, a layer, the norm at the end.
+// Units that text models share: token embedding, layer, final norm.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@ struct LayerView {
   RotaryAngles angles;
 };
 
-// Those of a pass, by kind of layer.
+// By kind of layer, for one pass.
 struct LayerViews {
   LayerView whole, windowed;
-  std::optional<ops::AttentionMask> chunked;  // of layers that rotate, where they have chunks
-  at::Tensor query_scale;                     // of layers that do not rotate; undefined: 1
+  std::optional<ops::AttentionMask> chunked;  // rotated layers, if chunked
+  at::Tensor query_scale;                     // unrotated layers; undefined: 1
 };
 
 class LayerViewer {
@@ -30,7 +30,7 @@ class LayerViewer {
   LayerViewer(const ModelConfig& config, const LayerContext& context);
 
   LayerViews views(const ForwardContext& context) const;
-  // layer: in the whole model. Those of prediction modules are as the last.
+  // layer: in the whole model; prediction modules are as the last.
   LayerView view(const LayerViews& views, int64_t layer) const;
 
  private:
@@ -41,12 +41,12 @@ class LayerViewer {
   ModelConfig config_;
   at::ScalarType dtype_;
   double multiplier_ = 1;
-  std::vector<int64_t> windowed_, unrotated_;  // one entry a layer: 1 with a window, or without rotation
+  std::vector<int64_t> windowed_, unrotated_;  // by layer: 1 windowed, or unrotated
   at::Tensor inverse_frequencies_;             // on the device; undefined without rotary positions
-  at::Tensor local_frequencies_;               // of layers with a window; undefined where they rotate as the others do
+  at::Tensor local_frequencies_;               // of windowed layers; undefined: as the others
 };
 
-// One set of sequences that a pass reads.
+// A set of sequences that a pass reads.
 struct TextSide {
   at::Tensor tokens, token_types;  // (b, s) int64; types undefined: all 0
   ForwardContext context;
@@ -54,26 +54,26 @@ struct TextSide {
 };
 
 struct TextPass : UnitPass {
-  std::vector<TextSide> sides;  // one, or two: questions and texts, an encoder's and a decoder's
+  std::vector<TextSide> sides;  // two: questions and texts, or encoder and decoder
   std::shared_ptr<const LayerViewer> viewer;
 };
 
-// Undefined where it is absent.
+// Undefined if absent.
 at::Tensor found(const ModelInput& input, const InputSpec& spec);
 
-// The embedding's table, and the head's weight: the same canonical tensor when they are tied.
+// Embedding table and head weight; one canonical tensor if tied.
 struct VocabularyWeights {
   VocabularyWeight table, output;
 };
 VocabularyWeights vocabulary_weights(const ModelConfig& config, const TransformerNames& names, const ModelPart& part,
                                      int64_t tp);
 double embedding_std(const ModelConfig& config);
-// The rows of a table of the vocabulary, scaled as scale_embeddings says.
+// Embedding rows, scaled if scale_embeddings.
 at::Tensor embedded(const ModelConfig& config, VocabParallelEmbedding& table, const at::Tensor& tokens);
 
 struct TokenEmbeddingSite {
   VocabularyWeight weight;
-  Parameter* table = nullptr;  // another embedding's to use; null: its own
+  Parameter* table = nullptr;  // another embedding's, to share; null: own
   std::string positions;       // without `.weight`, as the other names
   SharedRows shared_positions = {};
   std::string token_types = {}, norm = {};
@@ -87,7 +87,7 @@ void make_token_embedding(UnitModule& unit, const ModelConfig& config, const Tra
 void make_text_layer(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
                      const LayerContext& context, int64_t number, size_t side = 0);
 
-// The norm after the last layer; null where the layers norm their sums.
+// The norm after the last layer; null where layers norm their sums.
 Norm* add_final_norm(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
                      const LayerContext& context);
 at::Tensor normed_end(Norm* norm, ResidualStream stream);

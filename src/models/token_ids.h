@@ -1,4 +1,4 @@
-// What a model's input must hold to before it is embedded.
+// Checks a model's input before it is embedded.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,7 @@
 
 namespace megalith {
 
-// UserError for a token outside the vocabulary. Tokens that a GPU holds are not looked at: the host would wait for
-// them.
+// UserError for a token outside the vocabulary. Skips tokens on a GPU, where the host would wait.
 void check_token_ids(const at::Tensor& tokens, int64_t vocab_size);
 
 }  // namespace megalith

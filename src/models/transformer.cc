@@ -1,4 +1,3 @@
-// See transformer.h.
 #include "models/transformer.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +17,7 @@ namespace megalith {
 
 namespace {
 
-// The end of a stage that gives states instead of predicting.
+// The end of a stage that gives states.
 void make_text_states(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
                       const LayerContext& context, bool has_pooler) {
   Norm* norm = add_final_norm(unit, config, names, context);
@@ -34,14 +33,14 @@ void make_text_states(UnitModule& unit, const ModelConfig& config, const Transfo
   };
 }
 
-// The head of a decoder or a BERT, and of the prediction modules.
+// Head of a decoder or a BERT, and of prediction modules.
 struct TextHead {
   const ModelConfig& config;
   Group& cp;
   Norm* norm;
-  BertHead* bert = nullptr;  // none in a decoder
+  BertHead* bert = nullptr;  // null in a decoder
   std::vector<PredictionModule*> predictions = {};
-  VocabParallelEmbedding* embedding = nullptr;  // what they embed with
+  VocabParallelEmbedding* embedding = nullptr;  // prediction modules'
   LmHead* lm = nullptr;
 
   Streams operator()(Streams in, const UnitPass& pass) const {
@@ -55,7 +54,7 @@ struct TextHead {
     *pass.output = lm_output(*lm, read, input, pass.head);
     const bool tells_sentences = bert != nullptr && bert->has_sentence_head();
     if (pass.head == HeadOutput::kLoss) {
-      // A task without labels of sentences names one term.
+      // Tasks without sentence labels have one term.
       if (tells_sentences && input.terms.size() >= 2) add_sentence_loss(input, hidden, *pass.output);
       predict_further(pass.as<TextPass>(), hidden);
     }
@@ -66,7 +65,7 @@ struct TextHead {
   }
 
  private:
-  // Labels are the next tokens, so those of the module of depth 1 begin with the labels themselves.
+  // Labels are the next tokens, so module 1 embeds the labels.
   void predict_further(const TextPass& pass, at::Tensor hidden) const {
     const ModelInput& input = *pass.input;
     if (predictions.empty() || config.mtp_loss_scaling_factor == 0) return;
@@ -74,7 +73,7 @@ struct TextHead {
     const ObjectiveScales scales = input.scales(0).times(factor);
     at::Tensor labels = input.labels, weights = input.loss_weights;
     for (PredictionModule* module : predictions) {
-      // Labels without weight may be anything.
+      // Labels of weight 0 may be anything.
       const at::Tensor tokens = labels.clamp(0, *config.vocab_size - 1).reshape({-1});
       const LayerView view = pass.viewer->view(pass.sides[0].views, module->layer());
       hidden = module->forward(hidden, embedded(config, *embedding, tokens), view.context, view.angles);
@@ -111,12 +110,12 @@ struct TextHead {
     MEGALITH_CHECK(preference.terms.size() == input.terms.size(), "{} names of {} terms", input.terms.size(),
                    preference.terms.size());
     for (size_t i = 0; i < input.terms.size(); ++i) preference.terms[i].name = input.terms[i].name;
-    preference.terms[0].objective = loss.term.objective;  // its gradient is the loss's; its value is nobody's
+    preference.terms[0].objective = loss.term.objective;  // the gradient is the loss's; the value is unused
     output.terms = std::move(preference.terms);
   }
 };
 
-// table: the embedding's, where this rank has it; null: it does not. num_modules: units of prediction before the head.
+// table: the embedding's, null if not on this rank. num_modules: prediction units before the head.
 void make_text_head(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
                     const LayerContext& context, const VocabularyWeights& weights, Parameter* table,
                     int64_t num_modules) {
@@ -136,7 +135,7 @@ void make_text_head(UnitModule& unit, const ModelConfig& config, const Transform
   const bool is_tied = !config.untie_embeddings_and_output_weights;
   head.lm = &unit.add<LmHead>(context, weights.output, is_tied ? embedding_std(config) : config.init_method_std,
                               is_tied ? table : nullptr, config.final_logit_softcapping, names.head_bias);
-  // It runs once more for every prediction module.
+  // Runs once more for each prediction module.
   unit.cost_shape = [head](const Module& part, CostShape shape) {
     if (&part == head.lm) shape.b *= 1 + std::ssize(head.predictions);
     return shape;
@@ -171,7 +170,7 @@ void Transformer::make_unit(const Unit& unit, const LayerContext& context, int64
     make_text_states(add_block(unit, "states"), config(), names_, context, unit.kind == kPooledStatesUnit);
   } else {
     MEGALITH_CHECK(unit.kind == kPredictionUnit, "a decoder has no unit of kind {}", unit.kind);
-    // The head makes them: it comes after them, in their stage.
+    // The head makes them, in its stage.
     MEGALITH_CHECK(part().is_last(), "prediction modules without a head");
   }
 }

@@ -1,12 +1,12 @@
-// The chunk of a transformer of one stack of layers, a decoder or a BERT, that a pipeline stage holds, built from a
-// range of the model's units: embedding (with positions and types of tokens), layers, modules of multi-token
-// prediction, head (with the final norm, and what a BERT has after it).
+// The chunk in a pipeline stage of a one-stack transformer (decoder or BERT), built from a range of its units:
+// embedding (with positions and token types), layers, multi-token prediction modules, head (with the final norm, and a
+// BERT's further layers).
 //
-// Canonical names are those of the family's Hugging Face class (TransformerNames). Between units travels one tensor,
-// "hidden" (t, h): the residual stream.
+// Canonical names are the family's Hugging Face class's (TransformerNames). One tensor travels between units, "hidden"
+// (t, h): the residual stream.
 //
-// A chunk that ends with states instead of a head (models/states_units.h) predicts nothing. Its ModelOutput::boundary
-// has kStates (t, h), what a head would read, and with a pooler kPooled (b, h). Without sequence parallelism.
+// A chunk may end in states instead of a head (models/states_units.h): its ModelOutput::boundary has kStates (t, h), a
+// head's input, and with a pooler kPooled (b, h). Without sequence parallelism.
 #pragma once
 
 #include <memory>
@@ -21,29 +21,28 @@ namespace megalith {
 namespace input {
 // First stage; absent: all 0.
 inline constexpr InputSpec kTokenTypes{"token_types", {InputSize::kRows, InputSize::kTokens}};
-// Last stage, where the input has a second term.
+// Last stage, if the input has a second term.
 inline constexpr InputSpec kSentenceLabels{"sentence_labels", {InputSize::kRows}};
 }  // namespace input
 
-// A term without an objective beside the sentences' loss: how many of them a BERT tells right, of those that count.
+// Term without an objective: sentences a BERT classifies correctly, of those that count.
 inline constexpr const char* kSentenceAccuracy = "sop accuracy";
 
-// The kinds of its units.
+// Kinds of units.
 inline constexpr const char *kEmbeddingUnit = "embedding", *kLayerUnit = "layer",
                             *kPredictionUnit = "prediction module", *kHeadUnit = "head", *kStatesUnit = "states",
                             *kPooledStatesUnit = "pooled states";
 
-// Given by the units of states.
+// Outputs of the states units.
 inline constexpr const char *kStates = "states", *kPooled = "pooled";
 
-// One embedding, the layers, the prediction modules, one head. With Llama's names when none are given.
+// One embedding, the layers, prediction modules, one head. Llama's names by default.
 std::vector<Unit> transformer_units(const ModelConfig& config, const TransformerNames& names);
 std::vector<Unit> transformer_units(const ModelConfig& config);
 
 class Transformer : public UnitChunk {
  public:
-  // The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise. The part is of
-  // transformer_units().
+  // UserErrors when config fails check_model_config() or lacks vocab_size. part: of transformer_units().
   Transformer(const ModelConfig& config, TransformerNames names, const LayerContext& context, const ModelPart& part);
 
  protected:
@@ -56,7 +55,7 @@ class Transformer : public UnitChunk {
   std::shared_ptr<const LayerViewer> viewer_;
 };
 
-// With Llama's names: how a family builds whose class has them.
+// With Llama's names.
 std::unique_ptr<Model> build_transformer(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
 
 }  // namespace megalith

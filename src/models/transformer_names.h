@@ -1,4 +1,4 @@
-// The canonical names of a decoder, and what its layers are told beside the options.
+// A decoder's canonical names and layer sites.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-// The canonical names of a family: those of its Hugging Face class. The defaults are Llama's and its kin's.
+// Names of the family's Hugging Face class; defaults: Llama's.
 struct TransformerNames {
   std::string embedding = "model.embed_tokens", positions = "model.embed_positions";  // without `.weight`
   std::string token_types = "model.embed_token_types", embedding_norm = "model.embed_norm";
@@ -21,12 +21,12 @@ struct TransformerNames {
   MlpNames mlp;
   ExpertNames experts;
   std::string final_norm = "model.norm", head = "lm_head";
-  std::vector<std::string> head_bias = {};  // whole names of the logits' bias, the canonical one first; empty: none
+  std::vector<std::string> head_bias = {};  // whole names of the logits' bias, canonical first; empty: none
   BertHeadNames bert_head = {};             // of a BERT
-  bool is_transposed = false;               // files keep the layers' matrices (in, out), as GPT-2's
+  bool is_transposed = false;               // files keep layer matrices (in, out), as GPT-2's
 };
 
-// layer: by its number in the whole model; prediction modules count on behind the last.
+// layer: in the whole model; prediction modules follow the last.
 DecoderSite decoder_site(const ModelConfig& config, const TransformerNames& names, int64_t layer);
 
 }  // namespace megalith

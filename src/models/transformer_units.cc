@@ -1,4 +1,4 @@
-// The units of a decoder, and what its layers are told; see transformer.h.
+// A decoder's units and layer sites; see transformer.h.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ std::vector<Unit> transformer_units(const ModelConfig& config, const Transformer
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     units.push_back(layer_unit(kLayerUnit, names.layers, layer, hidden, hidden));
   }
-  // They embed with the model's table, and their losses are the head's, which also norms what they read.
+  // Modules share the model's table; the head norms their input and computes their losses.
   for (int64_t module = 0; module < config.num_prediction_modules(); ++module) {
     units.push_back({.kind = kPredictionUnit,
                      .name = fmt::format("{}.{}", names.layers, config.num_layers + module),

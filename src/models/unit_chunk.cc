@@ -1,4 +1,3 @@
-// See unit_chunk.h.
 #include "models/unit_chunk.h"
 
 #include <algorithm>
@@ -69,7 +68,7 @@ Parameter* UnitChunk::find_parameter(const std::string& name) const {
 void UnitChunk::make_units(const LayerContext& context) {
   MEGALITH_CHECK(part().layers_per_block > 0, "blocks of {} layers", part().layers_per_block);
   int64_t layer = count_units(units_in(part().units, {0, part().range.first}), UnitLetter::kLayer);
-  const std::string* stack = nullptr;  // kind of the unit before
+  const std::string* stack = nullptr;  // kind of the previous unit
   for (const Unit& unit : part().own_units()) {
     const size_t first = modules_.size();
     make_unit(unit, context, layer);
@@ -82,8 +81,8 @@ void UnitChunk::make_units(const LayerContext& context) {
   find_life_times();
 }
 
-// Groups of layers are counted through the stacks of a chunk, and no block has layers of two. One that a new stack cuts
-// short is recomputed as its whole group is.
+// Blocks group layers counted through a chunk's stacks, without crossing stacks. One that a new stack cuts short is
+// recomputed as its whole group is.
 void UnitChunk::add_to_blocks(const Unit& unit, UnitModule& module, int64_t layer, bool begins_stack) {
   const bool is_layer = module.block.empty();
   const int64_t place = is_layer ? layers_here_++ % part().layers_per_block : 0;
@@ -111,7 +110,7 @@ size_t UnitChunk::place_of(const std::string& tensor) {
   return static_cast<size_t>(found - tensors_.begin());
 }
 
-// A block takes all that its steps read and none of them gave before, and gives what is read after it.
+// A block takes what its steps read and did not give themselves, and gives what is read after it.
 void UnitChunk::find_life_times() {
   std::set<size_t> live;
   for (const std::string& name : boundary_before(part().units, part().range.end())) live.insert(place_of(name));
@@ -182,7 +181,7 @@ Bundle UnitChunk::run(const std::shared_ptr<const UnitPass>& pass, const Bundle&
   return left;
 }
 
-// By value: a runner may call it again after this pass. Runs live as long as the chunk.
+// By value: a runner may call it after this pass. Runs live as long as the chunk.
 BlockBody UnitChunk::body_of(const Run& run, const std::shared_ptr<const UnitPass>& pass) const {
   return [&run, pass, num_places = tensors_.size()](const std::vector<at::Tensor>& inputs) {
     Streams inside(num_places);
@@ -197,7 +196,7 @@ BlockBody UnitChunk::body_of(const Run& run, const std::shared_ptr<const UnitPas
     std::vector<at::Tensor> out;
     for (const size_t place : run.gives) out.insert(out.end(), {inside[place].delta, inside[place].residual});
     if (!run.gives.empty()) return out;
-    // The objectives are differentiable, what else the head tells is not.
+    // Only objectives are differentiable.
     for (const LossTerm& term : pass->output->terms) {
       if (term.objective.defined()) out.push_back(term.objective);
     }

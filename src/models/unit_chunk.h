@@ -1,5 +1,5 @@
-// One loop for every kind of model. A unit is modules and a function; how layers are grouped into blocks, what travels
-// between blocks and stages, and what can be freed follow from the list of units (nn/unit.h).
+// One loop for every kind of model. A unit is modules and a function; blocks, tensors that travel between blocks and
+// stages, and what can be freed follow from the list of units (nn/unit.h).
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace megalith {
 
-// A forward pass as the units of a chunk share it; kinds of models add masks, angles and the like. It lives as long as
-// backward may run a layer again.
+// State of a forward pass shared by a chunk's units; subclasses add masks, angles etc. Lives until backward can no
+// longer rerun a layer.
 struct UnitPass {
   ForwardContext context;
-  // For units without a layer, and only while the pass runs.
+  // Only during the pass, for units without a layer.
   const ModelInput* input = nullptr;
   HeadOutput head = HeadOutput::kLoss;
   ModelOutput* output = nullptr;  // the last unit's
@@ -31,20 +31,20 @@ struct UnitPass {
   }
 };
 
-// Tensors that travel, each as its two terms; most have only a delta.
+// Travelling tensors, each as two terms; most have only a delta.
 using Streams = std::vector<ResidualStream>;
 
-// A unit in a chunk: its modules, and a function from the tensors it reads to those it gives, which may refer to them
-// and to the chunk's configuration.
+// A unit's modules, and a function from tensors read to tensors given, which may refer to the modules and the chunk's
+// configuration.
 class UnitModule final : public Module {
  public:
-  std::string block;  // name of a block of its own; empty: a layer, which may share its block
+  std::string block;  // name of its own block; empty: a layer, which may share one
   std::vector<std::string> reads, gives;
   // A head gives nothing: it writes the output.
   std::function<Streams(Streams in, const UnitPass& pass)> forward;
   bool adds_inputs = false;                  // Block::adds_inputs, unless a stack begins here
   std::map<int64_t, ExpertRouter*> routers;  // by layer number in the whole model
-  // The shape of a part's pass where it is not the unit's: another sequence, or several passes.
+  // Shape of a part's pass where it differs: another sequence, or several passes.
   std::function<CostShape(const Module& part, CostShape shape)> cost_shape;
 
   template <typename Part, typename... Arguments>
@@ -68,7 +68,7 @@ class UnitModule final : public Module {
   std::vector<std::unique_ptr<Module>> parts_;
 };
 
-// One layer of a stack: "<stack>.<number>".
+// "<stack>.<number>".
 Unit layer_unit(const std::string& kind, const std::string& stack, int64_t number,
                 const std::vector<std::string>& reads, const std::vector<std::string>& gives);
 
@@ -85,45 +85,44 @@ class UnitChunk : public Model {
   const std::vector<Block>& blocks() const override { return blocks_; }
 
  protected:
-  // UserErrors for a configuration that check_model_config() refuses, that lacks its vocab_size where is_text asks for
-  // one, or that does not divide over the ranks; layout_errors: the kind's own against the ranks.
+  // UserErrors when config fails check_model_config(), lacks vocab_size (if is_text), or does not divide over the
+  // ranks; layout_errors: the subclass's.
   UnitChunk(const ModelConfig& config, const LayerContext& context, const ModelPart& part, bool is_text,
             std::vector<UserError> layout_errors = {});
 
-  // To be called once, by the constructor of each kind.
+  // Called once by each subclass's constructor.
   void make_units(const LayerContext& context);
-  // Adds the unit's modules, if it has any. layer: layers before it in the whole model.
+  // Adds the unit's modules, if any. layer: layers before it in the whole model.
   virtual void make_unit(const Unit& unit, const LayerContext& context, int64_t layer) = 0;
-  // They read and give what the unit does, unless changed.
+  // Read and give what the unit does, unless changed.
   UnitModule& add_layer(const Unit& unit) { return add_block(unit, ""); }
   UnitModule& add_block(const Unit& unit, std::string block);
-  // The caller sets its input, head and output.
+  // The caller sets input, head and output.
   virtual std::shared_ptr<UnitPass> make_pass(const ModelInput& input, const ForwardContext& context) const = 0;
-  // This rank's rows of a tensor that travels.
+  // This rank's rows of a travelling tensor.
   virtual int64_t num_rows(const std::string& tensor, const ForwardContext& context) const = 0;
-  // A pass may leave out a unit.
   virtual bool skips(const Unit& /*unit*/, const UnitPass& /*pass*/) const { return false; }
 
-  // boundary: from the stage before. Returns the tensors that are left.
+  // boundary: from the previous stage. Returns the remaining tensors.
   Bundle run(const std::shared_ptr<const UnitPass>& pass, const Bundle& boundary) const;
-  // Without the recipe where that leaves layer `layer` of `num_layers` plain.
+  // Drops the recipe if it leaves layer `layer` of `num_layers` plain.
   static LayerContext layer_context(const LayerContext& context, int64_t layer, int64_t num_layers);
-  // In this chunk so far, or in another one of this rank (ModelPart::found); null: in neither.
+  // In this chunk so far, or another of this rank (ModelPart::found); else null.
   Parameter* find_parameter(const std::string& name) const;
   // Ranks over which sequence parallelism splits tokens.
   int64_t token_split() const { return token_split_; }
 
  private:
-  // A unit with its tensors as places in a pass's state.
+  // A unit, its tensors as places in a pass's state.
   struct Step {
     const Unit* unit;
     UnitModule* module;
     std::vector<size_t> reads, gives;
   };
-  // A block's.
+  // A block.
   struct Run {
     std::vector<Step> steps;
-    std::vector<size_t> reads, gives;  // of the block as a whole
+    std::vector<size_t> reads, gives;  // of the whole block
     std::vector<size_t> dead;          // not read again
   };
 
@@ -137,7 +136,7 @@ class UnitChunk : public Model {
   int64_t token_split_;
   std::shared_ptr<Group> cp_;
   std::vector<std::unique_ptr<UnitModule>> modules_;
-  std::vector<std::string> tensors_;  // names of the places of a pass's state
+  std::vector<std::string> tensors_;  // names of a pass state's places
   std::vector<Block> blocks_;
   std::vector<Run> runs_;
   int64_t layers_here_ = 0;
