@@ -1,4 +1,4 @@
-// Values of Arrow's arrays as JSON, for data/arrow_plugin.cc. Header-only, because the plug-in is one source file.
+// Arrow values as JSON, for data/arrow_plugin.cc. Header-only: the plug-in is one source file.
 #pragma once
 
 #include <arrow/api.h>
@@ -44,7 +44,7 @@ inline bool is_text(const arrow::DataType& type) {
   }
 }
 
-// A missing value is an empty text.
+// Empty for null.
 inline std::string_view text_at(const arrow::Array& array, int64_t row) {
   if (array.IsNull(row)) return "";
   switch (array.type_id()) {
@@ -77,7 +77,7 @@ inline void append_bytes(std::string& line, const arrow::Array& array, int64_t r
   line += '"';
 }
 
-// Whether a value of the type can be written as JSON: texts, numbers, booleans, and lists and structs of them.
+// True for texts, numbers, booleans, and lists and structs of them.
 inline bool has_json(const arrow::DataType& type, bool with_bytes) {
   if (with_bytes && is_bytes(type)) return true;
   if (is_text(type) || arrow::is_integer(type.id())) return true;
@@ -85,7 +85,7 @@ inline bool has_json(const arrow::DataType& type, bool with_bytes) {
     case arrow::Type::BOOL:
     case arrow::Type::FLOAT:
     case arrow::Type::DOUBLE:
-    case arrow::Type::STRUCT:  // whose members that cannot are left out
+    case arrow::Type::STRUCT:  // drops members that have no JSON
       return true;
     case arrow::Type::LIST:
     case arrow::Type::LARGE_LIST:
@@ -98,7 +98,7 @@ inline bool has_json(const arrow::DataType& type, bool with_bytes) {
 
 void append_value(std::string& line, const arrow::Array& array, int64_t row, bool with_bytes);
 
-// Columns of a table, or members of a struct, at a row. What is missing, or has no JSON, is left out.
+// Columns of a table, or members of a struct, at a row. Leaves out nulls and what has no JSON.
 template <typename FieldOf, typename ArrayOf>
 void append_object(std::string& line, int count, int64_t row, bool with_bytes, const FieldOf& name_of,
                    const ArrayOf& array_of) {

@@ -1,4 +1,4 @@
-// Rows by Arrow's C++ library; see arrow_plugin.h. Built against the Arrow inside the pyarrow wheel.
+// Rows by Arrow's C++ library; see arrow_plugin.h. Built against the Arrow in the pyarrow wheel.
 #include "data/arrow_plugin.h"
 
 #include <arrow/api.h>
@@ -25,11 +25,11 @@ namespace json = megalith::arrow_json;
 
 constexpr int64_t kRowsAtOnce = 256;  // documents may be long
 constexpr int64_t kPicturesAtOnce = 16;
-constexpr int64_t kBatchBytes = 16 << 20;  // of a batch's rows, as far as a file says how long they are
+constexpr int64_t kBatchBytes = 16 << 20;  // of a batch's rows, if the file tells their length
 constexpr size_t kLinesAtOnce = 1 << 20;
 constexpr int32_t kLongestCsvRow = 16 << 20;
 
-// What a person did wrong, with what to do.
+// A user's mistake, and its remedy.
 struct RowsError : std::runtime_error {
   RowsError(const std::string& message, std::string advice) : std::runtime_error(message), remedy(std::move(advice)) {}
   std::string remedy;
@@ -56,7 +56,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Batches of a file, whatever its kind: the columns that were asked for, among others perhaps.
+// Batches of a file of any format; they may have more columns than asked for.
 struct Batches {
   std::shared_ptr<arrow::io::RandomAccessFile> file;
   int64_t file_bytes = 0;
@@ -66,7 +66,7 @@ struct Batches {
   virtual int64_t taken() { return value_of(file->Tell()); }
 
  protected:
-  // Bytes, where the place in the file is not known: as if all parts were equally large.
+  // Bytes read, estimated where the position is unknown: all parts count equally.
   int64_t share(int64_t part, int64_t parts) const {
     if (parts == 0) return file_bytes;
     return static_cast<int64_t>(static_cast<double>(file_bytes) * static_cast<double>(part) /
@@ -74,7 +74,7 @@ struct Batches {
   }
 };
 
-// The columns of a file, once they are known to be there and to hold text.
+// Checks that columns exist and hold text.
 void check_columns(const arrow::Schema& schema, const std::vector<std::string>& columns) {
   for (const std::string& column : columns) {
     const std::shared_ptr<arrow::Field> field = schema.GetFieldByName(column);
@@ -97,7 +97,7 @@ class ParquetBatches final : public Batches {
     parquet::arrow::FileReaderBuilder builder;
     check(builder.Open(file));
     parquet::ArrowReaderProperties properties = parquet::default_arrow_reader_properties();
-    properties.set_use_threads(false);  // one column at a time; tokenising has the processors
+    properties.set_use_threads(false);  // tokenising needs the processors
     builder.properties(properties);
     reader_ = value_of(builder.Build());
     std::shared_ptr<arrow::Schema> schema;
@@ -178,7 +178,7 @@ class CsvBatches final : public Batches {
     parse.delimiter = delimiter;
     parse.newlines_in_values = true;
     auto convert = arrow::csv::ConvertOptions::Defaults();
-    // Whatever its texts look like, a column that is asked for is text.
+    // Requested columns are text, whatever their values look like.
     for (const std::string& column : columns) convert.column_types[column] = arrow::utf8();
     convert.strings_can_be_null = false;
     {
@@ -208,7 +208,7 @@ class CsvBatches final : public Batches {
     return std::move(reader).ValueOrDie();
   }
 
-  // Arrow knows no lines of what it cannot read.
+  // Arrow does not tell the line of an error.
   void explain(const arrow::Status& status) const {
     if (status.ok()) return;
     const std::string fault = watch_->fault();
@@ -217,7 +217,7 @@ class CsvBatches final : public Batches {
     check(status);
   }
 
-  // The bytes of the table, decompressed on the way where the name says so.
+  // The table's bytes, decompressed as its name says.
   static std::shared_ptr<arrow::io::InputStream> plain(const std::string& path,
                                                        std::shared_ptr<arrow::io::InputStream> stream) {
     for (const auto& [ending, kind] : {std::pair{".gz", arrow::Compression::GZIP},
@@ -226,7 +226,7 @@ class CsvBatches final : public Batches {
       if (!lower(path).ends_with(ending)) continue;
       const std::shared_ptr<arrow::util::Codec> codec = value_of(arrow::util::Codec::Create(kind));
       auto decompressed = value_of(arrow::io::CompressedInputStream::Make(codec.get(), stream));
-      // The stream uses the codec as long as it lives.
+      // The codec must outlive the stream.
       return {decompressed.get(), [decompressed, codec](arrow::io::InputStream*) {}};
     }
     return stream;
@@ -261,7 +261,7 @@ std::unique_ptr<Batches> open_batches(const std::string& path, const std::vector
   return batches;
 }
 
-// Rows with the texts of these columns, from `row` on until there are enough.
+// Appends rows' texts of these columns, from `row` on until `lines` is full.
 void append_texts(const arrow::RecordBatch& batch, const std::vector<std::string>& columns, int64_t& row,
                   std::string& lines) {
   std::vector<std::shared_ptr<arrow::Array>> arrays;
@@ -277,7 +277,7 @@ void append_texts(const arrow::RecordBatch& batch, const std::vector<std::string
   }
 }
 
-// Rows with all that can be written as JSON.
+// Appends rows with every value that JSON can hold.
 void append_all(const arrow::RecordBatch& batch, bool with_bytes, int64_t& row, std::string& lines) {
   for (; row < batch.num_rows() && lines.size() < kLinesAtOnce; ++row) {
     json::append_object(
@@ -311,7 +311,7 @@ struct MegalithRows {
   std::vector<std::string> columns;
   bool with_bytes = false;
   std::unique_ptr<Batches> batches;
-  std::shared_ptr<arrow::RecordBatch> batch;  // whose rows from `row` on were not given yet
+  std::shared_ptr<arrow::RecordBatch> batch;  // rows from `row` on are still to give
   int64_t row = 0;
   std::string lines;
 };
@@ -337,7 +337,7 @@ int megalith_rows_next(MegalithRows* rows, const char** data, size_t* size, int6
       [&] {
         std::string().swap(rows->lines);
         while (rows->batch == nullptr || rows->row == rows->batch->num_rows()) {
-          rows->batch = nullptr;  // goes before the next one comes
+          rows->batch = nullptr;  // freed before the next is read
           rows->batch = rows->batches->next();
           rows->row = 0;
           *input_bytes = rows->batch == nullptr ? rows->batches->file_bytes : rows->batches->taken();

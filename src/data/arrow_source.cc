@@ -1,4 +1,4 @@
-// The host's side of arrow_plugin.h: finds the library and wraps it; see arrow_source.h.
+// Finds and wraps the library of arrow_plugin.h; see arrow_source.h.
 #include "data/arrow_source.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ struct RowsLibrary {
   decltype(&megalith_rows_close) close;
 };
 
-// Beside the program (a build folder), above it (its tests), or where `make install` puts it.
+// Beside the program (build folder), above it (its tests), or where `make install` puts it.
 std::vector<fs::path> library_places() {
   std::error_code code;
   const fs::path folder = fs::read_symlink("/proc/self/exe", code).parent_path();
@@ -38,7 +38,7 @@ RowsLibrary load_library(const std::string& path) {
   for (const fs::path& place : library_places()) {
     std::error_code code;
     if (!fs::exists(place, code)) continue;
-    // Its own copy of Arrow stays hidden from everything else. It is never unloaded.
+    // RTLD_LOCAL hides the plug-in's own Arrow. Never unloaded.
     void* library = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       throw UserError(
@@ -101,7 +101,7 @@ bool is_rows_file(const std::string& path) {
   std::error_code code;
   if (!fs::is_regular_file(path, code)) return false;
   const std::string bytes = read_beginning(path, 6);
-  // Arrow's streams, which datasets of Hugging Face are saved as, begin with a mark of continuation.
+  // Arrow streams, the format of saved Hugging Face datasets, begin with a continuation mark.
   return bytes.starts_with("PAR1") || bytes.starts_with("ARROW1") || bytes.starts_with("\xff\xff\xff\xff");
 }
 

@@ -38,7 +38,7 @@ std::vector<Batch> BatchPrefetcher::take(const std::vector<DataPosition>& positi
       if (slots.back().failure) break;
     }
   } else {
-    if (wanted_ != positions) prefetch(positions);  // only this thread changes what is wanted
+    if (wanted_ != positions) prefetch(positions);  // only this thread changes wanted_
     std::unique_lock lock(mutex_);
     is_idle_.wait(lock, [this] { return num_finished_ == wanted_.size(); });
     slots = std::move(slots_);

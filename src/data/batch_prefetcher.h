@@ -1,5 +1,4 @@
-// Reads the next step's batch on threads of its own while a step runs. The step gets the same batch, or the same error,
-// as if it had read itself.
+// Reads the next step's batch on its own threads while a step runs; batches and errors are those of a direct read.
 #pragma once
 
 #include <condition_variable>
@@ -14,20 +13,19 @@ namespace megalith {
 
 class BatchPrefetcher {
  public:
-  // num_workers  threads that read; 0: take() reads itself
-  // pins         into pinned memory, from which a GPU's copies wait for nobody
-  // The source outlives the prefetcher.
+  // num_workers  reading threads; 0: take() reads itself
+  // pins         into pinned memory, for asynchronous copies to a GPU
+  // source must outlive the prefetcher.
   BatchPrefetcher(BatchSource& source, int64_t num_workers, bool pins = false);
-  // Drops what nobody took; waits for no more than the microbatches that are being read.
+  // Drops what was not taken; waits only for microbatches being read.
   ~BatchPrefetcher();
   BatchPrefetcher(const BatchPrefetcher&) = delete;
   BatchPrefetcher& operator=(const BatchPrefetcher&) = delete;
 
-  // Begins to read one step's microbatches and returns at once; what was begun before and not taken is dropped.
+  // Starts to read one step's microbatches and returns at once; drops earlier ones not taken.
   void prefetch(std::vector<DataPosition> positions);
 
-  // The microbatches at these positions, in their order; waits for those that prefetch() began. Throws what reading the
-  // first bad one of them threw.
+  // Microbatches at these positions, in order; waits for those begun by prefetch(). Rethrows the first read error.
   std::vector<Batch> take(const std::vector<DataPosition>& positions);
 
  private:
@@ -40,11 +38,11 @@ class BatchPrefetcher {
 
   BatchSource& source_;
   bool pins_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable has_work_, is_idle_;
   std::vector<DataPosition> wanted_;
   std::vector<Slot> slots_;                  // one for each wanted position
-  size_t num_begun_ = 0, num_finished_ = 0;  // of wanted_
+  size_t num_begun_ = 0, num_finished_ = 0;  // in wanted_
   bool is_stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -42,7 +42,7 @@ void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sa
     weights[i] = label == options.pad_id || (is_eod && options.eod_mask_loss) ? 0.0f : 1.0f;
     tokens[i] = token == options.pad_id ? 0 : token;
     labels[i] = label == options.pad_id ? 0 : label;
-    // The end of a document still belongs to it; what follows does not.
+    // The end token still belongs to its document.
     if (is_eod && options.reset_position_ids) position = 0;
     if (is_eod) ++document;
   }

@@ -1,4 +1,4 @@
-// Batches for one split of the data: an order (order.h) says which rows come when, a reader what is in a row.
+// Batches for one split: an order (order.h) picks rows, a reader makes their fields.
 #pragma once
 
 #include <functional>
@@ -13,15 +13,15 @@
 
 namespace megalith {
 
-// Numbered rows of a data set as the fields of a batch.
+// Numbered rows of a data set as batch fields.
 class RowReader {
  public:
   virtual ~RowReader() = default;
   virtual int64_t num_rows() const = 0;
   virtual std::string name() const = 0;
-  // What one pass reads; nothing where that is not known.
+  // What one pass reads; nothing if unknown.
   virtual std::optional<DataSize> size() const { return std::nullopt; }
-  // These rows, on the CPU; all fields but sample_index. Safe from several threads.
+  // These rows, on the CPU; all fields but sample_index. Thread-safe.
   virtual Batch read(std::span<const int64_t> rows) const = 0;
 };
 
@@ -29,11 +29,10 @@ class BatchSource {
  public:
   BatchSource(std::shared_ptr<RowReader> rows, Order order) : rows_(std::move(rows)), order_(std::move(order)) {}
 
-  // What is done to every batch, once more than before: a task's draws. Called from several threads.
+  // Adds a change to every batch, after earlier ones: a task's random draws. Called from several threads.
   void then(std::function<void(Batch&)> change);
 
-  // This rank's rows of the microbatch at `position`, on the CPU. Depends only on the position: calls may come in any
-  // order, and from several threads.
+  // This rank's rows of the microbatch at `position`, on the CPU. Depends only on the position. Thread-safe.
   Batch read(const DataPosition& position) const;
   int64_t num_samples() const { return rows_->num_rows(); }
   std::string name() const { return rows_->name(); }
@@ -48,17 +47,16 @@ class BatchSource {
 
 struct BatchOptions {
   int64_t sequence_length = 0;
-  std::optional<int64_t> eod;  // needed by the three options below
-  int64_t pad_id = -1;         // such labels carry no loss
+  std::optional<int64_t> eod;  // required by the three options below
+  int64_t pad_id = -1;         // labels of this id have no loss
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
 };
 
-// Fills row `row` of the batch's tensors from one sample of s + 1 tokens. What Megatron's dataset returns: padding
-// becomes token 0 with weight 0.
+// Fills row `row` from one sample of s + 1 tokens. As in Megatron's data set padding becomes token 0 with weight 0.
 void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sample, const BatchOptions& options);
-// Tensors of the right shapes; contents undefined.
+// Uninitialised tensors of the right shapes.
 Batch make_batch(int64_t batch_size, const BatchOptions& options);
 
 // Samples that are runs of `size` numbers.
@@ -80,7 +78,7 @@ class SampleRows final : public RowReader {
   ToBatch to_batch_;
 };
 
-// Texts, whose labels are the next tokens. UserError for options that need an end of document where there is none.
+// Texts, labelled with the next tokens. UserError for options that need an end-of-document id if there is none.
 std::shared_ptr<RowReader> make_text_rows(std::unique_ptr<SampleSource> samples, const BatchOptions& options);
 
 }  // namespace megalith

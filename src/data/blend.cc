@@ -1,4 +1,3 @@
-// Blending; see blend.h.
 #include "data/blend.h"
 
 #include <fmt/format.h>
@@ -24,7 +23,7 @@ std::optional<double> parse_number(std::string_view text) {
   return value;
 }
 
-// numpy.sum's order of additions, which decides the last bit of a weight: eight running sums, halves from 128 on.
+// numpy.sum's order of additions, which decides a weight's last bit: eight running sums, halves above 128 values.
 double numpy_sum(const double* values, size_t count) {
   if (count < 8) return std::accumulate(values, values + count, 0.0);
   if (count > 128) {
@@ -42,7 +41,7 @@ double numpy_sum(const double* values, size_t count) {
   return sum;
 }
 
-// The greedy choice among data sets of these sizes; one that is used up is passed over.
+// The greedy choice; exhausted data sets are skipped.
 std::pair<IndexArray, IndexArray> blend_indices(const std::vector<double>& weights, const std::vector<int64_t>& sizes,
                                                 int64_t count) {
   MEGALITH_CHECK(weights.size() < INT16_MAX, "{} data sets in one blend", weights.size());
@@ -158,8 +157,8 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datase
   check_supply();
 }
 
-// A blend takes each data set's samples in order, so the last one that it takes shows whether there are enough. That
-// one is near the end of the blend unless the weight is tiny, so the search starts there.
+// Samples are taken in order, so each data set's last one shows whether there are enough. It is near the blend's end
+// unless the weight is tiny: search from there.
 void BlendedDataset::check_supply() const {
   std::vector<bool> is_seen(datasets_.size(), false);
   size_t num_seen = 0;

@@ -14,7 +14,7 @@
 
 namespace megalith {
 
-// What --data_path says: prefixes, with weights or without.
+// A parsed --data_path.
 struct BlendSpec {
   std::vector<std::string> prefixes;
   std::vector<double> weights;  // empty, or one for each prefix, as given
@@ -22,16 +22,16 @@ struct BlendSpec {
 };
 
 // An even number of items is weight, prefix, weight, prefix …, unless no item in a weight's place is a number; else all
-// are prefixes. UserError for weights that are not positive numbers, naming `option`.
+// are prefixes. UserError naming `option` for weights that are not positive numbers.
 BlendSpec parse_blend(const std::vector<std::string>& items, std::string_view option);
 
-// Divided by their sum, which is added up as numpy.sum does.
+// Divided by their sum, added in numpy.sum's order.
 std::vector<double> normalize_weights(const std::vector<double>& weights);
 
-// Greedy choice that keeps the counts closest to the weights: for sample i take the smallest data set k that maximises
-// weights[k] · max(i, 1) - count[k]. Two arrays of `size`: the data set (int16) and its sample (int64).
+// Greedy choice closest to the weights: sample i takes the smallest k that maximises weights[k] · max(i, 1) - count[k].
+// Two arrays of `size`: data set (int16) and its sample (int64).
 std::pair<IndexArray, IndexArray> build_blend_indices(const std::vector<double>& normalized_weights, int64_t size);
-// The same over all samples of data sets of these sizes, in proportion to them; one that is used up is passed over.
+// Likewise for all samples of data sets of these sizes, in proportion; exhausted ones are skipped.
 std::pair<IndexArray, IndexArray> build_exhaustive_blend_indices(const std::vector<int64_t>& sizes);
 
 class BlendedDataset final : public SampleSource {
@@ -46,7 +46,7 @@ class BlendedDataset final : public SampleSource {
   void read(int64_t index, std::span<int64_t> out) const override;
   std::string name() const override;
   std::optional<DataSize> size() const override;  // of all data sets
-  // Which data set sample `index` comes from, and which sample of it.
+  // Data set of sample `index`, and its sample there.
   std::pair<int64_t, int64_t> locate(int64_t index) const {
     return {dataset_index_.at(index), dataset_sample_index_.at(index)};
   }

@@ -24,7 +24,7 @@ BuilderLock::BuilderLock(std::filesystem::path path, const std::function<void()>
       if (on_wait && !std::exchange(has_waited, true)) on_wait();
       result = retry_interrupted([&] { return ::flock(fd_, LOCK_EX); });
     }
-    // The former holder removes the file: a lock on a removed file keeps nobody out, and we try again.
+    // The last holder removes the file; a lock on a removed file excludes no one, so try again.
     struct stat held {
     }, named{};
     if (result != 0 || (::fstat(fd_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino &&

@@ -6,11 +6,11 @@
 
 namespace megalith {
 
-// Held by one builder of the same files at a time, over processes and threads; the file of that path exists meanwhile.
-// Where the file system knows no locks nobody waits: the work is then done more than once, with the same result.
+// Exclusive over processes and threads; the file exists while held. Without file system locks there is no waiting: the
+// work is repeated, with the same result.
 class BuilderLock {
  public:
-  // on_wait  called once when another builder has it
+  // on_wait  called once if another builder holds it
   explicit BuilderLock(std::filesystem::path path, const std::function<void()>& on_wait = {});
   ~BuilderLock();
   BuilderLock(const BuilderLock&) = delete;

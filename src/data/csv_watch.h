@@ -1,7 +1,6 @@
-// Looks at the bytes of a table on their way to Arrow's reader, which knows no line of what it cannot read: where the
-// quote opens that is never closed, and where a row begins that is too long. Header-only, because the plug-in is one
-// source file. Quotes are those of Arrow's parser (arrow/csv/parser.cc): one opens only at the beginning of a field,
-// and two within it are one.
+// Watches a table's bytes on their way to Arrow's reader, which does not tell lines of errors: locates an unclosed
+// quote or an overlong row. Header-only: the plug-in is one source file. Quoting as in arrow/csv/parser.cc: a quote
+// opens only at a field's start; doubled ones are one.
 #pragma once
 
 #include <arrow/api.h>
@@ -33,7 +32,7 @@ class CsvWatch final : public arrow::io::InputStream {
     return buffer;
   }
 
-  // What is wrong with the table as far as it was read; empty: nothing.
+  // The fault found so far; empty: none.
   std::string fault() const {
     if (is_ended_ && place_ == Place::kQuoted) {
       return "line " + std::to_string(quote_line_) + ": a quote opens here and is never closed";

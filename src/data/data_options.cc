@@ -123,7 +123,7 @@ UserError no_data_error() {
 
 namespace {
 
-// Instructions beside other data, and options that have none to act on.
+// Instructions combined with other data, and options without effect.
 void append_sft_errors(const DataOptions& options, std::vector<UserError>& errors) {
   const SftOptions& sft = options.sft;
   const bool has_texts = !options.data_path.empty() || options.data_args_path || options.has_split_paths();

@@ -37,14 +37,14 @@ struct DataOptions {
   bool has_paths() const { return !data_path.empty() || data_args_path || has_split_paths() || sft.has_paths(); }
 };
 
-// The options with the paths that data_args_path or per_split_data_args_path list in the places of those that are given
-// on the command line. UserError for files that cannot be read or list nothing.
+// Reads paths from data_args_path or per_split_data_args_path into the command line's options. UserError for files that
+// cannot be read or list nothing.
 DataOptions with_listed_paths(DataOptions options);
 
-// What to tell whoever names neither data nor mock_data: figures of made-up documents are no figures of a model.
+// Error when neither data nor mock_data is given: mock documents say nothing about a model.
 UserError no_data_error();
 
-// The rules between them; empty when all hold.
+// Broken rules between options; empty if none.
 std::vector<UserError> check_data_options(const DataOptions& options);
 
 }  // namespace megalith

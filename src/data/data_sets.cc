@@ -23,18 +23,17 @@ class Builder {
   Builder(const DataOptions& options, const DataSetup& setup, const SampleMaker& maker, Logger& log)
       : options_(options), setup_(setup), maker_(maker), log_(log) {}
 
-  // One split of a blend; null when the split has no weight. split_text is empty when the split has the blend to
-  // itself.
+  // A split of a blend; null if its weight is 0. split_text is empty for a split with its own blend.
   std::unique_ptr<SampleSource> build(const BlendSpec& blend, Split split, const std::string& split_text) {
     const std::optional<int64_t> wanted = setup_.num_samples[static_cast<size_t>(split)];
     if (!split_text.empty() && parse_split(split_text)[static_cast<size_t>(split)] == 0) return nullptr;
     if (!split_text.empty() && !options_.split && split != Split::kTrain && has_empty_part(blend, split, split_text)) {
-      // The shares are the default, so it is no error that a small data set has no such split.
+      // With default shares it is no error if a small data set lacks this split.
       log_.note("the data set is too small for a {} split by the default {}: there is none", split_name(split),
                 split_text);
       return nullptr;
     }
-    // As in Megatron: the weight of a split's only data set is ignored; in data_path it makes a blend of one.
+    // As in Megatron: a per-split path ignores its only data set's weight; in data_path the weight makes it a blend.
     if (blend.is_single() || (split_text.empty() && blend.prefixes.size() == 1)) {
       return build_one(open(blend.prefixes[0]), split, split_text, wanted);
     }
@@ -53,7 +52,7 @@ class Builder {
     }
     std::vector<std::unique_ptr<SampleSource>> parts = build_parts(blend, split, split_text, held);
     if (weights.empty()) {
-      // Without weights every data set gives one pass, mixed in proportion to its length.
+      // Unweighted data sets each give one pass, mixed in proportion to length.
       int64_t available = 0;
       for (const auto& part : parts) {
         weights.push_back(static_cast<double>(part->num_samples()));
@@ -85,7 +84,7 @@ class Builder {
   }
 
  private:
-  // A data set that several splits use is mapped once.
+  // Maps a data set once for all splits.
   std::shared_ptr<const TokenSource> open(const std::string& path) {
     std::shared_ptr<const TokenSource>& source = open_[data_prefix(path)];
     if (!source) source = std::make_shared<IndexedDataset>(path);
@@ -98,7 +97,7 @@ class Builder {
     return split_ranges(parse_split(split_text), num_elements)[static_cast<size_t>(split)].value_or(ElementRange{});
   }
 
-  // The data sets of a blend, several at a time; what is wrong with the first bad one is thrown.
+  // Opens a blend's data sets concurrently; throws the first bad one's error.
   std::vector<std::unique_ptr<SampleSource>> build_parts(const BlendSpec& blend, Split split,
                                                          const std::string& split_text,
                                                          const std::vector<std::optional<int64_t>>& held) {
@@ -145,7 +144,7 @@ const std::vector<std::string>& paths_of(const DataOptions& options, Split split
                                   : options.test_data_path;
 }
 
-// Rows of tokens; Megatron's GPT data set.
+// Megatron's GPT data set.
 class TextSamples final : public SampleMaker {
  public:
   TextSamples(const DataOptions& options, const DataSetup& setup) : options_(options), setup_(setup) {}

@@ -1,5 +1,4 @@
-// How megatron-core describes a data set: the JSON whose hash names its index files. Read to find arrays that
-// megatron-core built.
+// megatron-core's description of a data set: the JSON whose hash names its index files, used to find its arrays.
 #pragma once
 
 #include <string_view>
@@ -10,7 +9,7 @@
 
 namespace megalith {
 
-// The fields that all data sets have, in megatron-core's order and without the tokenizer.
+// Fields common to all data sets, in megatron-core's order, without the tokenizer.
 OrderedJson megatron_description(std::string_view class_name, const TokenSource& source, const SampleRequest& request);
 
 }  // namespace megalith

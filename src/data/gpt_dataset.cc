@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kExtra = 1;  // a sample of s tokens needs s + 1: the last label
 constexpr int64_t kMaxDocumentIndex = INT64_C(1) << 38;
 
-// The class that megatron-core's index files name.
+// The class name in megatron-core's index files.
 std::string class_name_of(const GptDatasetOptions& options) {
   return options.is_mock ? "MockGPTDataset" : "GPTDataset";
 }
@@ -78,7 +78,7 @@ GptIndices build_gpt_indices(const TokenSource& source, ElementRange range, cons
 }
 
 std::string index_notice(const std::string& name, int64_t documents, int64_t samples) {
-  // Shuffling reads memory at random: 20 to 100 ns an entry, by the size of the array.
+  // Shuffling accesses memory randomly: 20 to 100 ns an entry, by array size.
   constexpr double kSecondsAnEntry = 60e-9;
   const double seconds = static_cast<double>(documents + samples) * kSecondsAnEntry;
   if (seconds < 2) return "";
@@ -110,7 +110,7 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
   // The same path may hold new data tomorrow.
   description["data"] = {{"sequences", {range.begin, range.end}},
                          {"lengths", checksum128(std::as_bytes(std::span(lengths))).hex()},
-                         {"keep_partial", false}};  // a part of the hash since there was such an option
+                         {"keep_partial", false}};  // hashed by versions that have this option
   key.description = description.dump(4);
   key.fits = [&](const std::vector<IndexArray>& arrays) {
     return arrays[0].columns() == 1 && arrays[0].rows() == range.size() * plan.num_epochs && arrays[1].columns() == 2 &&

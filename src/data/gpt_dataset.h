@@ -1,8 +1,8 @@
-// Megatron's GPT data set: the sequences of one split, shuffled and joined epoch after epoch, cut into samples of
-// sequence_length + 1 tokens that overlap by one, and the samples shuffled. The order is Megatron's to the bit.
+// Megatron's GPT data set: a split's sequences, shuffled by epoch and joined, cut into samples of sequence_length + 1
+// tokens that overlap by one; samples are shuffled. Order is Megatron's, bit for bit.
 //
-// Three arrays say what sample i is: the document index (which sequence comes n-th), the sample index (where the j-th
-// sample begins: a position in the document index and an offset in tokens), and the shuffle index (j for i).
+// Three arrays define sample i: document index (sequences in order), sample index (start of sample j: position in the
+// document index, token offset), shuffle index (j of i).
 // Source: megatron/core/datasets/gpt_dataset.py and helpers.cpp.
 #pragma once
 
@@ -20,11 +20,10 @@ struct GptDatasetOptions : SampleRequest {
   int64_t vocab_size = INT64_MAX;  // ids at or above it are errors; padded sizes are fine
 };
 
-// Builds the three arrays for sequences [range.begin, range.end). UserError when the range holds no token.
+// Builds the arrays for sequences [range.begin, range.end). UserError when the range holds no token.
 GptIndices build_gpt_indices(const TokenSource& source, ElementRange range, const GptDatasetOptions& options);
 
-// What is said before an index is built that takes more than some seconds: what is put in order, and about how long
-// that takes. Empty for others.
+// Notice before an index that takes more than seconds to build: its size and about how long. Empty for others.
 std::string index_notice(const std::string& name, int64_t documents, int64_t samples);
 
 class GptDataset final : public SampleSource {

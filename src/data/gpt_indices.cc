@@ -1,7 +1,7 @@
 // The arrays of the GPT data set; see gpt_indices.h.
 //
-// Sample k begins (and sample k - 1 ends) at token k·s of the shuffled documents. So no thread needs to walk from the
-// first row: each adds up the lengths of its own stretch of documents, and writes the rows that begin in it.
+// Sample k begins (and k - 1 ends) at token k·s of the shuffled documents. So each thread can sum the lengths of its
+// own range of documents and write the rows that begin in it.
 #include "data/gpt_indices.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kExtraToken = 1;  // a sample of s tokens needs s + 1: the last label
 constexpr size_t kSmallIndex = size_t{1} << 16;
-constexpr size_t kAhead = 24;  // documents whose lengths are on their way from memory
+constexpr size_t kAhead = 24;  // documents whose lengths are prefetched
 
 std::vector<int32_t> make_document_index(ElementRange range, const EpochPlan& plan, NumpyRandomState& rng) {
   std::vector<int32_t> index(static_cast<size_t>(range.size() * plan.num_epochs));
@@ -34,11 +34,11 @@ std::vector<int32_t> make_document_index(ElementRange range, const EpochPlan& pl
   return index;
 }
 
-// Where rows of the sample index go: several threads put runs of rows, each behind its own.
+// Sink for runs of rows; several threads call it, each with rows of its own.
 template <typename T>
 using PutRows = std::function<void(int64_t first_row, std::span<const T> values)>;
 
-// Rows that follow one another, handed on when there are many.
+// Buffers consecutive rows.
 template <typename T>
 class RowRun {
  public:
@@ -61,10 +61,10 @@ class RowRun {
   std::vector<T> values_;
 };
 
-// What the sample index is made from.
+// Input of the sample index.
 struct SampleCuts {
   std::span<const int32_t> lengths;
-  int64_t first_sequence = 0;  // that has the first of the lengths
+  int64_t first_sequence = 0;  // of the first length
   const std::vector<int32_t>& documents;
   int64_t num_samples = 0, sequence_length = 0;
   int num_threads = 1;
@@ -90,7 +90,7 @@ void make_sample_index(const SampleCuts& cuts, const PutRows<T>& put) {
     });
     for (size_t part = 1; part < num_parts; ++part) first_token[part] = first_token[part - 1] + sums[part - 1];
   }
-  std::vector<int64_t> ends(num_parts, 0);  // the first row that a part did not reach
+  std::vector<int64_t> ends(num_parts, 0);  // first row after each part
   for_each_on_threads(num_parts, num_parts, [&](size_t part) {
     int64_t token = first_token[part];
     // Row 0 stays (0, 0), even before an empty document.
@@ -175,9 +175,9 @@ GptIndices build_gpt_indices(std::span<const int32_t> lengths, ElementRange rang
   NumpyRandomState rng(seed);  // one stream for both shuffles, in this order
   std::vector<int32_t> documents = make_document_index(range, plan, rng);
   GptIndices indices;
-  // Offsets are below 2^31, since sequence lengths are.
+  // Offsets are below 2^31, as sequence lengths are.
   const auto make = documents.size() <= INT32_MAX ? held_sample_index<int32_t> : held_sample_index<int64_t>;
-  // The sample index needs no random numbers, so it is built while the second shuffle runs.
+  // The sample index draws nothing, so it overlaps the second shuffle.
   for_each_on_threads(2, static_cast<size_t>(num_threads), [&](size_t i) {
     if (i == 1) {
       indices.shuffle_index = shuffle_index_of(plan, rng);

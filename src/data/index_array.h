@@ -1,5 +1,4 @@
-// Arrays of whole numbers that say which sample is where: built in memory or mapped from a .npy file, so an index of a
-// billion samples costs no memory until it is read.
+// Arrays of integers that index samples, in memory or mapped from .npy: a billion samples cost no memory until read.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ class IndexArray {
     if constexpr (std::is_same_v<T, int64_t>) return Type::kInt64;
   }
 
-  // An array of rows × columns from its values, row by row. One column is a one-dimensional array in the file.
+  // rows × columns from row-major values. One column is one-dimensional in the file.
   template <typename T>
   static IndexArray of(std::vector<T> values, int64_t columns = 1) {
     auto owner = std::make_shared<const std::vector<T>>(std::move(values));
@@ -40,7 +39,7 @@ class IndexArray {
     return array;
   }
 
-  // UserError when the file is not an array of one of our types, or is cut.
+  // UserError when truncated or not an array of one of our types.
   static IndexArray load_npy(const std::filesystem::path& path);
   // The bytes that numpy.save writes.
   void save_npy(const std::filesystem::path& path) const;
@@ -79,7 +78,7 @@ class IndexArray {
   const std::byte* data_ = nullptr;
 };
 
-// A .npy file of a known shape, written in any order and by several threads. It appears at commit().
+// A .npy file of known shape, written in any order from several threads. It appears at commit().
 class NpyWriter {
  public:
   NpyWriter(std::filesystem::path path, IndexArray::Type type, int64_t rows, int64_t columns);
@@ -87,7 +86,7 @@ class NpyWriter {
   NpyWriter(const NpyWriter&) = delete;
   NpyWriter& operator=(const NpyWriter&) = delete;
 
-  // The values of whole rows from first_row on. UserError when they cannot be written.
+  // Whole rows from first_row on. UserError when they cannot be written.
   void write(int64_t first_row, std::span<const std::byte> values);
   void commit();
 

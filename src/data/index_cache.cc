@@ -37,7 +37,7 @@ std::string label_of(const IndexCacheKey& key) {
   return key.class_name + (key.split.empty() ? "-" : "-" + key.split + "-");
 }
 
-// Nothing when an array is missing or the shapes are not the right ones; UserError for damaged ones.
+// Nothing if an array is missing or has a wrong shape; UserError if damaged.
 std::optional<std::vector<IndexArray>> load_arrays(const CacheFiles& files, const IndexCacheKey& key) {
   std::vector<IndexArray> arrays;
   for (const fs::path& path : files.arrays) {
@@ -50,12 +50,12 @@ std::optional<std::vector<IndexArray>> load_arrays(const CacheFiles& files, cons
   return arrays;
 }
 
-// At the same time, since most of it is waiting for the disk.
+// Concurrent: mostly waits for the disk.
 void save_arrays(const std::vector<IndexArray>& arrays, const CacheFiles& files) {
   for_each_on_threads(arrays.size(), arrays.size(), [&](size_t i) { arrays[i].save_npy(files.arrays[i]); });
 }
 
-// Nothing when the cache does not hold all files, or holds damaged ones.
+// Nothing if files are missing or damaged.
 std::optional<std::vector<IndexArray>> try_load(const CacheFiles& files, const IndexCacheKey& key, Logger& log) {
   try {
     if (!fs::exists(files.description) || read_file(files.description) != key.description) return std::nullopt;
@@ -66,7 +66,7 @@ std::optional<std::vector<IndexArray>> try_load(const CacheFiles& files, const I
   }
 }
 
-// A description without what does not matter: the tokenizer, and how a path is written.
+// A description without irrelevant parts: the tokenizer, the spelling of paths.
 Json comparable(Json value) {
   if (value.is_array()) {
     for (Json& item : value) item = comparable(std::move(item));
@@ -87,8 +87,8 @@ Json comparable(Json value) {
   return value;
 }
 
-// The arrays of a cache that megatron-core wrote into this folder, when there is one. Its hash cannot be known (it
-// covers Python's names of the tokenizer), so the descriptions are read.
+// Arrays of a megatron-core cache in this folder, if any. Its hash covers Python's names of the tokenizer, so match by
+// description.
 std::optional<std::vector<IndexArray>> find_megatrons(const fs::path& folder, const IndexCacheKey& key, Logger& log) {
   if (key.megatron_description.empty()) return std::nullopt;
   const std::string ending = fmt::format("-{}description.txt", label_of(key));
@@ -99,7 +99,7 @@ std::optional<std::vector<IndexArray>> find_megatrons(const fs::path& folder, co
       if (entry.path().filename().string().ends_with(ending)) candidates.push_back(entry.path());
     }
   } catch (const UserError&) {
-    return std::nullopt;  // none yet, or none that can be read
+    return std::nullopt;  // none, or unreadable
   }
   std::sort(candidates.begin(), candidates.end());
   for (const fs::path& path : candidates) {
@@ -146,12 +146,12 @@ std::vector<IndexArray> load_or_build_arrays(const std::optional<fs::path>& fold
     } else {
       save_arrays(arrays, files);
     }
-    write_file_atomic(files.description, key.description);  // last: its presence says that the arrays are complete
+    write_file_atomic(files.description, key.description);  // last: marks the arrays complete
   } catch (const UserError& error) {
     log.note("{}; the sample index stays in memory (data_cache_path chooses another folder)", error.message());
     return key.build_files ? build() : std::move(arrays);
   }
-  // The arrays are mapped from now on: the built ones are freed, and the ranks of a node share the pages.
+  // Mapped from now on: frees the built arrays, and a node's ranks share pages.
   if (auto saved = try_load(files, key, log)) return std::move(*saved);
   return key.build_files ? build() : std::move(arrays);
 }

@@ -1,5 +1,5 @@
-// The index cache: arrays that take long to build are kept on disk under a hash of what they depend on. Files are named
-// as Megatron's ({hash}-GPTDataset-train-document_index.npy); the hash is our own, since Megatron's holds Python paths.
+// The index cache: slow-to-build arrays on disk, keyed by a hash of what they depend on. File names are Megatron's
+// ({hash}-GPTDataset-train-document_index.npy); the hash is ours, as Megatron's covers Python paths.
 #pragma once
 
 #include <filesystem>
@@ -18,19 +18,18 @@ struct IndexCacheKey {
   std::string split;                     // empty where megatron-core's names have none
   std::string description;               // everything the arrays depend on, as JSON
   std::vector<std::string> array_names;  // "document_index", …
-  // The JSON by which megatron-core would describe them, without tokenizers; empty when its arrays would not do.
+  // megatron-core's description, without tokenizers; empty if its arrays cannot serve.
   std::string megatron_description;
-  // Whether arrays from the cache have the shapes they must have.
+  // True if cached arrays have the right shapes.
   std::function<bool(const std::vector<IndexArray>&)> fits;
-  // Builds the arrays as files of these paths, where they need not be in memory together; without it build() is asked.
+  // Builds arrays as files of these paths, without holding all in memory; if unset, build() is called.
   std::function<void(const std::vector<std::filesystem::path>&)> build_files;
 };
 
-// The arrays from the cache, or from build(), which then fills the cache. When several processes ask at the same time,
-// one builds and the others wait (for a lock on a file beside the arrays, freed by the system when its holder dies).
-// Files appear whole, so ranks and jobs may share a folder. A cache of megatron-core's in the folder is used when its
-// description agrees in every field but the tokenizer's. Without a folder, or when it cannot be written (a note says
-// so), the arrays stay in memory.
+// Loads arrays from the cache, or builds and stores them. Of concurrent processes one builds while others wait (on a
+// file lock, which the system frees if its holder dies). Files appear whole, so ranks and jobs may share a folder. Uses
+// megatron-core's cache in the folder if its description agrees except for the tokenizer's. Without a writable folder
+// (a note tells) arrays stay in memory.
 std::vector<IndexArray> load_or_build_arrays(const std::optional<std::filesystem::path>& folder,
                                              const IndexCacheKey& key,
                                              const std::function<std::vector<IndexArray>()>& build, Logger& log);

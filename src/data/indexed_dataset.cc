@@ -19,7 +19,7 @@ constexpr std::string_view kIndexMagic = kIndexFileMagic;
 constexpr size_t kHeaderBytes = 34;
 constexpr uint64_t kVersion = kIndexFileVersion;
 
-// The arrays follow a header of 34 bytes, so nothing is aligned.
+// Arrays follow a header of 34 bytes: nothing is aligned.
 template <typename T>
 T load(const std::byte* at) {
   T value;
@@ -90,7 +90,7 @@ void IndexedDataset::check_index() {
     throw UserError(fmt::format("{} holds floating-point numbers, not token ids", name));
   }
   const auto num_sequences = load<uint64_t>(data + 18), num_boundaries = load<uint64_t>(data + 26);
-  // Each count by itself first, so that the sum cannot overflow.
+  // Counts are checked singly first: the sum cannot overflow.
   const uint64_t room = index_.size() - kHeaderBytes;
   if (num_sequences > room / 12 || num_boundaries > room / 8 || num_sequences * 12 + num_boundaries * 8 > room) {
     throw UserError(
@@ -113,7 +113,7 @@ void IndexedDataset::check_index() {
       throw UserError(fmt::format("{}: sequence {} has length {} and offset {}", name, i, length, offset), kDamaged);
     }
     needed_bytes = std::max(needed_bytes, offset + length * item_bytes);  // below 2^62 + 2^34
-    num_tokens_ += length;  // the file would need 2^35 bytes before this could overflow
+    num_tokens_ += length;                                                // overflow would take a file of 2^35 bytes
   }
   if (needed_bytes > bin_bytes) {
     throw UserError(fmt::format("{}.bin is {} bytes shorter than {} says ({} tokens of {} bytes)", prefix_,
@@ -139,7 +139,7 @@ void IndexedDataset::check_index() {
 }
 
 void IndexedDataset::forget_index_pages() const {
-  constexpr size_t kLargeIndex = size_t{64} << 20;  // with AddressSanitizer smaller files are no mapping
+  constexpr size_t kLargeIndex = size_t{64} << 20;  // smaller files are not mapped under AddressSanitizer
   if (index_.size() > kLargeIndex) {
     ::madvise(const_cast<std::byte*>(index_.bytes().data()), index_.size(), MADV_DONTNEED);
   }

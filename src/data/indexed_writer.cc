@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPartEndings[] = {".bin", ".lengths", ".documents"};
 
-// Hidden, and told apart by process and object.
+// Hidden; unique to process and object.
 std::string temporary_prefix(const std::string& prefix, const void* owner) {
   const fs::path path(prefix);
   return (path.parent_path() /
@@ -37,7 +37,7 @@ std::string with_folder(std::string prefix) {
 IndexedDatasetWriter::IndexedDatasetWriter(std::string_view path, TokenType type) try
     : IndexedDatasetWriter(path, type, temporary_prefix(with_folder(data_prefix(path)), this), Position{}) {
   keeps_parts_ = false;
-} catch (...) {  // no destructor runs for an object whose constructor throws
+} catch (...) {  // a throwing constructor runs no destructor
   const std::string work_prefix = temporary_prefix(data_prefix(path), this);
   for (const char* ending : kPartEndings) try_remove_tree(work_prefix + ending);
 }
@@ -155,7 +155,7 @@ void IndexedDatasetWriter::finish() {
     put(int64_t{0});
     index.append(documents.bytes());
   }
-  // The index comes last, and an old one goes first: an index always belongs to the .bin beside it.
+  // An old index goes first, the new one comes last: an index always matches its .bin.
   index.flush();
   remove_tree(prefix_ + ".idx");
   rename_path(parts_[0].bin.path(), prefix_ + ".bin");

@@ -1,5 +1,4 @@
-// Writes Megatron's .bin and .idx files (indexed_dataset.h) as the tokens come, in constant memory: the arrays of the
-// .idx file grow on disk too.
+// Streams Megatron's .bin and .idx files (indexed_dataset.h) in constant memory: the .idx arrays grow on disk too.
 #pragma once
 
 #include <cstdint>
@@ -13,38 +12,37 @@
 
 namespace megalith {
 
-// Appends ids as they lie in .bin. InternalError for ids that do not fit the type, kUint16 or kInt32.
+// Appends ids as stored in .bin. InternalError for ids that do not fit the type, kUint16 or kInt32.
 void append_tokens(std::span<const int32_t> ids, TokenType type, std::vector<std::byte>& bytes);
 
 class IndexedDatasetWriter {
  public:
-  // How far a writer is; another one can go on from there.
+  // A writer's progress, from which another can resume.
   struct Position {
     int64_t num_sequences = 0, num_documents = 0, num_tokens = 0;
   };
 
-  // Both files appear at finish(), and neither when it is not reached: what was written then goes.
+  // Both files appear at finish(); without it, nothing remains.
   IndexedDatasetWriter(std::string_view path, TokenType type);
-  // The same, but the parts lie under {work_prefix}.bin, .lengths and .documents and stay there unless finish() is
-  // reached, so that a later writer takes them up at a position that checkpoint() returned. UserError when they do not
-  // hold as much.
+  // Keeps the parts in {work_prefix}.bin, .lengths and .documents until finish(), so a later writer resumes at a
+  // position from checkpoint(). UserError when they are shorter.
   IndexedDatasetWriter(std::string_view path, TokenType type, const std::string& work_prefix, const Position& position);
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(IndexedDatasetWriter&& other) noexcept = default;
 
   // UserError when an id does not fit the type or a sequence has more than 2^31-1 tokens.
   void add_sequence(std::span<const int32_t> ids);
-  // A sequence in the bytes of this writer's type.
+  // A sequence in this writer's type.
   void add_raw_sequence(std::span<const std::byte> bytes);
-  // Ends the document that the sequences since the last call form; it may be empty.
+  // Ends the document of the sequences since the last call; it may be empty.
   void end_document();
 
-  // Several documents at once: the tokens of all their sequences in the bytes of this writer's type (the first of them
-  // in a file, where there is one), the sequences' lengths in tokens, and how many sequences each document has.
+  // Adds documents: tokens of their sequences in this writer's type (the first in first_tokens, unless null), sequence
+  // lengths in tokens, and each document's number of sequences.
   void add_documents(SpoolFile* first_tokens, std::span<const std::byte> tokens, std::span<const int32_t> lengths,
                      std::span<const int32_t> sequences);
 
-  // Brings everything so far to disk.
+  // Syncs everything to disk.
   Position checkpoint();
   void finish();
 

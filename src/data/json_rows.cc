@@ -1,4 +1,3 @@
-// See json_rows.h.
 #include "data/json_rows.h"
 
 #include <fmt/format.h>
@@ -29,7 +28,7 @@ std::optional<std::string> JsonRows::next() {
   return std::nullopt;
 }
 
-// Whether the file is a list: its first character that is no blank is a bracket.
+// A file is a list if its first nonblank character is a bracket.
 void JsonRows::begin() {
   is_begun_ = true;
   is_list_ = find_mark() == '[';
@@ -37,7 +36,7 @@ void JsonRows::begin() {
   searched_ = 0;
 }
 
-// The first character at or behind searched_ that is no blank, which is then there; 0 at the end.
+// Moves searched_ to the first nonblank character from there on and returns it; 0 at the end.
 char JsonRows::find_mark() {
   for (;; ++searched_) {
     if (searched_ == pending_.size() && !fill()) return 0;
@@ -57,7 +56,7 @@ bool JsonRows::fill() {
   return count > 0;
 }
 
-// One item at a time, so that no list is in memory whole. What an item holds is for its own reader to judge.
+// One item at a time: lists are never whole in memory. Items are checked by their own reader.
 std::optional<std::string> JsonRows::next_item() {
   const char first = find_mark();
   if (first == ']' && !is_owed_) {
@@ -76,7 +75,7 @@ std::optional<std::string> JsonRows::next_item() {
   return item;
 }
 
-// Moves to the comma or bracket behind the item that begins at searched_.
+// Moves to the comma or bracket after the item at searched_.
 char JsonRows::find_item_end() {
   bool is_text = false;
   int64_t depth = 0;

@@ -1,4 +1,4 @@
-// The rows of a file: JSON lines, tables as such lines (arrow_source.h), or the items of one JSON list.
+// A file's rows: JSON lines, tables as JSON lines (arrow_source.h), or items of one JSON list.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ class JsonRows {
   JsonRows(std::unique_ptr<TextSource> text, std::string name, int64_t longest)
       : source_(std::move(text)), name_(std::move(name)), longest_(longest) {}
 
-  // The next row that is not blank, as it is written; nothing at the end. UserError for longer rows, and for a list
-  // that is cut or lacks an item.
+  // The next nonblank row as written; nothing at the end. UserError for longer rows, and a list truncated or missing an
+  // item.
   std::optional<std::string> next();
-  // The last row's line, or its place in the list; from 1.
+  // Line of the last row, or its place in the list; from 1.
   int64_t number() const { return number_; }
   int64_t input_bytes() const { return source_->input_bytes(); }
   const std::string& name() const { return name_; }
@@ -39,7 +39,7 @@ class JsonRows {
   int64_t longest_, number_ = 0;
   size_t searched_ = 0;
   bool is_begun_ = false, is_done_ = false, is_list_ = false;
-  bool is_owed_ = false;  // a comma was read, and no item yet
+  bool is_owed_ = false;  // an item must follow a comma
 };
 
 }  // namespace megalith

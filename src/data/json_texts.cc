@@ -11,10 +11,10 @@ namespace megalith {
 namespace {
 
 constexpr int kDeepest = 64;
-constexpr std::ptrdiff_t kLongestNumber = 300;  // longer ones may be beyond a double
+constexpr std::ptrdiff_t kLongestNumber = 300;  // longer ones may overflow a double
 constexpr std::ptrdiff_t kLongestMantissa = 100;
 
-// Every function moves `at` behind what it read, and returns false when it is not that.
+// Each function moves `at` past what it reads, or returns false.
 struct JsonScan {
   const char* at;
   const char* end;
@@ -36,7 +36,7 @@ struct JsonScan {
     for (; end - at >= 8; at += 8) {
       uint64_t word = 0;
       std::memcpy(&word, at, 8);
-      // The lowest marked byte is right; those above it may be marked by a borrow.
+      // The lowest marked byte is right; a borrow may mark those above it.
       const uint64_t found =
           has_zero(word ^ kOnes * '"') | has_zero(word ^ kOnes * '\\') | ((word - kOnes * 0x20) & ~word & kHigh);
       if (found != 0) {
@@ -63,7 +63,7 @@ struct JsonScan {
     return true;
   }
 
-  // Behind a backslash.
+  // After a backslash.
   bool escape(std::string* out) {
     if (at == end) return false;
     const char c = *at++;
@@ -84,8 +84,7 @@ struct JsonScan {
     return true;
   }
 
-  // A string with its quotes. `text` becomes a view of the line, or of `out` when there are escapes; without `out` the
-  // string is only checked.
+  // A string with its quotes. `text` views the line, or `out` if there are escapes; null `out`: only check.
   bool string(std::string_view& text, std::string* out) {
     if (!take('"')) return false;
     const char* begin = at;
@@ -96,7 +95,7 @@ struct JsonScan {
     }
     if (out != nullptr) {
       out->clear();
-      out->reserve(static_cast<size_t>(end - begin));  // so that a long text never moves
+      out->reserve(static_cast<size_t>(end - begin));  // so a long text never moves
       out->assign(begin, at);
     }
     while (take('\\')) {
@@ -126,7 +125,7 @@ struct JsonScan {
     ++at;
     if (at < end && (*at == '+' || *at == '-')) ++at;
     const char* exponent = at;
-    // With two digits no number is beyond a double.
+    // Two exponent digits cannot overflow a double.
     return digits() && at - exponent <= 2 && exponent - begin <= kLongestMantissa;
   }
 
@@ -217,7 +216,7 @@ bool JsonTexts::read(std::string_view line) {
     const char* begin = scan.at;
     std::string_view name;
     if (!scan.string(name, nullptr)) return false;
-    // A name that was written with escapes could be any.
+    // An escaped name could be any.
     if (scan.at - begin != static_cast<std::ptrdiff_t>(name.size()) + 2) return false;
     scan.skip_blanks();
     if (!scan.take(':')) return false;
@@ -225,7 +224,7 @@ bool JsonTexts::read(std::string_view line) {
     bool is_wanted = false;
     const char* value = scan.at;
     for (size_t k = 0; k < keys_.size(); ++k) {
-      if (keys_[k] != name) continue;  // a key may be asked for twice
+      if (keys_[k] != name) continue;  // keys may repeat
       scan.at = value;
       is_list_[k] = scan.at < scan.end && *scan.at == '[';
       if (!is_list_[k]) {

@@ -1,5 +1,5 @@
-// The texts of some keys of a line of JSON, read without building a document: with a fast tokenizer, building documents
-// would take most of `prepare`'s time.
+// Texts of some keys of a JSON line, without building a document, which would take most of `prepare`'s time beside a
+// fast tokenizer.
 #pragma once
 
 #include <functional>
@@ -13,26 +13,24 @@ class JsonTexts {
  public:
   explicit JsonTexts(std::vector<std::string> keys);
 
-  // Reads an object whose members of these names are texts or lists of texts; of two equal names the last counts.
-  // `line` is valid UTF-8. False for everything else, right or wrong, and for what is rare: large exponents, names with
-  // escapes, deep nesting. A general parser then decides. What it accepts is JSON, and the texts are those that the
-  // general parser would give.
+  // Reads an object whose named members are texts or lists of texts; duplicate names: last wins. `line` is valid UTF-8.
+  // False for anything else, and for rare forms (large exponents, escaped names, deep nesting), left to a general
+  // parser. Accepts only JSON; texts equal the general parser's.
   bool read(std::string_view line);
 
-  // The text of the k-th key, after read() was true; valid until the next call and as long as the line. A list is
-  // given as it is written.
+  // Text of key k after a successful read(); valid until the next call while the line lives. A list is as written.
   std::string_view text(size_t k) const { return texts_[k]; }
   bool is_list(size_t k) const { return is_list_[k]; }
-  // The texts of the k-th key in order, each valid during its call.
+  // Texts of key k in order, each valid during its call.
   void for_each(size_t k, const std::function<void(std::string_view)>& on_text);
-  // Whether the line is no longer needed: every text is a copy, since all had escapes.
+  // True if the line is no longer needed: every text had escapes, so was copied.
   bool holds_all() const;
 
  private:
   std::vector<std::string> keys_;
   std::vector<std::string_view> texts_;
   std::vector<bool> is_list_;
-  std::vector<std::string> unescaped_;  // texts that had escapes lie here
+  std::vector<std::string> unescaped_;  // texts that had escapes
   std::vector<bool> is_found_;
 };
 

@@ -72,7 +72,8 @@ class MockSentences final : public TokenSource {
  private:
   std::vector<int64_t> ids_;
   std::vector<int32_t> lengths_;                   // of sentences
-  std::vector<int64_t> places_, document_begins_;  // of a sentence's first token in the count; of sentences
+  std::vector<int64_t> places_, document_begins_;  // each sentence's first place in the count; each document's first
+                                                   // sentence
 };
 
 }  // namespace

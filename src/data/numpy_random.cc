@@ -18,7 +18,7 @@ void NumpyRandomState::refill() {
     const uint32_t y = (here & 0x80000000u) | (next & 0x7fffffffu);
     return far ^ (y >> 1) ^ ((0u - (y & 1u)) & 0x9908b0dfu);
   };
-  // In runs without a wrap, which a compiler can vectorise.
+  // Runs without wrap-around, which compilers vectorise.
   for (size_t i = 0; i < kSize - kShift; ++i) state_[i] = twisted(state_[i], state_[i + 1], state_[i + kShift]);
   for (size_t i = kSize - kShift; i + 1 < kSize; ++i) {
     state_[i] = twisted(state_[i], state_[i + 1], state_[i + kShift - kSize]);
@@ -58,7 +58,7 @@ int64_t NumpyRandomState::geometric(double p) {
 }
 
 NumpyDefaultRng::NumpyDefaultRng(uint64_t seed) {
-  // SeedSequence: the seed's 32-bit words stirred into a pool of four, from which eight words are drawn.
+  // SeedSequence: mixes the seed's 32-bit words into a pool of four, which yields eight words.
   std::array<uint32_t, 4> pool = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), 0, 0};
   uint32_t hash_constant = 0x43b0d7e5;
   const auto hash = [&](uint32_t value) {

@@ -1,4 +1,4 @@
-// NumPy's generators, to the bit: Megatron's sample order depends on them.
+// NumPy's generators, bit for bit: Megatron's sample order depends on them.
 //
 //   RandomState(seed)       the legacy Mersenne Twister: shuffles of document and sample indices
 //   default_rng(0)          PCG64: the document lengths of mock data
@@ -40,7 +40,7 @@ class NumpyRandomState {
     return value;
   }
 
-  // random_sample(): uniform in [0, 1), of 53 bits.
+  // random_sample(): uniform in [0, 1), 53 bits.
   double random() {
     constexpr double kTwo26 = 67108864, kTwo53 = 9007199254740992;
     const uint32_t high = next_u32() >> 5, low = next_u32() >> 6;
@@ -50,7 +50,7 @@ class NumpyRandomState {
   int64_t integer(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(interval(static_cast<uint64_t>(high - 1 - low)));
   }
-  // geometric(p), by inversion as NumPy does it for p below 1/3.
+  // geometric(p) by inversion, NumPy's method for p below 1/3.
   int64_t geometric(double p);
 
   // RandomState.shuffle of a one-dimensional array.
@@ -58,7 +58,7 @@ class NumpyRandomState {
   void shuffle(std::span<T> values) {
     size_t left = values.size();
     for (; left > (size_t{1} << 32); --left) std::swap(values[left - 1], values[interval(left - 1)]);
-    // Where an element goes does not depend on its value, so places are drawn ahead, and their memory is prefetched.
+    // Places do not depend on values, so they are drawn ahead and prefetched.
     std::array<uint32_t, kBlock> places;
     while (left > 1) {
       const size_t count = std::min(kBlock, left - 1);
@@ -75,7 +75,7 @@ class NumpyRandomState {
   void draw_places(uint64_t max, std::span<uint32_t> places);
 
   static constexpr size_t kSize = 624, kBlock = 256;
-  std::array<uint32_t, kSize> state_, drawn_{};  // drawn_: the words of this round, tempered
+  std::array<uint32_t, kSize> state_, drawn_{};  // drawn_: this round's words, tempered
   size_t position_ = kSize;
 };
 

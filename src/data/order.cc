@@ -1,4 +1,3 @@
-// See order.h.
 #include "data/order.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -91,7 +90,7 @@ int64_t Order::shuffled(int64_t pass, int64_t size, int64_t place) const {
   const std::lock_guard lock(permutation_->mutex);
   at::Tensor& rows = permutation_->rows;
   if (pass != permutation_->pass || rows.numel() != size) {
-    // A CPU generator seeded only with the pass: as in Megatron, the run's seed plays no part.
+    // Seeded only by the pass: as in Megatron, the run's seed plays no part.
     rows =
         at::randperm(size, at::detail::createCPUGenerator(static_cast<uint64_t>(pass)), at::TensorOptions(at::kLong));
     permutation_->pass = pass;

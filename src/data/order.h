@@ -1,6 +1,5 @@
-// Which row of a data set comes when: passes, shuffling, and each data-parallel rank's share. An order is a function of
-// the place in the run alone, found in constant time (after one permutation a pass, for those that keep one), so
-// resuming replays nothing.
+// The order of a data set's rows: passes, shuffling, data-parallel shares. A pure function of the place in the run, in
+// constant time (after one permutation a pass, for stored ones), so resuming replays nothing.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +11,21 @@ namespace megalith {
 
 enum class DataloaderType { kSingle, kCyclic };
 
-// Row of place g of the run, over n rows.
+// Row at place g of the run, over n rows.
 enum class RowOrder {
   kOnce,      // g, for one pass
   kRepeated,  // g % n
-  // Place g % n of torch's permutation that only the pass g / n decides. Ranks take places by turns. The order knows of
-  // no layout; it is Megatron's where a microbatch of all ranks divides n. (Megatron permutes the samples of whole
-  // microbatches, and drops what all ranks cannot fill.)
+  // Place g % n of torch's permutation seeded only by the pass g / n. Ranks take turns. Layout-independent; Megatron's
+  // order if a microbatch of all ranks divides n. (Megatron permutes samples of whole microbatches, dropping what all
+  // ranks cannot fill.)
   kShuffled,
-  // Megatron's: a pass is the microbatches that all ranks can fill, and each rank shuffles its own part of the rows.
-  // The order depends on micro_batch_size and the number of ranks. Source: megatron/legacy/data/data_samplers.py.
+  // Megatron's: a pass is the microbatches that all ranks can fill; each rank shuffles its own rows. Depends on
+  // micro_batch_size and the number of ranks. Source: megatron/legacy/data/data_samplers.py.
   kSharded,
-  kPermuted,  // place g % n of a permutation by a key and the pass g / n (core/permutation.h)
+  kPermuted,  // place g % n of a permutation keyed by `key` and the pass g / n (core/permutation.h)
 };
 
-// Where the run is, and which part of it a rank reads.
+// A place in the run, and a rank's share of it.
 struct DataPosition {
   int64_t consumed_samples = 0;  // of the whole run, before this microbatch of all data-parallel ranks
   int64_t micro_batch_size = 1;
@@ -48,9 +47,8 @@ class Order {
   ~Order();
   Order(Order&&) noexcept;
 
-  // The micro_batch_size rows of the microbatch at this position. UserError when a single pass is used up, when there
-  // are no rows, and for kSharded also when there is less than one microbatch for each rank, or when the position is
-  // not a whole number of microbatches of all ranks. Safe from several threads.
+  // The micro_batch_size rows at this position. UserError when a single pass is used up, without rows, and for kSharded
+  // with less than one microbatch a rank or a position that is no whole number of all ranks' microbatches. Thread-safe.
   std::vector<PlacedRow> rows(const DataPosition& position) const;
 
  private:

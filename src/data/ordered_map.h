@@ -1,4 +1,4 @@
-// Work on jobs by several threads, whose results come in the order of the jobs: what the ways to prepare data share.
+// Multi-threaded work on jobs with results in job order, for `prepare`.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace megalith {
 template <typename Job>
 class OrderedMap {
  public:
-  // work  what is done to a job, on any of the threads
-  // take  gets the jobs that are done, on the caller's thread
+  // work  on a job, on any thread
+  // take  gets finished jobs, on the caller's thread
   OrderedMap(int64_t num_threads, size_t most_bytes, std::function<void(Job&)> work, std::function<void(Job)> take)
       : most_jobs_(static_cast<size_t>(num_threads) * 4),
         most_bytes_(most_bytes),
@@ -37,7 +37,7 @@ class OrderedMap {
   OrderedMap(const OrderedMap&) = delete;
   OrderedMap& operator=(const OrderedMap&) = delete;
 
-  // Gives a job of so many bytes, and takes the oldest ones where too many are waiting. Throws what their work threw.
+  // Adds a job of num_bytes; first takes the oldest while too many wait. Rethrows errors of their work.
   void give(Job job, size_t num_bytes) {
     while (in_order_.size() >= most_jobs_) take();
     auto slot = std::make_unique<Slot>(std::move(job), num_bytes);
@@ -48,10 +48,10 @@ class OrderedMap {
       in_order_.push_back(std::move(slot));
     }
     has_work_.notify_one();
-    // What is larger by itself is done with before the next one is made.
+    // An oversized job is finished before the next one is made.
     while (num_bytes_ > most_bytes_) take();
   }
-  // Takes all that were given.
+  // Takes all remaining jobs.
   void finish() {
     while (!in_order_.empty()) take();
   }
@@ -100,8 +100,8 @@ class OrderedMap {
   const size_t most_jobs_, most_bytes_;
   const std::function<void(Job&)> work_;
   const std::function<void(Job)> take_;
-  size_t num_bytes_ = 0;  // of those that were given and not taken
-  std::mutex mutex_;      // guards what follows
+  size_t num_bytes_ = 0;  // given and not taken
+  std::mutex mutex_;      // guards the members below
   std::condition_variable has_work_, is_done_;
   std::deque<Slot*> waiting_;
   std::deque<std::unique_ptr<Slot>> in_order_;  // changed only by the caller's thread

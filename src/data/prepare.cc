@@ -1,8 +1,7 @@
 // `megalith prepare`; see prepare.h.
 //
-// One thread reads and writes, the workers tokenise: what they hand over are the bytes of the output. Lines travel in
-// chunks; the chunks are written in the order in which they were read, so the result does not depend on the number of
-// workers, and at most a few chunks are in memory.
+// One thread reads and writes; workers tokenise into output bytes. Chunks of lines are written in reading order, so
+// results do not depend on the number of workers, and at most a few chunks are in memory.
 #include "data/prepare.h"
 
 #include <fmt/format.h>
@@ -25,7 +24,7 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kMaxProblems = 100;  // of each kind are listed
+constexpr size_t kMaxProblems = 100;  // listed of each kind
 
 // Checks the options before anything is made on disk.
 void check_options(const PrepareOptions& options, const std::vector<PrepareInput>& inputs) {
@@ -84,7 +83,7 @@ class Preparation {
   PrepareReport run() {
     const auto num_workers = options_.workers.value_or(std::max(1u, std::thread::hardware_concurrency()));
     ProgressSettings settings;
-    settings.line_every_s = 1e9;  // without a terminal the lines come every log_interval documents
+    settings.line_every_s = 1e9;  // without a terminal lines come every log_interval documents
     const int64_t total = total_bytes(inputs_);
     Progress progress(log_, "prepare", total == 0 ? 0 : std::max<int64_t>(total - state_.input_bytes, 1), "bytes",
                       settings);
@@ -161,7 +160,7 @@ class Preparation {
           fmt::format("no document could be read from {} ({})", inputs_[0].name(), reason),
           "input is one JSON object a line with the text under --json_keys, or plain text with --plain_text");
     }
-    // With its state on disk a run that is killed between the files below is taken up, whatever they are by then.
+    // Stores the state, so that a run killed between the files below can resume.
     store();
     for (const std::string& prefix : output_prefixes(options_)) {
       IndexedDatasetWriter& writer = outputs_.writers()[report.outputs.size()];

@@ -1,5 +1,5 @@
-// `megalith prepare`: JSON lines or plain text to the .bin and .idx files that training reads. Flags, output names and
-// token order are those of Megatron's tools/preprocess_data.py.
+// `megalith prepare`: JSON lines or plain text to .bin and .idx files. Flags, output names and token order are those of
+// Megatron's tools/preprocess_data.py.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,16 @@ struct PrepareOptions {
   int64_t log_interval = 1000;
   bool overwrite = false;
   TokenizerOptions tokenizer;
-  HubOptions hub;  // for names among the inputs, and of a tokenizer
+  HubOptions hub;  // for hub names of inputs and the tokenizer
 
-  // Not options: what tests make smaller.
-  int64_t max_line_memory = int64_t{3} << 30;  // in bytes; lines that would take more are broken ones
-  double store_every_s = 5;                    // between states that a killed run goes on from
+  // Not options; tests shrink them.
+  int64_t max_line_memory = int64_t{3} << 30;  // in bytes; a line that takes more is broken
+  double store_every_s = 5;                    // between states for resuming
 
   void visit(OptionVisitor& v);
 };
 
-// A place in an input that could not be used, and why.
+// An unusable place in an input, and why.
 struct InputProblem {
   std::string file;
   int64_t line = 0;  // from 1
@@ -51,24 +51,23 @@ struct PrepareReport {
   int64_t documents = 0;        // read, broken ones not counted
   int64_t input_bytes = 0;
   int64_t num_empty_lines = 0, num_empty_documents = 0, num_broken_lines = 0;
-  // The first hundred of each kind.
+  // At most a hundred of each kind.
   std::vector<InputProblem> empty_lines, empty_documents, broken_lines;
   double elapsed_s = 0;    // of all runs that made the outputs
-  int64_t resumed_at = 0;  // documents that were done before this run
-  // The same job was finished before: its outputs are listed, and nothing was read.
+  int64_t resumed_at = 0;  // documents done by earlier runs
+  // An earlier run finished this job: lists its outputs, reads nothing.
   bool was_finished = false;
 };
 
-// Reads every input in order and writes {output_prefix}_{key}_document.bin and .idx (_sentence with split_sentences)
-// for each key (plain text: key "text", one document a file). Documents keep their order whatever the number of
-// workers; memory does not grow with the input. The outputs appear only when all inputs were read; until then the
-// folder {output_prefix}.prepare holds what is done, and the same call goes on from there and gives the same bytes.
-// Outputs that a finished run of the same job left are kept, and the report says so; others are replaced only with
-// overwrite. UserError for outputs that would be replaced, for missing inputs, unknown formats, and when no document
-// could be read.
+// Reads the inputs in order and writes {output_prefix}_{key}_document.bin and .idx (_sentence with split_sentences) for
+// each key (plain text: key "text", one document a file). Document order does not depend on the number of workers, nor
+// memory on input size. Outputs appear when all inputs are read; until then {output_prefix}.prepare holds the progress,
+// and the same call resumes to the same bytes. Keeps (and reports) outputs of a finished run of the same job; replaces
+// others only with overwrite. UserError for outputs that would be replaced, missing inputs, unknown formats, or no
+// readable document.
 PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log);
 
-// The report as text for a person, ending in a line break.
+// As text for a person, ending in a line break.
 std::string describe(const PrepareReport& report);
 
 }  // namespace megalith

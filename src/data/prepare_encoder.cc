@@ -1,4 +1,4 @@
-// Lines to ids; see prepare_encoder.h. Source of what happens to a document: Megatron-LM's tools/preprocess_data.py.
+// Lines to ids; see prepare_encoder.h. Source: Megatron-LM's tools/preprocess_data.py.
 #include "data/prepare_encoder.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ void TokenBytes::append(std::span<const int32_t> ids, TokenType type, const std:
   try {
     if (!file_) {
       file_ = std::make_unique<SpoolFile>(fmt::format("{}{:x}", spill_prefix, reinterpret_cast<uintptr_t>(this)), 0);
-      try_remove_tree(file_->path());  // it goes when it is closed, whatever happens
+      try_remove_tree(file_->path());  // unlinked now: gone when closed
     }
     file_->append(bytes_);
   } catch (const UserError& error) {
@@ -65,12 +65,12 @@ void ChunkEncoder::encode(EncodedChunk& result) const {
   for (std::string_view rest = chunk.text; !rest.empty(); ++line_number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     encode_line(rest.substr(0, end), line_number, texts, result);
-    if (chunk.is_one_line) return;  // perhaps it is no longer there
+    if (chunk.is_one_line) return;  // may be freed already
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
 }
 
-// The texts of one key of a document: one, or the sentences when a line holds a list of them.
+// One key's texts in a document: one, or a list's sentences.
 void ChunkEncoder::add_texts(const std::function<void(const OnText&)>& for_each_text,
                              EncodedChunk::Output& output) const {
   const size_t before = output.lengths.size();
@@ -86,7 +86,7 @@ void ChunkEncoder::add_texts(const std::function<void(const OnText&)>& for_each_
   };
   for_each_text([&](std::string_view text) {
     if (!options_.split_sentences) return add(text);
-    // An invalid byte becomes one character, so that no sentence is cut in the middle of one.
+    // An invalid byte becomes one character, so no sentence is cut inside one.
     const std::string valid = is_valid_utf8(text) ? std::string() : replace_invalid_utf8(text);
     for_each_sentence(valid.empty() ? text : valid, options_.keep_newlines, add);
   });
@@ -141,7 +141,7 @@ void ChunkEncoder::encode_line(std::string_view line, int64_t number, JsonTexts&
     if (is_valid_utf8(line)) {
       add_members(line, texts, result);
     } else {
-      // Both are in memory for a moment.
+      // Both are briefly in memory.
       if (std::ssize(line) + static_cast<int64_t>(size_with_replacements(line)) > options_.max_line_memory) {
         throw UserError(
             fmt::format("the line of {} has so many invalid bytes that it would take more than {} of memory",
@@ -158,7 +158,7 @@ void ChunkEncoder::encode_line(std::string_view line, int64_t number, JsonTexts&
       result.outputs[k].lengths.resize(before[k].lengths);
       result.outputs[k].sequences.resize(before[k].sequences);
     }
-    // The place is reported beside it: leave the parser's own "file:1: " out.
+    // The place is reported separately: drop the parser's "file:1: ".
     std::string reason = error.message();
     const std::string place = fmt::format("{}:1: ", result.chunk->input->name());
     if (reason.starts_with(place)) reason.erase(0, place.size());

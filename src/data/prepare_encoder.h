@@ -20,14 +20,14 @@
 
 namespace megalith {
 
-// How much memory a line takes at most, in multiples of its length: as prepare reads it, and where only the general
-// parser of JSON does (its document has 24 bytes for "1,").
+// A line's peak memory, in multiples of its length: in prepare's reader, and in the general JSON parser (24 bytes for
+// "1,").
 inline constexpr int64_t kLineMemory = 3, kGeneralLineMemory = 24;
 
-// Tokens in the bytes of the output: in memory while they are few, the first of many in a file without a name.
+// Tokens as output bytes: in memory while few; overflow goes first to an unnamed file.
 class TokenBytes {
  public:
-  // Throws SpillFailed, which is no fault of the line.
+  // Throws SpillFailed, which is not the line's fault.
   void append(std::span<const int32_t> ids, TokenType type, const std::string& spill_prefix);
   void truncate(int64_t size);
   int64_t size() const { return std::ssize(bytes_) + (file_ ? file_->size() : 0); }
@@ -43,13 +43,12 @@ struct SpillFailed {
   UserError error;
 };
 
-// What became of a chunk.
 struct EncodedChunk {
-  // What one key of all documents gave, one sequence behind the other.
+  // One key of all documents, sequences back to back.
   struct Output {
     TokenBytes tokens;
     std::vector<int32_t> lengths;    // of the sequences, in tokens
-    std::vector<int32_t> sequences;  // of each document: how many
+    std::vector<int32_t> sequences;  // in each document
   };
   std::unique_ptr<InputChunk> chunk;
   std::vector<Output> outputs;  // one a key
@@ -58,13 +57,12 @@ struct EncodedChunk {
   std::vector<std::pair<int64_t, std::string>> broken_lines;  // number and reason
 };
 
-// Turns the lines of chunks into the bytes that are written; what is wrong with a line becomes part of the result. Safe
-// from several threads.
+// Turns chunks into output bytes; faults of a line become part of the result. Thread-safe.
 class ChunkEncoder {
  public:
   // type          of the outputs: kUint16 or kInt32
-  // spill_prefix  what the names of files begin with that hold the tokens of long texts
-  // The options outlive the encoder. UserError when append_eod is set and the tokenizer has no such token.
+  // spill_prefix  path prefix of files for long texts' tokens
+  // options must outlive the encoder. UserError when append_eod is set and the tokenizer has no such token.
   ChunkEncoder(const PrepareOptions& options, std::string spill_prefix, const Tokenizer& tokenizer, TokenType type);
   void encode(EncodedChunk& result) const;
 

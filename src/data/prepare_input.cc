@@ -58,7 +58,6 @@ std::string describe_skipped(const std::string& folder, const std::map<std::stri
                      join(parts, ", "));
 }
 
-// Counts a file that is left out.
 void count_skipped(const fs::path& file, std::map<std::string, int64_t>& endings) {
   const std::string name = file.filename().string();
   const bool is_hidden = name.starts_with('.') || name.starts_with('_');
@@ -89,7 +88,7 @@ std::vector<std::string> texts_below(const std::string& folder, std::vector<std:
   return paths;
 }
 
-// By memchr, which is vectorised everywhere.
+// memchr is vectorised everywhere.
 int64_t count_lines(std::string_view text) {
   int64_t count = 0;
   for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1)) ++count;
@@ -143,9 +142,9 @@ void ChunkReader::open() {
   source_ = input.is_rows ? open_rows(input.path, columns_) : open_text(input.path);
   checksum_ = StreamingChecksum();
   pending_.clear();
-  // Standard input may be a file, but perhaps not the one of the last run.
+  // Standard input may be a file, but perhaps not the last run's.
   is_seekable_ = input.path != "-" && source_->try_seek(position_.offset);
-  // Input is read in blocks, so the last run had read beyond the position.
+  // Input is read in blocks, so the last run had read past the position.
   source_bytes_ = position_.input_bytes;
   if (is_seekable_) return;
   std::string block(kChunkBytes, '\0');
@@ -182,7 +181,7 @@ std::unique_ptr<InputChunk> ChunkReader::next() {
     auto chunk = std::make_unique<InputChunk>();
     chunk->input = &inputs_[position_.input];
     chunk->first_line = position_.line;
-    // Up to the last line break once there is enough; beyond, until a line ends.
+    // To the last line break once there is enough; else on to the end of a line.
     bool is_end = false;
     size_t searched = 0, cut = std::string::npos;
     int64_t dropped = 0;
@@ -203,19 +202,19 @@ std::unique_ptr<InputChunk> ChunkReader::next() {
       }
     }
     if (chunk->is_too_long) {
-      // The rest of the line goes too; what follows it is for the next chunk.
+      // Drop the rest of the line; the next chunk begins after it.
       const size_t line_end = pending_.find('\n');
       cut = line_end == std::string::npos ? pending_.size() : line_end + 1;
     } else if (cut == std::string::npos) {
       cut = pending_.size();
     }
-    if (cut == 0 && dropped == 0) {  // the end of this input
+    if (cut == 0 && dropped == 0) {  // end of this input
       ++position_.input;
       position_ = {position_.input};
       if (position_.input < inputs_.size()) open();
       continue;
     }
-    // The buffer itself becomes the chunk; only the unfinished line at its end is copied.
+    // Moves the buffer into the chunk, copying only the unfinished last line.
     std::string rest = pending_.substr(cut);
     chunk->text = std::move(pending_);
     chunk->text.resize(cut);

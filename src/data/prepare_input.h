@@ -1,4 +1,4 @@
-// The inputs of `prepare` as chunks of whole lines, in order and from any place on, so that work can be taken up again.
+// The inputs of `prepare` as chunks of whole lines, in order, resumable at any place.
 #pragma once
 
 #include <cstdint>
@@ -14,52 +14,52 @@
 namespace megalith {
 
 struct PrepareInput {
-  std::string path;  // "-" is standard input
+  std::string path;  // "-": standard input
   bool is_plain_text = false;
-  bool is_rows = false;                // Parquet, Arrow, CSV: a document is a row, and its texts are columns
+  bool is_rows = false;                // Parquet, Arrow, CSV: rows are documents, columns texts
   int64_t bytes = 0, modified_ns = 0;  // 0 for standard input
   std::string name() const { return path == "-" ? "standard input" : path; }
 };
 
-// Files, patterns, folders and "-"; UserError for what does not exist. all_plain: plain text whatever the names say.
-// A folder stands for the files of texts in it and below it, in the order of their names; hidden ones are left out.
-//   skipped  gets a line for each folder with files that were left out: how many, by their endings
+// Files, patterns, folders and "-"; UserError for what does not exist. all_plain: plain text whatever the names say. A
+// folder means the text files in it and below, in name order, without hidden ones.
+//   skipped  gets a line for each folder with skipped files: how many, by extension
 std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain,
                                       std::vector<std::string>* skipped = nullptr);
 
-// The inputs' sum; 0 when one is standard input.
+// Sum over inputs; 0 if one is standard input.
 int64_t total_bytes(const std::vector<PrepareInput>& inputs);
 
-// Where reading is: bytes are those of the text, after decompression.
+// A reading position; bytes of text, after decompression.
 struct InputPosition {
-  size_t input = 0;  // which of the inputs
+  size_t input = 0;  // index of the input
   int64_t offset = 0;
   int64_t line = 1;         // number of the line that begins there
-  int64_t input_bytes = 0;  // of this input, as it lies there, that were taken to get here
-  uint64_t checksum = 0;    // of the text before it; 0 where the text before it need not be read again
+  int64_t input_bytes = 0;  // raw bytes of this input read to get here
+  uint64_t checksum = 0;    // of the text before; 0 if it need not be read again
 };
 
-// A stretch of one input.
+// A contiguous piece of one input.
 struct InputChunk {
   const PrepareInput* input = nullptr;
   std::string text;  // whole lines, or a whole plain-text file
   int64_t first_line = 1;
-  bool is_too_long = false;  // the one line of this chunk was longer than allowed: its text is left out
-  bool is_one_line = false;  // a long one, by itself
-  InputPosition end;         // where the next chunk begins
-  int64_t input_bytes = 0;   // of the input, as it lies there, that this chunk took
+  bool is_too_long = false;  // the chunk's one line exceeded the limit: no text
+  bool is_one_line = false;  // one long line
+  InputPosition end;         // start of the next chunk
+  int64_t input_bytes = 0;   // raw bytes of the input in this chunk
 };
 
 class ChunkReader {
  public:
-  // columns         of inputs with rows: the names of those that hold the texts
+  // columns         of inputs with rows: those that hold the texts
   // max_line_bytes  longer lines are left out; longer plain-text files are errors
-  // The inputs outlive the reader and its chunks.
+  // inputs must outlive the reader and its chunks.
   ChunkReader(const std::vector<PrepareInput>& inputs, std::vector<std::string> columns, int64_t max_line_bytes,
               const InputPosition& position);
 
-  // The next chunk, or nothing at the end. UserError for inputs that cannot be read, and for an input that is not the
-  // one that was read before.
+  // The next chunk; null at the end. UserError for unreadable inputs, and for one that changed since it was read
+  // before.
   std::unique_ptr<InputChunk> next();
 
  private:
@@ -74,7 +74,7 @@ class ChunkReader {
   std::unique_ptr<TextSource> source_;
   bool is_seekable_ = false;  // then no checksum is kept
   StreamingChecksum checksum_;
-  std::string pending_;  // read and not yet handed out
+  std::string pending_;  // read, not yet handed out
   int64_t source_bytes_ = 0;
 };
 

@@ -26,9 +26,9 @@ bool is_of_job(const Json& stored, const std::string& job, const std::string& wh
   return is_same_job(get_member(stored, "job", where), parse_json(job, "job"));
 }
 
-// Raised whenever a version of this program would write other bytes for the same job.
+// Raise when a new version writes other bytes for the same job.
 constexpr int kJobVersion = 1;
-// No run has more bytes, lines or documents; a count that goes on from here stays far from the end of int64_t.
+// Above any run's bytes, lines or documents; sums stay far below the int64_t limit.
 constexpr int64_t kMostCounted = int64_t{1} << 53;
 
 OrderedJson problems_to_json(const std::vector<InputProblem>& problems) {
@@ -37,7 +37,7 @@ OrderedJson problems_to_json(const std::vector<InputProblem>& problems) {
   return list;
 }
 
-// A list whose items are lists of `size`.
+// A list of lists of `size` items.
 const Json& get_rows(const Json& d, const char* key, size_t size, const std::string& where) {
   const Json& list = get_member(d, key, where);
   const auto is_row = [size](const Json& row) { return row.is_array() && row.size() == size; };
@@ -104,7 +104,7 @@ fs::path prepare_folder_of(const std::string& output_prefix) { return output_pre
 
 bool is_same_job(Json made, Json asked) {
   if (!made.is_object() || !asked.is_object()) return false;
-  // A tokenizer is what it does, wherever it is. Records of earlier versions know only where it was.
+  // Compare tokenizers by digest, not location; records of earlier versions have only the latter.
   const char* ignored = made.contains("tokenizer_digest") ? "tokenizer" : "tokenizer_digest";
   made.erase(ignored);
   asked.erase(ignored);
@@ -139,7 +139,7 @@ ResumableOutputs::ResumableOutputs(const std::string& output_prefix, std::vector
                     "it would be deleted: move it away, or choose another output_prefix");
   }
   lock_ = retry_interrupted([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-  // Where the file system knows no locks, nobody is kept out.
+  // Without file system locks no one is excluded.
   if (lock_ >= 0 && retry_interrupted([&] { return ::flock(lock_, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
     close_descriptor(lock_);
     throw UserError(fmt::format("another process is preparing {}", output_prefix),
@@ -196,7 +196,7 @@ void ResumableOutputs::store(OrderedJson state) {
 void ResumableOutputs::clear() {
   writers_.clear();
   has_state_ = false;
-  // The state first: without it the parts mean nothing.
+  // State first: without it the parts mean nothing.
   remove_tree(folder_ / kStateFile);
   for (const fs::directory_entry& entry : list_folder(folder_)) remove_tree(entry.path());
 }
@@ -212,7 +212,7 @@ bool holds_unfinished(const std::string& output_prefix, const std::string& job) 
   try {
     return is_of_job(load_json(path), job, path.string());
   } catch (const UserError&) {
-    return false;  // damaged: it would begin anew
+    return false;  // damaged: would start anew
   }
 }
 

@@ -1,4 +1,4 @@
-// What finished outputs were made from; see prepared_outputs.h.
+// Records of finished outputs; see prepared_outputs.h.
 #include "data/prepared_outputs.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ int64_t file_bytes(const std::string& path) {
   return error ? -1 : static_cast<int64_t>(bytes);
 }
 
-// The record, when the files beside it are those that it is about.
+// The record, if it is about the files beside it.
 std::optional<Json> load_record(const std::string& prefix) {
   const fs::path path = record_of(prefix);
   if (!fs::exists(path)) return std::nullopt;
@@ -39,11 +39,11 @@ std::optional<Json> load_record(const std::string& prefix) {
     if (!is_about_them || !get_member(record, "job", where).is_object()) return std::nullopt;
     return record;
   } catch (const UserError&) {
-    return std::nullopt;  // damaged: then nothing says what they were made from
+    return std::nullopt;  // damaged: sources unknown
   }
 }
 
-// Whether the record is about the .bin that is there.
+// True if the record is about the existing .bin.
 bool is_recorded_bin(const std::string& prefix) {
   try {
     const std::string path = record_of(prefix).string();
@@ -67,9 +67,9 @@ std::string how_made(const Json& made, const Json& asked, bool is_repeatable) {
   return fmt::format("made from other inputs, or from these before they changed ({}{})", *name, more);
 }
 
-// The tokenizer that a record names.
+// A record's tokenizer.
 struct MadeBy {
-  std::string name, digest;  // no digest: a record of an earlier version
+  std::string name, digest;  // no digest: an earlier version's record
   int64_t num_ids = 0;
   std::string describe() const { return fmt::format("{} of {} ids", name, num_ids); }
 };
@@ -98,7 +98,7 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
   std::vector<UserError> errors;
   for (const std::string& prefix : prefixes) {
     if (!fs::exists(prefix + ".idx")) {
-      // .idx comes last: without it a .bin may be what a killed run left, and then the record fits it.
+      // .idx comes last: without it the .bin may be a killed run's, which the record then matches.
       auto taken = is_recorded_bin(prefix) ? std::nullopt : check_replaceable("output", prefix + ".bin", {}, false);
       if (taken) errors.push_back(std::move(*taken));
       continue;
@@ -128,11 +128,11 @@ std::optional<UserError> find_other_tokenizer(const std::string& prefix, const T
                                               std::map<int64_t, std::string>& digests) {
   const std::optional<MadeBy> made = made_by(prefix);
   if (!made) return std::nullopt;
-  if (made->digest.empty()) {  // a record of an earlier version knows no more than the size
+  if (made->digest.empty()) {  // an earlier version's record has only the size
     if (made->num_ids == tokenizer.vocab_size()) return std::nullopt;
   } else if (made->num_ids <= tokenizer.vocab_size()) {
     std::string& digest = digests[made->num_ids];
-    // A tenth of a second for a large vocabulary.
+    // 0.1 s for a large vocabulary.
     if (digest.empty()) digest = tokenizer_digest(tokenizer, made->num_ids);
     if (made->digest == digest) return std::nullopt;
   }

@@ -1,5 +1,5 @@
-// What finished outputs of `prepare` were made from: a file {output}.prepared lies beside their .bin and .idx, so that
-// a later call neither replaces the tokens of other texts nor makes the same ones twice.
+// Records of what finished outputs of `prepare` were made from, in {output}.prepared beside .bin and .idx: later calls
+// neither overwrite other texts' tokens nor repeat work.
 #pragma once
 
 #include <map>
@@ -12,24 +12,24 @@
 
 namespace megalith {
 
-// The outputs when all of them are there as a finished run of this very job left them (see job_of), and nothing where
-// they may be written. UserError when an output is there that was made otherwise, or of which nothing says how.
+// The outputs if all are there from a finished run of this job (see job_of); nothing if they may be written. UserError
+// for an existing output made otherwise or without a record.
 //
-// is_repeatable  whether the job names all that it reads: standard input may be another text each time
+// is_repeatable  the job names all it reads: standard input may differ each time
 std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vector<std::string>& prefixes,
                                                                 const std::string& job, bool is_repeatable);
 
-// What is wrong with training on a data set by a tokenizer, by the record beside it: it was made with another one.
-// Nothing where this one does the same with all ids of that one (tokenizer_digest), and where there is no record.
+// Error if a data set's record names a tokenizer other than this one. Nothing without a record, or if this one treats
+// all ids of that one alike (tokenizer_digest).
 //
-// digests  of the tokenizer by their number of ids; made where they are needed and missing
+// digests  of the tokenizer by number of ids; filled when needed
 std::optional<UserError> find_other_tokenizer(const std::string& prefix, const Tokenizer& tokenizer,
                                               std::map<int64_t, std::string>& digests);
 
-// An error when the records beside these data sets name different tokenizers; those without a record are passed over.
+// Error if these data sets' records name different tokenizers; ignores those without a record.
 std::optional<UserError> find_mixed_tokenizers(const std::vector<std::string>& prefixes);
 
-// Before an output is replaced, and once it is there.
+// Call before replacing an output, and once it is there.
 void forget_prepared(const std::string& prefix);
 void record_prepared(const PrepareReport::Output& output, const std::string& job);
 

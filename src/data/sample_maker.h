@@ -1,4 +1,4 @@
-// Kinds of samples: what data_sets.h must know to open, split and blend data of one kind.
+// Kinds of samples: what data_sets.h needs to open, split and blend each.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@ class SampleMaker {
  public:
   virtual ~SampleMaker() = default;
 
-  // megatron-core's name of such a data set, which its index files bear.
+  // megatron-core's class name, used in its index files.
   virtual std::string_view class_name() const = 0;
-  // What a split divides, and a request's range counts: sequences or documents.
+  // Number of what splits and ranges count: sequences or documents.
   virtual int64_t num_elements(const TokenSource& source) const = 0;
   // UserError when mock data cannot be made.
   virtual std::unique_ptr<TokenSource> make_mock() const = 0;

@@ -1,5 +1,5 @@
-// Numbered samples of one size: one data set (gpt_dataset.h) or a blend of several (blend.h). A sample is a run of
-// numbers: a text's tokens, or a record of named fields (record_source.h).
+// Numbered samples of one size, from a data set (gpt_dataset.h) or a blend (blend.h). A sample is a run of numbers: a
+// text's tokens, or a record of named fields (record_source.h).
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace megalith {
 
-// What one pass over a data set, or over a split of it, reads.
+// What one pass over a data set or split reads.
 struct DataSize {
   int64_t documents = 0, tokens = 0;
-  std::optional<double> samples = std::nullopt;  // that one pass gives; nothing where they differ in what they take
+  std::optional<double> samples = std::nullopt;  // in one pass; nothing if samples vary in what they take
 };
 
-// The samples of one split of one source that are asked for.
+// Samples asked for of a split of one source.
 struct SampleRequest {
   Split split = Split::kTrain;
   std::string split_text;              // as the user wrote it; empty: the source is used whole
@@ -33,15 +33,13 @@ class SampleSource {
  public:
   virtual ~SampleSource() = default;
   virtual int64_t num_samples() const = 0;
-  // Writes sample `index` to out. A text gives sequence_length + 1 tokens, padded at the end with the padding id when
-  // the sample is shorter. UserError for token ids outside the vocabulary and damaged index files. Safe from several
-  // threads.
+  // Writes sample `index` to out: of texts sequence_length + 1 tokens, padded at the end with the padding id. UserError
+  // for ids outside the vocabulary and damaged index files. Thread-safe.
   virtual void read(int64_t index, std::span<int64_t> out) const = 0;
   virtual std::string name() const = 0;
-  // Nothing where that is not known, or where the data is made up.
+  // Nothing if unknown, or for mock data.
   virtual std::optional<DataSize> size() const { return std::nullopt; }
-  // What its order depends on, as the JSON object by which megatron-core describes such a data set (without the
-  // tokenizer); empty when there is none.
+  // What its order depends on: megatron-core's JSON description (without the tokenizer), or empty.
   virtual std::string identity() const { return {}; }
 };
 

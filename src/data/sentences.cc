@@ -1,4 +1,4 @@
-// Where sentences end; see sentences.h.
+// Sentence splitting; see sentences.h.
 #include "data/sentences.h"
 
 #include <utf8proc.h>
@@ -35,7 +35,7 @@ bool is_one_of(const std::array<std::string_view, N>& words, std::string_view wo
   return std::binary_search(words.begin(), words.end(), word);
 }
 
-// The length of the mark that `text` begins with, or 0.
+// Length of the mark that `text` begins with, or 0.
 template <size_t N>
 size_t mark_at(std::string_view text, const std::array<std::string_view, N>& marks) {
   for (const std::string_view mark : marks) {
@@ -56,7 +56,7 @@ bool begins_small(std::string_view text) {
   return length > 0 && utf8proc_category(code_point) == UTF8PROC_CATEGORY_LL;
 }
 
-// The word that ends just before `end`, without marks that open it.
+// The word that ends just before `end`, without opening marks.
 std::string_view word_before(std::string_view text, size_t begin, size_t end) {
   size_t start = end;
   while (start > begin && !is_blank(text[start - 1])) --start;
@@ -64,7 +64,7 @@ std::string_view word_before(std::string_view text, size_t begin, size_t end) {
   return text.substr(start, end - start);
 }
 
-// Whether one full stop behind `word` ends no sentence. is_first: the word begins a sentence or a line.
+// True if one full stop after `word` ends no sentence. is_first: the word begins a sentence or a line.
 bool is_no_end(std::string_view word, bool is_first, std::string_view next) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   if (word.size() == 1 && word[0] >= 'A' && word[0] <= 'Z') return true;
@@ -74,7 +74,7 @@ bool is_no_end(std::string_view word, bool is_first, std::string_view next) {
   return !next.empty() && is_digit(next[0]) && is_one_of(kCounted, lower);
 }
 
-// The end of the sentence that begins at `begin`, before the blanks that follow it.
+// End of the sentence at `begin`, before the blanks after it.
 size_t end_of_sentence(std::string_view text, size_t begin) {
   for (size_t at = begin; at < text.size();) {
     if (text[at] == '\n') {

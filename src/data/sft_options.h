@@ -1,5 +1,5 @@
-// Instruction tuning's options: which rows are read, how they become tokens, what counts in the loss, and how samples
-// become sequences. Names that Primus has are Primus's.
+// Options of instruction tuning: rows read, their tokens and loss weights, packing into sequences. Primus's names where
+// it has them.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,7 @@ struct SftOptions {
   DpoReference dpo_reference = DpoReference::kAhead;
 
   void visit(OptionVisitor& v);
-  // Those that say which rows are read, how they become tokens and their weights, and how samples become sequences:
-  // what `inspect sft` and `prepare --sft` have of them.
+  // Subsets for `inspect sft` and `prepare --sft`: rows read, their tokens and weights, sequences.
   void visit_paths(OptionVisitor& v);
   void visit_rows(OptionVisitor& v);
   void visit_sequences(OptionVisitor& v);

@@ -20,12 +20,12 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// Weights from a text such as "969, 30, 1": numbers separated by anything, normalised to the sum 1; missing ones are 0.
-// UserError when there are none, more than three, or their sum is 0.
+// Weights from a text such as "969, 30, 1", any separators, normalised to sum 1; missing ones are 0. UserError for
+// none, more than three, or a sum of 0.
 std::array<double, 3> parse_split(std::string_view text);
 
-// The range of each split among `num_elements`: cumulative weights times the count, rounded half to even as Python
-// does. A split of weight 0 does not exist; one of a small weight may be empty.
+// Ranges of the splits: cumulative weights times the count, rounded half to even as Python does. A split of weight 0
+// does not exist; a small weight's may be empty.
 std::array<std::optional<ElementRange>, 3> split_ranges(const std::array<double, 3>& weights, int64_t num_elements);
 
 }  // namespace megalith

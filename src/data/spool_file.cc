@@ -35,7 +35,7 @@ SpoolFile::SpoolFile(std::filesystem::path path, int64_t size) : path_(std::move
   try {
     require_regular_file(fd_, path_);
   } catch (...) {
-    close_descriptor(std::exchange(fd_, -1));  // no destructor runs for an object whose constructor throws
+    close_descriptor(std::exchange(fd_, -1));  // a throwing constructor runs no destructor
     throw;
   }
   struct stat info {};
@@ -64,7 +64,7 @@ SpoolFile::SpoolFile(SpoolFile&& other) noexcept
 
 void SpoolFile::append(std::span<const std::byte> bytes) {
   size_ += static_cast<int64_t>(bytes.size());
-  if (bytes.size() >= kSpoolDirectBytes) {  // no copy for what is large by itself
+  if (bytes.size() >= kSpoolDirectBytes) {  // avoids a copy of large pieces
     write_buffer();
     write_through(bytes);
     return;

@@ -1,4 +1,4 @@
-// A file that grows during a long piece of work. Work that was broken off goes on from a length that was noted.
+// An append-only work file; interrupted work resumes from a recorded length.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,24 @@ namespace megalith {
 
 class SpoolFile {
  public:
-  // Opens or creates the file for appending behind its first `size` bytes; what lies beyond is cut off. UserError when
-  // it has fewer, or cannot be written.
+  // Opens or creates the file, truncated to `size` bytes, for appending. UserError when it is shorter, or cannot be
+  // written.
   SpoolFile(std::filesystem::path path, int64_t size);
   ~SpoolFile();
   SpoolFile(SpoolFile&& other) noexcept;
   SpoolFile& operator=(SpoolFile&&) = delete;
 
-  // Buffered, so small pieces are fine.
+  // Buffered.
   void append(std::span<const std::byte> bytes);
-  // Returns when all that was appended is on disk.
+  // Returns when everything appended is on disk.
   void sync();
-  // Writes at a place of the file, past what was appended or not: for files that are written in any order. Safe from
-  // several threads.
+  // Writes at any offset, also past what was appended. Thread-safe.
   void write_at(int64_t offset, std::span<const std::byte> bytes) const;
   // Appends all of this file to another.
   void copy_to(SpoolFile& other);
-  // Cuts off what lies beyond `size`.
   void truncate(int64_t size);
 
-  int64_t size() const { return size_; }  // with what is buffered
+  int64_t size() const { return size_; }  // including buffered bytes
   const std::filesystem::path& path() const { return path_; }
 
  private:

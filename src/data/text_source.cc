@@ -1,5 +1,5 @@
-// Text from files, plain or compressed; see text_source.h.
-// Sources: zlib.h (inflate with automatic header), lzma.h (lzma_stream_decoder), zstd.h (ZSTD_decompressStream).
+// Text from files, plain or compressed; see text_source.h. Sources: zlib.h (inflate with automatic header), lzma.h
+// (lzma_stream_decoder), zstd.h (ZSTD_decompressStream).
 #include "data/text_source.h"
 
 #include <fmt/format.h>
@@ -23,9 +23,9 @@ namespace megalith {
 namespace {
 
 constexpr size_t kInputBytes = size_t{256} * 1024;
-constexpr uint64_t kMostDecoderBytes = uint64_t{4} << 30;  // what a hostile .xz may make its decoder take
+constexpr uint64_t kMostDecoderBytes = uint64_t{4} << 30;  // limit on the decoder of a hostile .xz
 
-// A descriptor with a buffer: the compressed bytes.
+// A buffered descriptor: the compressed bytes.
 class RawInput {
  public:
   RawInput(int descriptor, std::string name) : fd_(descriptor), name_(std::move(name)), buffer_(kInputBytes) {}
@@ -35,12 +35,12 @@ class RawInput {
   RawInput(const RawInput&) = delete;
   RawInput& operator=(const RawInput&) = delete;
 
-  // What is buffered and not yet taken; reads more when there is nothing. Empty at the end.
+  // Buffered bytes not yet taken; reads more when there are none. Empty at the end.
   std::string_view peek() {
     if (begin_ == end_) fill();
     return {buffer_.data() + begin_, end_ - begin_};
   }
-  // As peek(), with at least `count` bytes unless the input ends before.
+  // As peek(), with at least `count` bytes unless the input ends sooner.
   std::string_view peek(size_t count) {
     while (end_ - begin_ < count && fill()) {
     }
@@ -105,7 +105,7 @@ class PlainSource final : public TextSource {
   std::unique_ptr<RawInput> input_;
 };
 
-// What the three formats share: a decoder that takes some bytes and gives some until the input ends.
+// Common to the three formats: a decoder that takes and gives bytes until the input ends.
 class DecodedSource : public TextSource {
  public:
   DecodedSource(std::unique_ptr<RawInput> input, std::string_view kind) : input_(std::move(input)), kind_(kind) {}
@@ -156,7 +156,7 @@ class GzipSource final : public DecodedSource {
  protected:
   Step decode(std::string_view ready, std::span<char> out) override {
     if (is_ended_) {
-      // Padding with zeros is what tapes and some tools leave behind the last member.
+      // Tapes and some tools leave zero padding after the last member.
       if (!ready.empty() && ready[0] == '\0') return {1, 0, true};
       ::inflateReset(&stream_);
       is_ended_ = false;
@@ -259,7 +259,7 @@ std::unique_ptr<TextSource> open_text(int descriptor, std::string name) {
 
 std::unique_ptr<TextSource> open_text(const std::string& path) {
   if (path == "-") return open_text(STDIN_FILENO, "standard input");
-  // Text may come through a pipe with a name: mkfifo, /dev/stdin, <(…).
+  // Text may come through a named pipe: mkfifo, /dev/stdin, <(…).
   return open_text(InputFile(path, InputKind::kStream).release(), path);
 }
 

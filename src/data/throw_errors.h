@@ -1,4 +1,4 @@
-// Errors that were found together.
+// Throws errors that were found together.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-// Throws the only one as it is, several as UserErrors.
+// A single one as it is, several as UserErrors.
 inline void throw_errors(const std::vector<UserError>& errors) {
   if (errors.size() == 1) throw UserError(errors[0]);
   if (!errors.empty()) throw UserErrors(errors);
