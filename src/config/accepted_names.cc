@@ -1,4 +1,4 @@
-// The page on names of other programs; see accepted_names.h.
+// The page on other programs' names; see accepted_names.h.
 #include "config/accepted_names.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ std::string cell(const std::string& text) {
   return result;
 }
 
-// "`a`, `b`"; with_values also says which values ask for nothing: "`a` (0, null)".
+// "`a`, `b`"; with_values adds the neutral values: "`a` (0, null)".
 std::string listed(const std::string& names, bool with_values) {
   std::vector<std::string> parts;
   for (const std::string& entry : split_words(names)) {

@@ -1,5 +1,4 @@
-// The page on names of other programs: those that are read as options, those without effect, and those that are
-// refused.
+// The page on other programs' names: read as options, without effect, or refused.
 #pragma once
 
 #include <string>

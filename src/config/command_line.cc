@@ -63,7 +63,7 @@ class ArgumentReader {
   }
 
   void read_value(const std::string& name, const NameMatch& match, const std::optional<std::string>& attached) {
-    // A word for values of options takes values of its own.
+    // A word for several options' values takes its own.
     const bool has_own = match.word && !match.word->becomes.empty();
     const bool is_switch = has_own        ? match.word->is_switch()
                            : match.option ? match.option->is_switch()
@@ -84,7 +84,7 @@ class ArgumentReader {
         take_value(name, match.option->type_text());  // reports what is missing
       } else if (items.empty()) {
         value = WrittenValue::of("true");
-      } else if (items.size() == 1) {  // one word may hold the whole list: "99,1,0"
+      } else if (items.size() == 1) {  // a whole list in one word: "99,1,0"
         value = WrittenValue::of(items[0]);
       } else {
         value = WrittenValue{WrittenValue::Form::kList, std::move(items)};
@@ -113,7 +113,7 @@ class ArgumentReader {
     return items;
   }
 
-  // Primus's bare key=value, for names that we know.
+  // Primus's bare key=value, for known names.
   bool is_assignment(const std::string& word) const {
     const size_t equals = word.find('=');
     return equals != std::string::npos && equals > 0 && word[0] != '-' && look_up(options_, word.substr(0, equals));

@@ -11,7 +11,7 @@ constexpr GatedOption kGatedOptions[] = {{"patch_zero_bubble", "enable_zero_bubb
                                          {"patch_zero_bubble", "zero_bubble_v_schedule"},
                                          {"patch_primus_pipeline", "pp_algorithm"}};
 
-// The first name of recomputation had neither a granularity, which was full, nor a need to say the number of layers.
+// Recomputation's first name implied full granularity and one layer.
 constexpr ImpliedValue kImpliedValues[] = {{"activations_checkpoint_method", "recompute_granularity", "full"},
                                            {"activations_checkpoint_method", "recompute_num_layers", "1"}};
 

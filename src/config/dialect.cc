@@ -8,7 +8,7 @@
 namespace megalith {
 namespace {
 
-// Cells apart by a bar that has a blank, or the text's end, on either side.
+// A separating bar has a blank, or the text's end, on either side.
 std::vector<std::string> split_cells(const std::string& text) {
   std::vector<std::string> cells;
   size_t begin = 0;

@@ -1,12 +1,12 @@
-// Other trainers' words as tables. Each is a file of src/config/dialects/ that is built into the program, so an
-// installed program has no file to lose. docs/add_word.md tells how a word is added.
+// Other trainers' words as tables, files of src/config/dialects/ built into the program. docs/add_word.md tells how to
+// add a word.
 //
 //   # a comment
 //   program | option | names                    the columns
 //   torchtitan | seq_length | training_seq_len
 //     seq_len                                   an indented line goes on with its row
 //
-// A bar with blanks around it parts cells; cells missing at the end are empty.
+// Cells are separated by a bar between blanks; missing cells at the end are empty.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct DialectRow {
   std::string where;  // "other_words.table:12"
   std::vector<std::string> cells;
 
-  // What the cell's word means; throws InternalError for a word that is none of these.
+  // Meaning of the cell's word; InternalError for an unlisted word.
   template <typename T>
   T choose(std::string_view word, std::initializer_list<std::pair<std::string_view, T>> meanings) const {
     const auto found =
@@ -40,15 +40,15 @@ struct DialectRow {
   }
 };
 
-// The rows of a text, which has these columns; throws InternalError with the line that is wrong.
+// Rows of a text with these columns; InternalError with the faulty line.
 std::vector<DialectRow> read_dialect(const DialectFile& file, std::span<const std::string_view> columns);
-// The same of the file that is called so.
+// Likewise, of the file of that name.
 std::vector<DialectRow> dialect_rows(std::string_view name, std::initializer_list<std::string_view> columns);
 
-// "max_steps=-1|0" is the name max_steps and the values -1 and 0.
+// "max_steps=-1|0": name max_steps, values -1 and 0.
 std::pair<std::string, std::vector<std::string>> split_entry(const std::string& entry);
 
-// An option and its value, as words of a cell say them: "lr=1e-4 lora.target_modules='[q_proj, v_proj]'".
+// Parsed from a cell: "lr=1e-4 lora.target_modules='[q_proj, v_proj]'".
 struct SaidOption {
   std::string option, value;
 };

@@ -12,8 +12,8 @@ namespace megalith {
 namespace {
 
 constexpr std::string_view kPrefix = "MEGALITH_";
-// Families of variables that users believe steer the trainer: those that are exported are named in a note. The
-// communication library's (NCCL_…) are left out, because that library does read them.
+// Families of exported variables that get a note because users expect an effect. NCCL_… is left out: the communication
+// library reads it.
 constexpr std::string_view kReported[] = {"NVTE_", "TE_", "HSA_", "GPU_"};
 
 }  // namespace
@@ -30,7 +30,7 @@ EnvironmentSettings read_environment(const EnvironmentMap& environment, const Op
         result.settings.push_back({option, WrittenValue::of(value), {OptionLayer::kEnvironment, name}});
       } else if (const std::string nearest = options.nearest(option);
                  !nearest.empty() && others.owners(option).empty()) {
-        // Not an error: build scripts use the prefix too, and people export options of our other commands.
+        // Not an error: build scripts use the prefix, and people export other commands' options.
         std::string upper = fold_name(nearest);
         std::transform(upper.begin(), upper.end(), upper.begin(),
                        [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });

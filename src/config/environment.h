@@ -1,9 +1,9 @@
-// Options from the environment: MEGALITH_<OPTION> sets the option of that name, above files and below the command line.
+// Options from the environment: MEGALITH_<OPTION>, above files and below the command line.
 //
 //   MEGALITH_TRAIN_ITERS=50 megalith train --config recipe.yaml
 //
-// Variables that Megatron's and Primus's scripts export for other layers (NVTE_…, HSA_…, GPU_…) are named once, so that
-// nobody believes they steer this program.
+// Variables of Megatron's and Primus's scripts for other layers (NVTE_…, HSA_…, GPU_…) are noted once: they do not
+// affect this program.
 #pragma once
 
 #include <map>
@@ -25,7 +25,7 @@ struct EnvironmentSettings {
 EnvironmentSettings read_environment(const EnvironmentMap& environment, const OptionSet& options,
                                      const OtherCommands& others = {});
 
-// The environment of this process, for ConfigInputs.
+// This process's environment, for ConfigInputs.
 EnvironmentMap environment_snapshot();
 
 }  // namespace megalith

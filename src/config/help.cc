@@ -12,11 +12,11 @@ namespace megalith {
 namespace {
 
 constexpr size_t kColumns = 100;
-constexpr size_t kHelpColumn = 34;  // where descriptions begin
+constexpr size_t kHelpColumn = 34;  // column of descriptions
 
 using Groups = std::vector<std::pair<std::string, std::vector<const Option*>>>;
 
-// Groups in order of first appearance: a group may be opened again by another struct.
+// By first appearance: several structs may open the same group.
 Groups grouped(const OptionSet& options, const OptionFilter& shown = nullptr) {
   Groups groups;
   for (const std::unique_ptr<Option>& option : options.options()) {
@@ -31,7 +31,7 @@ Groups grouped(const OptionSet& options, const OptionFilter& shown = nullptr) {
 
 std::string title_of(const std::string& group) { return group.empty() ? "Options" : group; }
 
-// What help prints behind an option's name: nothing for a switch, N, X or TEXT for a value, … for a list.
+// Help's form of the value: nothing for a switch; N, X or TEXT; … for a list.
 std::string value_form(const Option& option) {
   if (option.is_switch()) return "";
   const std::string type = option.type_text();
@@ -65,7 +65,7 @@ std::string full_row(const Option& option) {
                   fmt::format("{} [{}]", option.help(), facts(option)));
 }
 
-// As value_form(), but with the words to choose from where they are short.
+// As value_form(), with choices if short.
 std::string short_value_form(const Option& option) {
   constexpr size_t kMostColumns = 32;
   const std::string type = option.type_text(), one_of = "one of ";
@@ -75,14 +75,14 @@ std::string short_value_form(const Option& option) {
   return words;
 }
 
-// "Learning rate and weight decay" as a word is written: learning_rate_and_weight_decay.
+// "Learning rate and weight decay": learning_rate_and_weight_decay.
 std::string folded_title(const std::string& group) {
   std::string title = lower_case(title_of(group));
   std::replace(title.begin(), title.end(), ' ', '_');
   return title;
 }
 
-// Whether the title has the word, or one that begins with it: "expert" is in mixture_of_experts.
+// True if a word of the title begins with `word`: "expert" is in mixture_of_experts.
 bool has_word(const std::string& title, const std::string& word) {
   constexpr size_t kShortest = 3;
   return word.size() >= kShortest && (title.starts_with(word) || title.find("_" + word) != std::string::npos);
@@ -94,7 +94,7 @@ std::string group_page(const std::string& group, const std::vector<const Option*
   return page;
 }
 
-// One option, with all that is known of it.
+// All facts of one option.
 std::string option_page(const Option& option) {
   std::string page = fmt::format("--{}{}\n", option.name(), value_form(option));
   for (const std::string& line : wrap(option.help(), kColumns - 2)) page += "  " + line + "\n";
@@ -134,7 +134,7 @@ std::string markdown_cell(const std::string& text) {
   for (const char c : text) {
     if (c == '|') result += '\\';
     if (c == '<') {
-      result += "&lt;";  // a page generator would take it for a tag
+      result += "&lt;";  // page generators would see a tag
       continue;
     }
     result += c == '\n' ? ' ' : c;
@@ -157,7 +157,7 @@ std::string help_row(const std::string& form, const std::string& meaning) {
 }
 
 std::string first_sentence(const std::string& help) {
-  // What stands before a colon near the beginning is a value, "adam: …", and no sentence.
+  // An early colon follows a value, "adam: …", not a sentence.
   constexpr size_t kShortest = 16;
   size_t end = help.find(". ");
   for (const char* mark : {": ", "; "}) {
@@ -222,7 +222,7 @@ std::optional<std::string> help_on(const OptionSet& options, std::string_view wo
   const std::string rows = help_text(options, [&](const Option& option) {
     return (!shown || shown(option)) && option.name().find(asked) != std::string::npos;
   });
-  // A word of another program may be a part of our names, too: warmup.
+  // Another program's word may also be part of our names: warmup.
   if (match.known) return known_page(match) + (rows.empty() ? "" : "\n" + rows);
   if (!pages.empty()) return pages;
   return rows.empty() ? std::nullopt : std::optional(rows);
@@ -273,7 +273,7 @@ std::string explain(const Option& option) {
     if (where == layer) where.clear();
     return fmt::format("  {} {:<18}  {:<30}  {}\n", is_in_effect ? "*" : " ", layer, where, value);
   };
-  // The assignment in effect is the last one of the highest layer.
+  // The last assignment of the highest layer is in effect.
   const auto& history = option.history();
   size_t in_effect = history.size();
   for (size_t i = 0; i < history.size(); ++i) {

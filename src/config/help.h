@@ -1,5 +1,4 @@
-// What is derived from declarations for people: help, the reference page, the resolved configuration, and where each
-// value came from.
+// Texts from option declarations: help, reference page, resolved configuration, sources of values.
 #pragma once
 
 #include <functional>
@@ -13,49 +12,47 @@
 
 namespace megalith {
 
-// Which options a page shows. Null: all.
+// Options a page shows. Null: all.
 using OptionFilter = std::function<bool(const Option& option)>;
 
-// A heading of the short page, and the options under it in their order.
+// A heading of the short page and its options, in order.
 struct HelpTopic {
   std::string title;
   std::vector<std::string> names;
 };
 
-// `--help all`: the options in their groups, with type, default, unit, range and aliases, within 100 columns.
+// `--help all`: options by group, with type, default, unit, range and aliases. 100 columns.
 std::string help_text(const OptionSet& options, const OptionFilter& shown = nullptr);
 
-// `--help`: the options of the topics, one sentence each, within 100 columns. A topic without an option is left out,
-// and so is a name that is no option of the set.
+// `--help`: the topics' options, one sentence each; 100 columns. Omits names that are not in the set, and empty topics.
 std::string short_help_text(const OptionSet& options, std::span<const HelpTopic> topics,
                             const OptionFilter& shown = nullptr);
 
-// `--help WORD`: about the groups in whose title the word is, the option of that name, or the options in whose name the
-// word is; about another program's word, what it is here. Several words are first looked for in titles. Nothing when
-// the word says nothing.
+// `--help WORD`: groups with the word in their titles, the option of that name, or options whose names contain it; for
+// another program's word, its meaning here. Several words are looked up in titles first. Nothing if the word is
+// unknown.
 std::optional<std::string> help_on(const OptionSet& options, std::string_view word,
                                    const OptionFilter& shown = nullptr);
 
-// The titles of the groups, in order of appearance.
+// Group titles in order of appearance.
 std::vector<std::string> group_titles(const OptionSet& options, const OptionFilter& shown = nullptr);
 
-// A row of a page: "  --name VALUE" and what it means, wrapped within 100 columns.
+// A row "  --name VALUE" with its meaning, wrapped at 100 columns.
 std::string help_row(const std::string& form, const std::string& meaning);
 
-// The first sentence of an option's help, or the part of it before a list of values.
+// First sentence of an option's help, or its part before a list of values.
 std::string first_sentence(const std::string& help);
 
-// The same as a Markdown page: one table a group.
+// The options as a Markdown page, one table a group.
 std::string options_markdown(const OptionSet& options, const std::string& title);
 
-// Which options resolved_yaml prints.
+// Options that resolved_yaml prints.
 enum class Shown { kAll, kNonDefault };
 
-// The values as a flat YAML file that reads back to the same values; each group under a comment, and behind a value
-// that somebody set, where.
+// Values as a flat YAML file that reads back equal; groups under comments, sources after set values.
 std::string resolved_yaml(const OptionSet& options, Shown shown);
 
-// One option's value and the layers that gave it values, the one in effect marked.
+// An option's value and its layers' values, the effective one marked.
 std::string explain(const Option& option);
 
 // "command line", "configuration file", …

@@ -1,4 +1,4 @@
-// Looking up names, and what to say about those without effect; see known_names.h.
+// Looking up names, and notes on those without effect; see known_names.h.
 #include "config/known_names.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Table = std::map<std::string, KnownName, std::less<>>;
 
-// Every row's names, each with the neutral values behind its '='.
+// Names of all rows, each with the neutral values after its '='.
 Table build_table() {
   Table table;
   for (const KnownNamesRow& row : known_names_rows()) {
@@ -51,7 +51,7 @@ NameMatch match_option(const OptionSet& options, const std::string& name) {
   if (Option* option = options.find(name)) return {option, nullptr, false, option->name()};
   if (Option* option = options.find_opposite(name)) return {option, nullptr, true, option->name()};
   Option* positive = name.starts_with(kNo) ? options.find(name.substr(kNo.size())) : nullptr;
-  // The whole name may still be somebody else's: --no_persist_layer_norm.
+  // Another program may have the whole name: --no_persist_layer_norm.
   if (!positive || !positive->is_switch() || find_known_name(name)) return {};
   return {positive, nullptr, true, positive->name()};
 }
@@ -94,7 +94,7 @@ const KnownName* find_known_name(std::string_view name) {
   const std::string folded = fold_name(name);
   const auto found = names.find(folded);
   if (found != names.end()) return &found->second;
-  // Environment variables and the options of some services come in families, PREFIX_*, and maps, MAP.*.
+  // Environment variables and some services' options come in families, PREFIX_*, and maps, MAP.*.
   for (size_t end = folded.find_first_of("_."); end != std::string::npos; end = folded.find_first_of("_.", end + 1)) {
     const auto family = names.find(folded.substr(0, end + 1) + "*");
     if (family != names.end()) return &family->second;

@@ -1,4 +1,4 @@
-// The rows behind known_names.h, of dialects/known_names.table.
+// Rows of dialects/known_names.table, for known_names.h.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ struct KnownNamesRow {
   KnownName::Kind kind;
   bool is_switch;
   std::string text;
-  std::string names;  // apart by blanks, as in the file
+  std::string names;  // separated by blanks, as in the file
 };
 
 std::span<const KnownNamesRow> known_names_rows();

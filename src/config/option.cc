@@ -244,7 +244,6 @@ bool Option::in_range(double value) const {
 
 namespace {
 
-// The number or numbers that a variable holds.
 std::vector<double> numbers_in(const Option::Value& value) {
   return std::visit(
       Overload{
@@ -301,7 +300,7 @@ std::string Option::canonical_word(const std::string& text, const OptionSource& 
   refuse(text, source, nearest.empty() ? "" : fmt::format("did you mean '{}'?", nearest));
 }
 
-// One text as this option's type, or as one item of its list.
+// One text as this option's type, or as an item of its list.
 Option::Value Option::parse_scalar(const std::string& text, const OptionSource& source) const {
   const auto integer = [&] {
     const std::optional<int64_t> value = parse_integer(text);
@@ -355,7 +354,7 @@ Option::Value Option::parse(const WrittenValue& written, const OptionSource& sou
     return std::find(words.begin(), words.end(), text) != words.end();
   }();
   if (is_text && !is_own_word) {
-    // On a command line that is a variable of the shell without a value. A preset's empty text leaves the default.
+    // On a command line, an unset shell variable. A preset's empty text leaves the default.
     if (source.layer == OptionLayer::kCommandLine && trim(text).empty() && (is_optional() || is_list())) {
       throw UserError(fmt::format("{} is empty", named_at(source)),
                       fmt::format("give it a value, or leave it out; --{}=null takes back what a file set", name_));

@@ -1,4 +1,4 @@
-// Options: declared once, beside what they steer; everything else is derived from the declaration.
+// Options: declared once, beside what they steer; everything else is derived.
 //
 //   struct LearningRateOptions {
 //     double lr = 1e-4;
@@ -11,8 +11,8 @@
 //     }
 //   };
 //
-// The visitor binds to the variables: reading YAML or a command line writes straight into them, and each Option keeps
-// which layer set it. An OptionSet outlives neither the structs it visited nor their addresses.
+// Options are bound to the variables: YAML and command line write straight into them, and each Option records which
+// layer set it. The visited structs must outlive the OptionSet, without moving.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,10 @@
 
 namespace megalith {
 
-// Who set a value; a later layer wins over an earlier one.
+// Source of a value; later layers win.
 enum class OptionLayer { kDefault, kModel, kPreset, kFile, kEnvironment, kCommandLine };
 
-// Where a value came from: the layer, and "file:line", "command line" or the like for messages.
+// A value's layer, and "file:line", "command line" or the like for messages.
 struct OptionSource {
   OptionLayer layer = OptionLayer::kDefault;
   std::string where = "default";
@@ -42,14 +42,14 @@ struct OptionSource {
 
 class Option {
  public:
-  // An enumeration bound as text: the allowed words, and how to read and write the variable.
+  // An enumeration as text: allowed words, and access to the variable.
   struct Choice {
     std::vector<std::string> words;
     std::function<size_t()> get;
     std::function<void(size_t)> set;
     const void* variable;
   };
-  // What a variable can hold; the index of a choice's word is a size_t.
+  // A choice holds its word's index, a size_t.
   using Value = std::variant<bool, int64_t, double, std::string, std::optional<bool>, std::optional<int64_t>,
                              std::optional<double>, std::optional<std::string>, std::vector<int64_t>,
                              std::vector<double>, std::vector<std::string>, size_t>;
@@ -67,35 +67,35 @@ class Option {
   Option& above(double bound);
   Option& below(double bound);
   Option& alias(std::string_view other_name);
-  // A name that switches a boolean off: add_bias_linear has disable_bias_linear. (no_NAME needs no declaration.)
+  // A name that switches a boolean off: disable_bias_linear for add_bias_linear. (no_NAME needs no declaration.)
   Option& opposite(std::string_view name);
   Option& words(std::vector<std::string> allowed);  // for strings and lists of strings
-  // OptionTraits of this option that differ from its group's.
+  // OptionTraits that differ from the group's.
   Option& changes_weights(bool does);
   Option& changes_numbers(bool does);
   Option& in_toy(InToy what);
   Option& by_rank(ByRank what);
-  // In a toy it has this value, unless the person's is unset or 0.
+  // Value in a toy, unless the person's is unset or 0.
   Option& toy(std::string_view text);
   Option& read_by(ModelTypes types);
   Option& acts_in(RunCommands commands);
-  // These models do not read it: for them it always has this value, which may be said.
+  // These models do not read it; it has this fixed value, which may be written.
   Option& always(ModelTypes types, std::string_view text);
 
-  // Sets from text and records the source. Throws UserError that names the option, the text and what is accepted.
-  // "null", "none" and "" unset an optional; "null" gives any other option its default. Words are compared without
-  // regard to case and '-' against '_'. Lists are separated by blanks or commas, or written [a, b].
+  // Sets from text and records the source. UserError names the option, the text and what is accepted. "null", "none"
+  // and "" unset an optional; "null" gives other options their default. Words ignore case, and '-' equals '_'. Lists
+  // are separated by blanks or commas, or written [a, b].
   void set(std::string_view text, const OptionSource& source) { assign(WrittenValue::of(std::string(text)), source); }
   void assign(const WrittenValue& written, const OptionSource& source);
-  // As assign, but a value that a higher layer set stays; the history has both. Returns whether the new value won.
-  // So layers may be applied in any order. A value that cannot be read is an error even when it loses.
+  // As assign, but a higher layer's value stays, so layers may come in any order; the history has both. True if the new
+  // value won. An unreadable value is an error either way.
   bool offer(const WrittenValue& written, const OptionSource& source);
-  // Sets the variable to its default and records the source.
+  // Sets the default and records the source.
   void reset(const OptionSource& source);
   void mark(const OptionSource& source) { source_ = source; }
-  // Takes the value of an option of the same declaration, bound to another variable; nobody is recorded as its source.
+  // Copies the value of the same option bound to another variable, without a source.
   void take(const Option& other) { store(other.current()); }
-  void take_toy();  // the value of toy(), where one was said
+  void take_toy();  // the value of toy(), if declared
 
   const void* variable() const;
 
@@ -107,23 +107,23 @@ class Option {
   const std::vector<std::string>& aliases() const { return aliases_; }
   const std::vector<std::string>& opposites() const { return opposites_; }
   const OptionSource& source() const { return source_; }
-  // Every assignment in order, the losing ones included: for `inspect config --explain`.
+  // All assignments in order, overridden ones too: for `inspect config --explain`.
   const std::vector<std::pair<OptionSource, std::string>>& history() const { return history_; }
-  bool is_switch() const;  // takes no value on the command line when bare
+  bool is_switch() const;  // needs no value on the command line
   bool is_list() const;
   bool is_optional() const;
   bool is_default() const { return text() == default_text_; }
   bool is_in_range() const;  // false for a number that did not come through set() and could not have
   bool is_above_range() const;
-  const std::string* text_always(ModelType type) const;  // see always(); null where it was not said
+  const std::string* text_always(ModelType type) const;  // see always(); null: not declared
   bool is_set() const { return source_.layer != OptionLayer::kDefault; }
   bool is_off() const;                              // unset, or 0
-  std::string text() const;                         // the value as it would be written in YAML; "null" when unset
+  std::string text() const;                         // as in YAML; "null" when unset
   std::vector<std::string> words_of_value() const;  // of a text or a list of texts; otherwise text()
   const std::string& default_text() const { return default_text_; }
   std::string type_text() const;   // "integer", "number", "true or false", "one of a, b, c", …
   std::string range_text() const;  // "at least 1", "above 0 and at most 1", or ""
-  // "lr" on the command line is "--lr", in a file "recipe.yaml:31: lr": how messages about this option begin.
+  // Start of messages: "--lr", or in a file "recipe.yaml:31: lr".
   std::string named_at(const OptionSource& source) const;
 
  private:
@@ -149,10 +149,10 @@ class Option {
   std::vector<std::pair<OptionSource, std::string>> history_;
 };
 
-// What a struct's visit() talks to: collects the options in declaration order.
+// Passed to a struct's visit(); collects options in declaration order.
 class OptionVisitor {
  public:
-  // The options that follow stand under this title in help, and have these traits. A group may be opened again.
+  // Help title and traits of the following options. A group may be opened again.
   void group(std::string_view title, const OptionTraits& traits = {}) {
     group_ = title;
     traits_ = traits;
@@ -163,7 +163,7 @@ class OptionVisitor {
     return add(name, Option::Variable(&variable), help);
   }
 
-  // An enumeration: words[i] stands for the enumerator of value i.
+  // words[i] is the enumerator of value i.
   template <typename E>
   Option& choice(std::string_view name, E& variable, std::vector<std::string> words, std::string_view help) {
     E* bound = &variable;
@@ -180,7 +180,7 @@ class OptionVisitor {
   OptionTraits traits_;
 };
 
-// All options of one program configuration, looked up by name or alias ('-' and '_' are the same).
+// All options of a program configuration, by name or alias ('-' equals '_').
 class OptionSet : public OptionVisitor {
  public:
   // Visits the structs in order; their options form one set.
@@ -191,7 +191,7 @@ class OptionSet : public OptionVisitor {
     index();
   }
 
-  Option* find(std::string_view name) const;  // whole name or alias, or nullptr
+  Option* find(std::string_view name) const;  // by whole name or alias, or nullptr
   // The option bound to this variable of a visited struct.
   template <typename T>
   Option& of(const T& variable) const {

@@ -1,4 +1,3 @@
-// See option_checks.h.
 #include "config/option_checks.h"
 
 #include <string>

@@ -1,5 +1,4 @@
-// What declarations say of values that no person wrote, such as those of a config.json, and of options that a model
-// does not read.
+// Checks of values that did not come from settings, such as a config.json's, and of options that a model does not read.
 #pragma once
 
 #include <vector>
@@ -9,11 +8,11 @@
 
 namespace megalith {
 
-// Numbers beyond their range. 0 may stand for what is unset.
+// Numbers out of range; 0 may mean unset.
 void check_ranges(const OptionSet& options, std::vector<UserError>& errors);
 
-// Options that a model of this type does not read (OptionTraits::read_by) and that are not as in `fresh`, the same
-// structs with their defaults. An option that stands only in `given` is nobody's business here.
+// Options that such a model does not read (OptionTraits::read_by) and that differ from `fresh`, the same structs with
+// defaults. Options only in `given` are not checked.
 void check_readers(const OptionSet& given, const OptionSet& fresh, ModelType type, std::vector<UserError>& errors);
 
 }  // namespace megalith

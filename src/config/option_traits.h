@@ -1,4 +1,4 @@
-// What code that knows no option by name must know of one, said beside its declaration.
+// Properties of an option for code that does not know its name, declared with it.
 #pragma once
 
 #include <array>
@@ -27,9 +27,9 @@ class SetOf {
   uint32_t bits_ = 0;
 };
 
-// What a model is: a decoder that continues texts, an encoder and a decoder, an encoder that tells masked tokens and
-// pairs of sentences, two encoders whose vectors are compared, a transformer that tells noise from pictures, or a
-// decoder or an encoder with a classifier in place of its head.
+// kGpt: a decoder; kT5: encoder and decoder; kBert: masked tokens and sentence pairs; kBiencoder: two encoders whose
+// vectors are compared; kDiffusion: predicts noise in pictures; kClassifier: a decoder or encoder with a classifier as
+// head.
 enum class ModelType { kGpt, kT5, kBert, kBiencoder, kDiffusion, kClassifier };
 inline constexpr std::array<std::string_view, 6> kModelTypeWords = {"gpt",       "t5",              "bert",
                                                                     "biencoder", "diffusion_model", "classifier"};
@@ -43,7 +43,7 @@ inline constexpr ModelTypes kStacks = ModelTypes{ModelType::kGpt} | kEncoders | 
 inline constexpr ModelTypes kTextModels = kStacks | kEncoderDecoders;
 inline constexpr ModelTypes kAllModels = kTextModels | kPictureModels;
 
-// Commands that take options of a run and do not train. In others, such as train and doctor, all options act.
+// Commands that take a run's options without training. In others, such as train and doctor, all options act.
 enum class RunCommand { kGenerate, kEvaluate, kEmbed, kInspectLogits, kPlan, kBenchGemm, kBenchOperators };
 using RunCommands = SetOf<RunCommand>;
 inline constexpr RunCommands kTrainOnly = {};
@@ -53,31 +53,31 @@ inline constexpr RunCommands kWithWeights = kOnLayouts | RunCommands{RunCommand:
 inline constexpr RunCommands kWithModel = kWithWeights | kBenches;
 inline constexpr RunCommands kPlan = {RunCommand::kPlan};
 
-// What happens to an option when verify/ shrinks a configuration to check it on a few ranks (verify/toy_config.h).
+// An option's fate when verify/ shrinks a configuration to a few ranks (verify/toy_config.h).
 enum class InToy {
-  kDefault,   // the check does not need it: it gets its default
-  kKept,      // it keeps the person's value
-  kMade,      // verify/ computes a value from the person's
-  kSetAside,  // it gets its default, and the person is told when theirs differs
+  kDefault,   // default: the check does not need it
+  kKept,      // the person's value
+  kMade,      // computed by verify/ from the person's
+  kSetAside,  // default; a note tells if the person's differs
 };
 
-// What the ranks of a run must have in common.
+// What a run's ranks must have in common.
 enum class ByRank {
   kSame,          // the value
-  kSameContents,  // what the files and folders that it names hold; where they are may differ
-  kFree,          // nothing: it is about one process or its machine
+  kSameContents,  // the content of named files and folders; paths may differ
+  kFree,          // nothing: it concerns one process or its machine
 };
 
-// A group's traits hold for its options unless one differs.
+// Hold for a group's options unless overridden.
 struct OptionTraits {
-  bool changes_weights = false;  // the weights' shapes or what their values mean: models that differ share no weights
-  bool changes_numbers = true;   // what a run computes: a run that resumes with another value says so
+  bool changes_weights = false;  // shapes or meaning of weights: models that differ cannot share weights
+  bool changes_numbers = true;   // results: resuming with another value gives a note
   InToy in_toy = InToy::kDefault;
   ByRank by_rank = ByRank::kSame;    // compared when the ranks meet (launch/meeting_terms.h)
-  ModelTypes read_by = kAllModels;   // another model refuses a value that is not the default (check_readers())
-  RunCommands acts_in = kTrainOnly;  // the others refuse it on their command line (cli/acting_options.h)
+  ModelTypes read_by = kAllModels;   // other models refuse non-default values (check_readers())
+  RunCommands acts_in = kTrainOnly;  // others refuse it on their command line (cli/acting_options.h)
 
-  // The same but for who reads them.
+  // A copy with other readers.
   constexpr OptionTraits of(ModelTypes types) const {
     OptionTraits traits = *this;
     traits.read_by = types;

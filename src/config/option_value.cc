@@ -40,7 +40,7 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), plain);
   if (error == std::errc() && end == text.data() + text.size()) return plain;
 
-  // sign digits [. digits] [e exponent]: kept as decimal digits, so that no double ever rounds it.
+  // sign digits [. digits] [e exponent], kept as decimal digits so no double rounds it.
   const bool negative = !text.empty() && text[0] == '-';
   if (negative) text.remove_prefix(1);
   std::string digits;

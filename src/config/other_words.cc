@@ -1,4 +1,4 @@
-// The words of other trainers; see other_words.h.
+// Other trainers' words; see other_words.h.
 #include "config/other_words.h"
 
 #include <fmt/format.h>

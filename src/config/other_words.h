@@ -5,8 +5,8 @@
 // option: position_embedding_type yarn.
 //
 // Source: Hugging Face transformers TrainingArguments and config.json, torchtune's recipes, torchtitan's job
-// configuration, DeepSpeed's JSON, nanoGPT's configuration, TRL's SFTConfig and DPOConfig, PEFT, LLaMA-Factory's
-// and axolotl's YAML.
+// configuration, DeepSpeed's JSON, nanoGPT's configuration, TRL's SFTConfig and DPOConfig, PEFT, LLaMA-Factory's and
+// axolotl's YAML.
 #pragma once
 
 #include <span>
@@ -31,17 +31,17 @@ struct OtherWord {
   }
 };
 
-// The word in lower case with '_' for '-' and '.', or nullptr.
+// The word (lower case, '_' for '-' and '.'), or nullptr.
 const OtherWord* find_other_word(std::string_view name);
-// For one value of a name, which may be an option's: "position_embedding_type:yarn".
+// For one value of a name, perhaps an option's: "position_embedding_type:yarn".
 const OtherWord* find_other_value(std::string_view name, std::string_view value);
-// An option's value where the word was written with `value`: {} stands for it, {1/x^2} for what it is to that power.
+// The option's value for the word's `value`: {} is replaced by it, {1/x^2} by that power of it.
 std::string said_value(const SaidOption& said, const std::string& value);
 
 struct OtherWordsRow {
   std::string program;
   std::string option;  // or OPTION=VALUE …
-  std::string names;   // apart by blanks; NAME=a|b lists the values that ask for nothing, NAME:VALUE is one value
+  std::string names;   // separated by blanks; NAME=a|b lists neutral values, NAME:VALUE is one value
   std::vector<SaidOption> becomes;
   std::string note;
 };

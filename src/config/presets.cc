@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Folders of whole configurations; names of what lies in them begin so.
+// Folders of whole configurations, prefixes of their names.
 constexpr std::string_view kConfigurations[] = {"experiments/", "recipes/"};
 
 std::vector<Preset> presets_in(const fs::path& folder, std::string_view beginning) {
@@ -31,14 +31,14 @@ std::vector<Preset> presets_in(const fs::path& folder, std::string_view beginnin
   return presets;
 }
 
-// "models/llama.yaml" and "llama" are names of one model.
+// "models/llama.yaml" is "llama".
 std::string plain_name(std::string text) {
   if (text.ends_with(".yaml")) text.resize(text.size() - 5);
   if (text.starts_with("models/")) text.erase(0, 7);
   return text;
 }
 
-// The first that is named so, as `same` compares names; without its folder a configuration is one too.
+// First preset with this name under `same`; a configuration's folder may be omitted.
 template <typename Same>
 std::optional<fs::path> first_named(const std::vector<Preset>& presets, const std::string& name, const Same& same) {
   for (const Preset& preset : presets) {
@@ -87,7 +87,7 @@ fs::path find_config(const std::string& text, const fs::path& config_root) {
     return lower_case(fold_name(a)) == lower_case(fold_name(b));
   };
   if (const auto file = first_named(presets, name, is_like)) return *file;
-  // What is written as a path is one; whoever reads it says what is wrong with it.
+  // A path; its reader reports what is wrong.
   if (fs::is_directory(text, code)) return text;
   std::vector<std::string> names;
   for (const Preset& preset : presets) names.push_back(preset.name);

@@ -1,5 +1,5 @@
-// Configurations by name: what came with the program lies in models/, experiments/ and recipes/ of its configurations,
-// and `--config llama3.1_8B` finds it from any folder.
+// Named configurations: the program's own, in models/, experiments/ and recipes/, which `--config llama3.1_8B` finds
+// from any folder.
 #pragma once
 
 #include <filesystem>
@@ -14,16 +14,14 @@ struct Preset {
   bool is_experiment = false;  // a whole recipe; otherwise a model
 };
 
-// The comment that a preset's file begins with, in one line.
+// The file's leading comment, in one line.
 std::string about(const Preset& preset);
 
-// What a folder of configurations holds: models first, then experiments and recipes, each by name. Empty where there is
-// no such folder.
+// A folder's configurations: models, then experiments and recipes, each by name. Empty if there is no such folder.
 std::vector<Preset> list_presets(const std::filesystem::path& config_root);
 
-// The file that `--config TEXT` means: a file of that path, else the model, else the experiment or recipe of that name
-// (".yaml" may be left away, and so may the case of letters where that is clear). UserError: there is neither; it names
-// the nearest preset.
+// The file of `--config TEXT`: an existing path, else the model, else the experiment or recipe of that name (".yaml"
+// optional; letter case too if unambiguous). UserError names the nearest preset.
 std::filesystem::path find_config(const std::string& text, const std::filesystem::path& config_root);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// The values of options as a checkpoint records them, and how two records differ.
+// Option values as checkpoints record them, and differences of records.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace megalith {
 
-// Option names and their values as YAML would have them, in the order of declaration.
+// Option names and YAML values, in order of declaration.
 using Configuration = std::vector<std::pair<std::string, std::string>>;
 
 Configuration configuration_of(const OptionSet& options);
 
-// A value without the quotes and escapes of yaml_scalar(); lists stay as they are.
+// A value without yaml_scalar()'s quotes and escapes; lists are unchanged.
 std::string plain_text(std::string_view value);
 
 struct ConfigurationDifference {
@@ -24,7 +24,7 @@ struct ConfigurationDifference {
   bool operator==(const ConfigurationDifference&) const = default;
 };
 
-// In the order of the present configuration; options that only the stored one has follow.
+// In the present configuration's order; options only in the stored one follow.
 std::vector<ConfigurationDifference> compare_configuration(const Configuration& stored, const Configuration& present);
 
 }  // namespace megalith

@@ -43,7 +43,7 @@ struct NameNotes {
   std::optional<Setting> no_positions = {};  // the setting that asks for a model without learned positions
   // Decided when all options are known, by config/dependent_names.h; the last word of each name counts.
   std::map<std::string, std::pair<bool, Setting>, std::less<>> gates = {};  // false: takes its options back
-  std::map<std::string, Setting, std::less<>> implying = {};                // words that say more than their option
+  std::map<std::string, Setting, std::less<>> implying = {};                // words that imply more than their option
   std::map<std::string, Setting, std::less<>> waiting = {};                 // refused unless an option makes them idle
   // The word that gave an option its present value.
   std::map<std::string, const OtherWord*, std::less<>> said_by = {};
@@ -89,7 +89,7 @@ UserError not_supported(const std::string& name, const KnownName& known, const S
       fmt::format("remove it, or set {} to {}", name, neutral));
 }
 
-// Why the name asks for nothing beside these options; nothing when it does ask.
+// Why these options make the name idle; nothing if they do not.
 std::optional<std::string_view> why_idle(const OptionSet& options, std::string_view name) {
   for (const IdleName& row : idle_names()) {
     if (row.name != name) continue;
@@ -136,11 +136,11 @@ void apply_known(const Setting& setting, const NameMatch& match, const WrittenVa
   notes.waiting.emplace(match.name, setting);
 }
 
-// A word, or a value, that stands for values of options.
+// A word, or a value, that means values of options.
 void apply_word(OptionSet& options, const OtherWord& word, const Setting& setting, NameNotes& notes) {
   for (const SaidOption& said : word.becomes) {
     Option* option = options.find(said.option);
-    if (!option) continue;  // of another command
+    if (!option) continue;  // another command's
     try {
       const bool has_won = option->offer(WrittenValue::of(said_value(said, setting.value.text())), setting.source);
       if (has_won) notes.said_by[option->name()] = &word;
@@ -210,8 +210,8 @@ void apply_settings(OptionSet& options, const std::vector<Setting>& settings, co
   }
 }
 
-// no_position_embedding belongs to a model with rotary positions, as in Megatron-LM; with learned ones it would change
-// the model. A folder to load from says by itself which the model has.
+// As in Megatron-LM, no_position_embedding belongs to rotary positions; with learned ones it would change the model. A
+// folder to load from tells which it has.
 void check_positions(const OptionSet& options, const NameNotes& notes, std::vector<UserError>& errors) {
   const auto is = [&](const char* name, const char* value) {
     const Option* option = options.find(name);
@@ -225,7 +225,7 @@ void check_positions(const OptionSet& options, const NameNotes& notes, std::vect
                       "set position_embedding_type to rope or none");
 }
 
-// A word that belongs to no option: most often one whose dashes are missing.
+// A word of no option, most often one without its dashes.
 UserError stray_word(const OptionSet& options, const std::string& word, const OtherCommands& others) {
   const size_t equals = word.find('=');
   const std::string name = word.substr(0, equals);
@@ -243,7 +243,7 @@ UserError stray_word(const OptionSet& options, const std::string& word, const Ot
   return UserError(message, "options are written --NAME VALUE, --NAME=VALUE or NAME=VALUE");
 }
 
-// Header keys that are options set them; the caller gets the others in Resolution::header.
+// Header keys that are options set them; Resolution::header has the rest.
 void apply_header(OptionSet& options, const std::vector<Setting>& header, NameNotes& notes, Resolution& result) {
   for (const Setting& setting : header) {
     if (setting.value.form != WrittenValue::Form::kNull) result.header[setting.name] = setting.value.text();

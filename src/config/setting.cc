@@ -1,4 +1,4 @@
-// How settings are named in messages; see setting.h.
+// Names of settings in messages; see setting.h.
 #include "config/setting.h"
 
 namespace megalith {

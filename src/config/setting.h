@@ -1,4 +1,4 @@
-// "name = value" as somebody wrote it: what the readers of files, environment and command line hand to resolve.h.
+// A written "name = value", as readers of files, environment and command line pass it to resolve.h.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct Setting {
   OptionSource source;
 };
 
-// How messages name a setting: "--x" on the command line, "recipe.yaml:31: x" in a file.
+// Its name in messages: "--x", or in a file "recipe.yaml:31: x".
 std::string named_at(const Setting& setting);
 
 }  // namespace megalith

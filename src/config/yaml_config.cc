@@ -17,7 +17,7 @@ const std::vector<std::string> kHeaderKeys = {"work_group", "user_name", "exp_na
 const std::vector<std::string> kLayoutKeys = {"work_group", "user_name", "exp_name", "workspace",
                                               "platform",   "env",       "modules"};
 const std::vector<std::string> kModuleKeys = {"framework", "config", "model", "overrides"};
-// Frameworks whose option names are ours, and one whose keys are translated.
+// Frameworks with our option names, and one whose keys are translated.
 const std::vector<std::string> kFrameworks = {"megatron", "megalith", "torchtitan"};
 
 bool contains(const std::vector<std::string>& words, std::string_view word) {
@@ -41,7 +41,7 @@ class ConfigReader {
     } else if (document.root.kind != YamlNode::Kind::kNull) {
       fail(document.root, "the file is not a map of options", "write NAME: VALUE, one option a line");
     }
-    // Presets lie below what the experiment itself says; later settings win within a layer.
+    // Presets are below the experiment's own settings; later settings win within a layer.
     ConfigFile result = std::move(result_);
     std::vector<Setting> settings = std::move(trainer_preset_);
     note_preset_conflicts(settings, model_preset_, result.notes);
@@ -121,7 +121,7 @@ class ConfigReader {
     }
   }
 
-  // $VAR, as a shell would; unset ones are empty. ${VAR} was replaced when the file was read.
+  // $VAR, as in a shell; empty if unset. ${VAR} was replaced on reading.
   std::string expand_variables(const std::string& text) const {
     const auto is_name = [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -196,7 +196,7 @@ class ConfigReader {
     return false;
   }
 
-  // An experiment of the Primus tree for the same model and device; nothing when there is none.
+  // The Primus tree's experiment for this model and device, if any.
   fs::path megatron_experiment() const {
     const auto model_of = [](const fs::path& path) {
       const std::string stem = path.stem().string();
@@ -244,7 +244,7 @@ class ConfigReader {
     std::error_code code;
     for (const fs::path& place : places) {
       for (const fs::path& path : {place, fs::path(place.string() + ".yaml")}) {
-        // An experiment may have the name of its preset: experiments/demo.yaml with model: demo.yaml.
+        // An experiment may share its preset's name: experiments/demo.yaml with model: demo.yaml.
         if (fs::is_regular_file(path, code) && !fs::equivalent(path, file_, code)) return path.lexically_normal();
       }
     }
@@ -278,7 +278,7 @@ class ConfigReader {
     return nearest_word(name, names);
   }
 
-  // A map below the options is one option a leaf: lora: {dim: 32} is lora.dim.
+  // Each leaf of a nested map is an option: lora: {dim: 32} is lora.dim.
   void read_settings(const YamlNode& map, const std::string& prefix, OptionLayer layer, std::vector<Setting>& into) {
     for (const auto& [key, node] : map.children) read_setting(prefix + key, node, layer, into);
   }

@@ -30,16 +30,16 @@
 namespace megalith {
 
 struct ConfigFile {
-  std::vector<Setting> settings;  // presets first, in the order to be applied
-  std::vector<Setting> header;    // work_group, user_name, exp_name, workspace: options only where declared
+  std::vector<Setting> settings;               // presets first, in order of application
+  std::vector<Setting> header;                 // work_group, user_name, exp_name, workspace: options only if declared
   std::map<std::string, std::string> exports;  // the experiment's `env`, $VAR and ${VAR} expanded
   std::vector<std::string> notes;
   std::vector<UserError> errors;
-  std::string framework;  // as the file says; of torchtitan's, settings are its own keys (compat/torchtitan_job.h)
+  std::string framework;  // as in the file; torchtitan's settings keep its keys (compat/torchtitan_job.h)
 };
 
-// Reads a file and what it is composed of. Never throws UserError: what is wrong is in `errors`, all of it together.
-// config_root may be empty. Whether keys are options is decided later, by resolve.h.
+// Reads a file and those it is composed of. Never throws UserError: see `errors`. config_root may be empty. resolve.h
+// decides whether keys are options.
 ConfigFile read_config_file(const std::filesystem::path& file, const std::filesystem::path& config_root,
                             const EnvironmentMap& environment);
 

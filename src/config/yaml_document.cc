@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Real configurations are a few kilobytes, five levels and a few hundred values in at most ten files.
+// Real configurations: a few kilobytes, five levels, a few hundred values, at most ten files.
 constexpr uintmax_t kMostBytes = 1 << 20;
 constexpr size_t kDeepest = 32;
 constexpr size_t kMostNodes = 20'000;
@@ -58,7 +58,7 @@ std::string read_text(const fs::path& file) {
   if (fs::is_directory(status)) {
     throw UserError(fmt::format("{} is a folder", file.string()), "name a YAML file within it");
   }
-  // It may be a pipe, as in `--config <(…)`, whose size is not known before: so reading is bounded.
+  // A pipe (`--config <(…)`) has no known size: bound the read.
   const std::string text = read_stream(file, kMostBytes + 1);
   if (text.size() > kMostBytes) {
     throw UserError(
@@ -71,14 +71,14 @@ std::string read_text(const fs::path& file) {
   return text;
 }
 
-// Counts documents as the parser comes to them.
+// Counts documents as the parser meets them.
 class DocumentCounter final : public YAML::EventHandler {
  public:
   size_t count = 0;
   YAML::Mark last;
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    // At a ',' outside a list the parser never moves on: it yields one empty document after another.
+    // At a ',' outside a list the parser yields empty documents forever.
     if (count > 0 && mark.pos == last.pos) throw YAML::ParserException(mark, "a value cannot begin like this");
     last = mark;
     ++count;
@@ -93,7 +93,7 @@ class DocumentCounter final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// How many documents a text holds: 0, 1, or 2 for more than one.
+// Number of documents: 0, 1, or 2 for more.
 size_t count_documents(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
@@ -103,7 +103,7 @@ size_t count_documents(const std::string& text) {
   return counter.count;
 }
 
-// NUM_TOKENS and TOKENIZER are none.
+// NUM_TOKENS and TOKENIZER are not.
 bool is_name_of_secret(const std::string& name) {
   const std::string folded = "_" + lower_case(name) + "_";
   constexpr std::string_view kParts[] = {"token_",   "secret",  "passw",       "passphrase",  "credential",
@@ -116,7 +116,7 @@ class Loader {
  public:
   Loader(const EnvironmentMap& environment, YamlDocument& result) : environment_(environment), result_(result) {}
 
-  // The composed file. Throws UserError when it cannot be read at all; smaller faults go to the result's errors.
+  // The composed file. UserError if it cannot be read at all; smaller faults go to the result's errors.
   YamlNode load(const fs::path& file) {
     std::error_code code;
     const fs::path identity = fs::weakly_canonical(file, code);
@@ -155,7 +155,7 @@ class Loader {
     }
   }
 
-  // Copies the parser's graph, where aliases share nodes, into a tree of bounded size.
+  // Copies the parser's graph, where aliases share nodes, into a bounded tree.
   YamlNode convert(const YAML::Node& node, const std::string& file, size_t depth, const std::string& where) {
     if (depth > kDeepest) {
       throw UserError(fmt::format("{}: nested deeper than {} levels", where, kDeepest),
@@ -231,7 +231,7 @@ class Loader {
     for (const fs::path& base : files_of(lists, kExtends, file)) merge_file(below, base);
     merge(below, std::move(own));
 
-    // What is included fills in below everything else, the first file on top.
+    // Includes fill in below everything else, the first file on top.
     std::vector<fs::path> included = files_of(lists, kIncludes, file);
     YamlNode bottom;
     bottom.kind = YamlNode::Kind::kMap;

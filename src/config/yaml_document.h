@@ -1,4 +1,4 @@
-// YAML files composed of others, each value with the place it was written.
+// YAML files composed of others, each value with its place.
 //
 //   extends: base.yaml | [a.yaml, b.yaml]   deep-merged below this file's own keys; later files beat earlier ones
 //   bases: [a.yaml]                         the same, and this file may only name keys that a base has
@@ -8,8 +8,8 @@
 // Paths are relative to the file that names them. Source: Primus primus/core/config/*.py (v26.5) for `extends`,
 // primus/core/utils/yaml_utils.py (v0.1.0) for `bases` and `includes`.
 //
-// Files come from outside: size, depth, number of values (aliases counted where they are used) and number of composed
-// files are bounded, cycles are found, and what is wrong is reported as errors.
+// Files are untrusted: bounds on size, depth, number of values (aliases count at each use) and of files; cycles and
+// faults are reported as errors.
 #pragma once
 
 #include <filesystem>
@@ -31,7 +31,7 @@ struct YamlNode {
   Kind kind = Kind::kNull;
   std::string text;                                        // kScalar, variables replaced
   bool is_quoted = false;                                  // kScalar
-  std::string secret;                                      // kScalar: a variable in it that by its name is a secret
+  std::string secret;                                      // kScalar: the variable in it that is a secret by name
   std::vector<YamlNode> items;                             // kList
   std::vector<std::pair<std::string, YamlNode>> children;  // kMap, in order, keys unique
   std::string where;                                       // "recipe.yaml:31"
@@ -39,22 +39,22 @@ struct YamlNode {
   const YamlNode* find(std::string_view key) const;  // kMap
   bool is_map() const { return kind == Kind::kMap; }
   bool is_scalar() const { return kind == Kind::kScalar; }
-  // Null, scalar or list of scalars as an option's value; UserError for maps, for lists of anything else, and for
-  // secrets, because options are written down.
+  // Null, scalar or list of scalars as an option's value; UserError for maps, other lists, and secrets, because options
+  // are written down.
   WrittenValue written() const;
 };
 
 struct YamlDocument {
   YamlNode root;  // kNull when the file could not be read
   std::vector<UserError> errors;
-  std::vector<std::string> notes;  // a key written twice, for one
+  std::vector<std::string> notes;  // such as a key written twice
 };
 
 YamlDocument load_yaml(const std::filesystem::path& file, const EnvironmentMap& environment);
 
-// ${VAR} and ${VAR:default} replaced; nested ones are not supported, and text that is no such form stays.
-// Throws UserError naming the variable when it is unset and has no default.
-// secret  gets the name of a variable that is set and whose name is that of a secret: HF_TOKEN, WANDB_API_KEY
+// Replaces ${VAR} and ${VAR:default}; nested forms are not supported, other text stays. UserError for an unset variable
+// without default.
+// secret  receives the name of a set variable that is a secret by name: HF_TOKEN, WANDB_API_KEY
 std::string substitute_variables(std::string_view text, const EnvironmentMap& environment,
                                  std::string* secret = nullptr);
 
