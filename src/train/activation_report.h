@@ -23,7 +23,7 @@ void add_shapes(ModelInput& input, const ModelConfig& config, std::span<const In
 // A rank's peak bytes of activations in a full step's schedule, without kernels' workspaces.
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank);
 
-// Likewise, and the share due to the head: norm, logits, loss and gradients.
+// Likewise, with the head's share: norm, logits, loss and gradients.
 struct ActivationOwners {
   int64_t all = 0, of_head = 0;
 };

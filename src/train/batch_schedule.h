@@ -29,7 +29,6 @@ class BatchSchedule {
   BatchSchedule(int64_t global_batch_size, int64_t micro_batch_size, int64_t data_parallel_size,
                 const std::vector<int64_t>& rampup, bool decreases, std::vector<UserError>& errors);
 
-  // The step after this many consumed samples.
   int64_t asked_samples(int64_t consumed) const;  // by the ramp, unrounded
   int64_t num_microbatches(int64_t consumed) const { return asked_samples(consumed) / chunk_; }
   int64_t samples(int64_t consumed) const { return num_microbatches(consumed) * chunk_; }

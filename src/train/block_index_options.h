@@ -1,5 +1,5 @@
-// Options of an index: the vectors of a data set's blocks by a trained biencoder
-// (kinds/retrieval/block_vectors.h). Names and defaults are Megatron-LM's.
+// Options of an index: a trained biencoder's vectors of a data set's blocks (kinds/retrieval/block_vectors.h). Names
+// and defaults are Megatron-LM's.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct BlockIndexOptions {
   void visit(OptionVisitor& v);
 };
 
-// What to say where no index is made, as in training: the options among these that are set to no effect.
+// Notes, where no index is made, on options that are set without effect.
 std::vector<std::string> block_index_notes(const OptionSet& options);
 
 }  // namespace megalith

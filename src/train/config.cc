@@ -31,7 +31,7 @@ namespace {
 
 constexpr int64_t kLongestRun = int64_t{1} << 60;  // in samples
 
-// As Megatron-LM does: without tensor parallelism there is nobody to split the tokens with.
+// As Megatron-LM does: off without tensor parallelism.
 void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
   Derived& d = resolved.derived;
   const int64_t tp = resolved.config.parallel.tensor_model_parallel_size;
@@ -44,7 +44,7 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
   resolved.kind().check_sequence_parallel(resolved, errors);
 }
 
-// Where parameters and optimizer states lie, and what then cannot be had beside it.
+// Memory of parameters and optimizer states, and options it excludes.
 void check_host_memory(const Config& config, const Derived& d, std::vector<std::string>& notes,
                        std::vector<UserError>& errors) {
   const bool has_runs = d.data_parallel.fsdp_cpu_offload, has_states = config.optimizer.optimizer_cpu_offload;
@@ -93,7 +93,7 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
   }
 }
 
-// The vocabulary, the end-of-document id, and the tokenizer when one was named or is needed for them.
+// Vocabulary size, end-of-document id, and the tokenizer if named or needed.
 void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
@@ -127,7 +127,7 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
     errors.push_back(error);
   }
   if (resolved.tokenizer == nullptr) {
-    // A model that is loaded has its rows already, those of an extra among them.
+    // A loaded model already has its rows, extra ones included.
     const bool is_loaded = resolved.options->of(config.model.vocab_size).source().layer == OptionLayer::kModel;
     d.vocab_size = config.model.vocab_size.value_or(0) + (is_loaded ? 0 : config.extra_vocab_size);
     d.eod_id = config.model.eos_token_ids.empty() ? config.model.vocab_size.value_or(0) - 1
@@ -158,7 +158,7 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   d.eod_id = resolved.tokenizer->eod().value_or(static_cast<int32_t>(d.vocab_size - 1));
 }
 
-// The layers of both stacks lie on the same tensor-parallel ranks.
+// Both stacks' layers are on the same tensor-parallel ranks.
 void check_encoder_ranks(const Config& config, std::vector<std::string>& notes, std::vector<UserError>& errors) {
   const int64_t tp = config.parallel.tensor_model_parallel_size;
   const int64_t asked = config.pipeline.encoder_tensor_model_parallel_size;
@@ -177,11 +177,11 @@ void check_encoder_ranks(const Config& config, std::vector<std::string>& notes, 
   }
 }
 
-// Every number of microbatches that the run has must fit the schedule.
+// All numbers of microbatches in the run must fit the schedule.
 void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const int64_t size = config.parallel.pipeline_model_parallel_size;
   ModelConfig model = config.model;
-  model.vocab_size.reset();  // which may not be known yet, and says nothing of the units
+  model.vocab_size.reset();  // perhaps still unknown, and irrelevant to units
   const std::vector<Unit> units = model_units(model);
   std::vector<UserError> found = check_pipeline(config.pipeline, size, units);
   if (found.empty()) {
@@ -189,7 +189,7 @@ void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& 
     std::set<int64_t> numbers;
     for (int64_t consumed = 0; errors.empty() && consumed < d.train_samples;) {
       numbers.insert(d.batches.num_microbatches(consumed));
-      if (d.batches.num_microbatches(consumed) == d.num_microbatches) break;  // a ramp ends there
+      if (d.batches.num_microbatches(consumed) == d.num_microbatches) break;  // a ramp's end
       consumed += d.batches.samples(consumed);
     }
     numbers.insert(d.num_microbatches);
@@ -221,8 +221,7 @@ void append(std::vector<UserError>& errors, const std::vector<UserError>& found)
   errors.insert(errors.end(), found.begin(), found.end());
 }
 
-// A length or a batch that is said in two ways counts as the higher layer says it: a recipe's epochs give way to
-// --train_iters.
+// Of options that both set a length or a batch the higher layer's counts: --train_iters overrides a recipe's epochs.
 void keep_highest(Resolved& resolved, const std::vector<Option*>& all) {
   std::vector<Option*> set;
   for (Option* option : all) {
@@ -239,7 +238,7 @@ void keep_highest(Resolved& resolved, const std::vector<Option*>& all) {
   }
 }
 
-// What repeating a step and going back to a checkpoint need of other options.
+// Requirements of repeating a step and of rolling back.
 std::vector<UserError> check_faults(const Config& config) {
   std::vector<UserError> errors;
   const FaultOptions& faults = config.train.faults;
@@ -273,7 +272,7 @@ std::vector<UserError> check_faults(const Config& config) {
   return errors;
 }
 
-// What can be said before there is a model.
+// Checks without a model.
 void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
@@ -318,7 +317,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
         "master_weights none without stochastic_rounding: steps smaller than half a unit of bf16 change nothing");
   }
   try {
-    // Passes are not counted yet, and any curve fits into them until then.
+    // Passes are not counted yet; until then any curve fits.
     const int64_t samples = config.train.train_epochs ? kLongestRun : d.schedule_samples;
     if (d.train_iters > 0) LearningRateCurve(config.learning_rate, samples, d.global_batch_size);
   } catch (const UserErrors& several) {
@@ -326,13 +325,13 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   }
 }
 
-// The architecture but for its vocabulary, which the tokenizer may say.
+// All but the vocabulary, which the tokenizer may set.
 std::vector<UserError> check_architecture(ModelConfig architecture) {
   if (architecture.has_vocabulary()) architecture.vocab_size.reset();
   return check_model_config(architecture);
 }
 
-// What depends on the architecture. check_run() comes before.
+// Checks of the architecture, after check_run().
 void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
@@ -379,18 +378,18 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   resolved.kind().check_layout(config, errors);
   resolve_sequence_parallel(resolved, reads_batches, errors);
   check_encoder_ranks(config, resolved.notes, errors);
-  // FLUX's units need blocks of both kinds.
+  // FLUX's units need both kinds of blocks.
   if (config.model.has_vocabulary() || architecture_errors.empty()) resolve_pipeline(config, d, errors);
 }
 
-// What depends on the tokenizer. check_model() comes before.
+// Checks of the tokenizer, after check_model().
 void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
   resolve_vocabulary(resolved, errors);
-  // A tokenizer that was named and could not be opened is one mistake, not two.
+  // A named tokenizer that does not open is one error, not two.
   const bool lacks_tokenizer = resolved.tokenizer == nullptr && resolved.derived.tokenizer.is_named();
   if (reads_batches && !lacks_tokenizer) resolved.kind().check_task(resolved, errors);
   ModelConfig architecture = resolved.config.model;
-  if (!check_architecture(architecture).empty()) return;  // said already
+  if (!check_architecture(architecture).empty()) return;  // reported already
   architecture.vocab_size = resolved.derived.vocab_size;
   const std::vector<UserError> architecture_errors = check_model_config(architecture);
   append(errors, architecture_errors);
@@ -398,7 +397,7 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
     append(errors, check_adapters(resolved, architecture));
     append(errors, check_packed_weights(resolved, architecture));
   }
-  // What cannot be exported is said now, not after the last step.
+  // Fail now, not after the last step, if the model cannot be exported.
   const bool is_known = !architecture.has_vocabulary() || architecture.vocab_size.value_or(0) > 0;
   if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && is_known) {
     try {
@@ -409,8 +408,7 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
   }
 }
 
-// Fills in what nobody set of the architecture. Whether it is known now: not when it would have to be fetched and
-// something is wrong, or when it cannot be read.
+// Fills unset architecture options. False if unknown: unreadable, or to be fetched while there are errors.
 bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& needs, std::vector<UserError>& errors) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
   const bool needs_weights = needs.weights == CommandNeeds::Weights::kRequired;
@@ -433,7 +431,7 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
       apply_hf_architecture(resolved);
       if (needs.weights != CommandNeeds::Weights::kIgnored) apply_adapter_form(resolved);
     } else if (checkpoint.load) {
-      // A run may begin where there is no checkpoint yet, but not without a model.
+      // A run may start without a checkpoint, but not without a model.
       const bool says_nothing = resolved.config.model.num_layers == 0 && resolved.config.model.hidden_size == 0;
       if (says_nothing && !loads_where_it_saves(checkpoint)) {
         if (auto error = check_checkpoint_path("load", *checkpoint.load, /*may_be_absent=*/false)) throw *error;
@@ -449,24 +447,24 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
   return false;
 }
 
-// A run's folder stands for the checkpoints in it, and one of a pipeline for its transformer.
+// Resolves a run's folder to its checkpoints, and a diffusers pipeline's to its transformer.
 CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
   for (std::optional<std::string>* path : {&options.load, &options.pretrained_checkpoint}) {
     if (*path) *path = checkpoints_of(**path).string();
   }
-  // A folder of diffusers' has its model in a folder of its own.
+  // diffusers keeps the model in a subfolder.
   if (options.load_hf) options.load_hf = model_folder_of(*options.load_hf).string();
   return options;
 }
 
-// What a model of its kind learns where nobody says otherwise.
+// A model kind's default task.
 void name_task_of_model(Resolved& resolved) {
   const std::string word(resolved.kind().default_task());
   if (word.empty()) return;
   resolved.options->of(resolved.config.task.task).offer(WrittenValue::of(word), {OptionLayer::kModel, "model_type"});
 }
 
-// As in Hugging Face's Trainer, whose max_steps wins over num_train_epochs.
+// As in Hugging Face's Trainer, whose max_steps overrides num_train_epochs.
 void prefer_steps_to_epochs(Resolved& resolved) {
   const TrainOptions& train = resolved.config.train;
   if (!train.train_iters || !train.train_epochs) return;
@@ -475,7 +473,7 @@ void prefer_steps_to_epochs(Resolved& resolved) {
   resolved.options->of(train.train_epochs).reset(resolved.options->of(train.train_iters).source());
 }
 
-// As in TRL: with dropout in the policy and none in the reference, the loss does not begin at ln 2.
+// As in TRL: dropout only in the policy would keep the loss from starting at ln 2.
 void leave_out_dropout_of_pairs(Resolved& resolved) {
   if (!resolved.config.data.sft.has_pairs()) return;
   const Config& config = resolved.config;
@@ -529,7 +527,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   if (needs.hold_folders && errors.empty()) needs.hold_folders(config);
   resolved->derived.checkpoint = with_folders_of_checkpoints(config.checkpoint);
   continue_automatically(*resolved);
-  // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.
+  // Cross-option rules would only add noise to unreadable values.
   const bool is_readable = errors.empty();
   if (is_readable) check_run(*resolved, world_size, errors);
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
@@ -549,7 +547,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
       errors.push_back(error);
     }
   } else if (is_readable && resolved->derived.tokenizer.is_named() && hub.find_tokenizer(*resolved, false)) {
-    // Its file can be missing too.
+    // Its file may be missing too.
     resolve_vocabulary(*resolved, errors);
   }
   if (needs.opens_data && is_readable) append(errors, check_data(*resolved));

@@ -1,4 +1,4 @@
-// The whole configuration of a run: every topic's options, declared where they act, gathered here once.
+// The whole configuration of a run: every topic's options, gathered once.
 #pragma once
 
 #include <cstdint>
@@ -72,10 +72,10 @@ struct TrainOptions {
   void visit(OptionVisitor& v);
 };
 
-// Who computes attention on a GPU. The last three are Megatron-LM's words: for cuDNN, the reference, and the reference.
+// Attention on a GPU. The last three are Megatron-LM's words: for cuDNN, and twice the reference.
 enum class AttentionBackend { kAuto, kCudnn, kFlash, kReference, kFused, kUnfused, kLocal };
 
-// How the program runs on this machine.
+// This machine.
 struct RuntimeOptions {
   DeviceOptions device;
   ThreadOptions threads;
@@ -119,74 +119,73 @@ struct Config {
   void visit_run(OptionVisitor& v);  // all but the model's
 };
 
-// Numbers that follow from a Config; never written back, so that a saved configuration is what the person wrote.
+// Numbers that follow from a Config; never written back, so a saved configuration is as written.
 struct Derived {
   int64_t world_size = 1, data_parallel_size = 1;
   int64_t micro_batch_size = 1, global_batch_size = 1, num_microbatches = 1;  // of a full step
   BatchSchedule batches;                                                      // of every step
-  // train_samples  what the run reads; schedule_samples  what the schedules take for its length
+  // train_samples  read by the run; schedule_samples  length of the schedules
   int64_t seq_length = 0, train_iters = 0, train_samples = 0, schedule_samples = 0;
   PipelinePlan pipeline;
-  bool is_sequence_parallel = false;  // asked for, and there are tensor-parallel ranks to split the tokens over
+  bool is_sequence_parallel = false;  // requested, with tensor-parallel ranks to split tokens over
   int64_t vocab_size = 0;
   int64_t eod_id = 0;
   at::ScalarType dtype = at::kFloat;
-  // Read these instead of the person's. Names of the hub are local paths here; `load` is what auto_continue_train
-  // found; what use_torch_fsdp2 does by itself is off.
+  // Read these instead of the person's: hub names are local paths, `load` is what auto_continue_train found, and what
+  // use_torch_fsdp2 does itself is off.
   CheckpointOptions checkpoint;
   TokenizerOptions tokenizer;
   DataOptions data;
   DataParallelOptions data_parallel;
   FluxEncoderOptions encoders;
-  bool is_hub_out_of_reach = false;           // a dry run whose tokenizer is on the hub, which may not be asked
-  bool replaces_checkpoints = false;          // overwrite: the first save removes those of an earlier run
-  std::optional<std::string> text_tokenizer;  // that the checkpoint remembers (train/text_tokenizer.h)
+  bool is_hub_out_of_reach = false;           // a dry run whose hub tokenizer may not be requested
+  bool replaces_checkpoints = false;          // overwrite: the first save removes an earlier run's
+  std::optional<std::string> text_tokenizer;  // recorded in the checkpoint (train/text_tokenizer.h)
 };
 
-// A resolved run: configuration, what was derived from it, and what the person should be told once.
+// A resolved run: configuration, derived numbers, notes.
 struct Resolved {
-  Kinds kinds;  // that there are
+  Kinds kinds;  // all
   Config config;
   std::unique_ptr<OptionSet> options;  // bound to config
   Derived derived;
-  std::unique_ptr<Tokenizer> tokenizer;  // null when none was named and none is needed
+  std::unique_ptr<Tokenizer> tokenizer;  // null if not named and not needed
   std::vector<std::string> notes;
   std::map<std::string, std::string> header;   // exp_name and the like of a Primus file
   std::map<std::string, std::string> exports;  // the file's env, for the process environment
-  bool wants_help = false;                     // nothing was checked then
+  bool wants_help = false;                     // then nothing was checked
 
-  // extra: declares options of the command itself beside those of the configuration
+  // extra: declares the command's own options
   explicit Resolved(Kinds all, const std::function<void(OptionVisitor&)>& extra = {});
   Resolved(const Resolved&) = delete;
 
   const Kind& kind() const;  // of the model
 };
 
-// What a command does with its configuration: what must be there before anything is allocated.
+// What a command needs before anything is allocated.
 struct CommandNeeds {
-  enum class Weights { kIgnored, kOptional, kRequired };  // what --load and --load_hf name
+  enum class Weights { kIgnored, kOptional, kRequired };  // of --load and --load_hf
 
-  bool reads_batches = true;  // false: it reads single tokens, which sequence_parallel, then off, could not split
-  bool opens_data = false;    // data must be named, or mock_data, and its files be there
+  bool reads_batches = true;  // false: reads single tokens, so sequence_parallel is off
+  bool opens_data = false;    // data, or mock_data, must be named, and files exist
   Weights weights = Weights::kIgnored;
-  bool writes_run = false;  // it writes a run's folder, which the header of a Primus file may name
-  // Called with what was read, if it could be read, before the run looks into the folders that it writes.
+  bool writes_run = false;  // writes a run's folder, which a Primus file's header may name
+  // Called with readable options before output folders are inspected.
   std::function<void(const Config&)> hold_folders = {};
-  // The command's own, whose errors are told with the others.
+  // The command's own checks, reported with the others.
   std::function<std::vector<UserError>(Resolved&)> more_checks = {};
 };
 
-// Reads configuration file, environment and arguments; fills what nobody set of the architecture from --load_hf or the
-// checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor. It asks
-// the hub for nothing while something is wrong: first for config.json, once all rules hold that need no model; then for
-// the tokenizer, once the model's rules hold; last for weights and data. Files that are missing are told with the rest
-// (train/inputs.h).
+// Reads configuration file, environment and arguments; fills unset architecture options from --load_hf or the
+// checkpoint in --load; checks everything, missing files included (train/inputs.h). Throws UserErrors with all errors;
+// allocates no tensor. The hub is asked only while there are no errors: for config.json once rules without a model
+// hold, for the tokenizer once the model's do, last for weights and data.
 std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra = {},
                                          const CommandNeeds& needs = {});
 
-// The part of resolve_config() that follows reading: fills `derived` from `config` and adds what cannot work to errors.
-// For configurations that come from no file, such as one made of another (train/toy_config.h).
+// resolve_config() after reading: fills `derived` and adds errors. For configurations not from files
+// (train/toy_config.h).
 void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors,
                       bool reads_batches = true);
 

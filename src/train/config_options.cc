@@ -6,7 +6,7 @@
 namespace megalith {
 namespace {
 
-constexpr int64_t kMostMicroBatch = 1 << 20, kMostDryRanks = 1 << 20;  // no product with a length wraps around
+constexpr int64_t kMostMicroBatch = 1 << 20, kMostDryRanks = 1 << 20;  // products with lengths cannot overflow
 
 }  // namespace
 

@@ -12,15 +12,15 @@
 
 namespace megalith {
 
-// The share of a GPU's memory that an estimate may take. The rest is for what it leaves out: the driver's context,
-// communication buffers, workspaces of libraries, fragments.
+// Usable share of a GPU's memory. The rest covers what estimates omit: driver context, communication buffers, library
+// workspaces, fragmentation.
 inline constexpr double kUsableMemory = 0.95;
 
 struct DeviceFit {
   KnownGpu gpu;
   int64_t needed_bytes = 0;
   std::vector<MemorySaving> savings;  // if it does not fit
-  std::vector<std::string> notes;     // options that fall to a reference there
+  std::vector<std::string> notes;     // options that fall back to a reference there
 
   int64_t left_bytes() const;  // negative: missing
   bool fits() const { return left_bytes() >= 0; }
@@ -32,10 +32,10 @@ std::optional<UserError> check_dry_run_device(const std::string& device);
 // device  passed check_dry_run_device()
 DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device);
 
-// A verdict and its lines, with a final newline.
+// Verdict and details, with a final newline.
 std::string device_fit_text(const DeviceFit& fit);
 
-// The GPU for which a file is meant: a folder of its path has its name; nothing: none has.
+// The GPU named by a folder of the path, if any.
 std::optional<std::string> gpu_of_path(const std::string& path);
 
 }  // namespace megalith

@@ -31,9 +31,9 @@ TokenizerOptions recorded_tokenizer(const Configuration& configuration);
 std::unique_ptr<Tokenizer> open_tokenizer(TokenizerOptions named, const std::optional<std::string>& beside_model,
                                           const ModelConfig& model, Logger& log);
 
-// Adds to a folder of save_hf() what is not there:
+// Adds what is missing to a folder of save_hf():
 //   tokenizer.json, tokenizer_config.json   of a BERT's vocab.txt; the class of GPT-2's files
-//   modules.json and what it names          sentence-transformers' steps, of the model that was loaded
+//   modules.json and what it names          sentence-transformers' steps of the loaded model
 //   generation_config.json                  the loaded model's other settings
 //   README.md                               a model card
 // source: the folder of the loaded model, if any. By one rank.

@@ -1,4 +1,4 @@
-// See fault_options.h. The rules with other options stand in config.cc.
+// See fault_options.h. Rules with other options are in config.cc.
 #include "train/fault_options.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-// What a run does about faults of machines and about a loss that jumps.
+// Options for machine faults and loss spikes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct FaultOptions {
   int64_t loss_spike_max_rollbacks = 3;
 
   void visit(OptionVisitor& v);
-  // Whether a step whose loss jumps is not made.
+  // True if a step with a loss spike is not made.
   bool leaves_out_spikes() const {
     return loss_spike_action == LossSpikeAction::kSkip || loss_spike_action == LossSpikeAction::kRollback;
   }

@@ -1,4 +1,4 @@
-// Whether the host tells a GPU each kernel of a microbatch, or hands it over as one graph (train/microbatch_graphs.h).
+// Whether a GPU gets a microbatch kernel by kernel or as one graph (train/microbatch_graphs.h).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct GraphOptions {
   void visit(OptionVisitor& v);
 };
 
-// What cannot be captured, an error for each; and what a person should be told once.
+// An error for each obstacle to capture; adds notes.
 std::vector<UserError> check_graph_options(const Config& config, std::vector<std::string>& notes);
 
 }  // namespace megalith

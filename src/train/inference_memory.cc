@@ -77,7 +77,7 @@ MemoryMeasure estimate_generation(int64_t prompt_length, int64_t max_new_tokens,
     MemoryEstimate memory = estimate_inference(
         resolved, rank,
         {.length = prompt_length, .cached_positions = prompt_length + max_new_tokens, .head = HeadOutput::kLastLogits});
-    // While rows are arranged anew, the old and the new cache are there.
+    // Rearranging rows keeps the old and the new cache.
     if (rows > 1) memory.cache *= 2 * rows;
     return memory;
   };

@@ -20,7 +20,7 @@ std::vector<UserError> check_weights(const Resolved& resolved);
 
 // The files that the data options name, as the model's kind reads them; remote hub names are left to HubPaths.
 std::vector<UserError> check_data(Resolved& resolved);
-// What is wrong where none is named; a dry run gets a note instead.
+// Errors where no data is named; a dry run gets a note instead.
 std::vector<UserError> no_data(Resolved& resolved);
 
 // Data sets prepared with another tokenizer than the run's, unless allow_other_tokenizer.

@@ -1,5 +1,5 @@
-// A kind of model, as a run sees it: what a sample is, the rules it follows, its data, its tasks, what it shows of
-// itself. One object a kind, in src/kinds/; nothing here or below knows which there are.
+// A kind of model as a run sees it: samples, rules, data, tasks, reports. One object a kind, in src/kinds/; nothing
+// here or below names one.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +28,17 @@ struct Derived;
 struct Resolved;
 class PipelinedModel;
 
-// Shows during training what the model makes of the run's prompt (train/sample_options.h). It only reads the weights:
-// the run is the same without it, bit for bit.
+// Shows during training the model's output for the run's prompt (train/sample_options.h). Only reads weights: runs are
+// bit-identical without it.
 class RunSamples {
  public:
   virtual ~RunSamples() = default;
-  // Every rank of the model calls it.
+  // Called on every rank of the model.
   virtual void show(PipelinedModel& model, int64_t iteration,
                     const std::vector<std::unique_ptr<MetricsSink>>& sinks) = 0;
 };
 
-// Adds to batches what another model says of them.
+// Adds another model's outputs to batches.
 class References {
  public:
   virtual ~References() = default;
@@ -47,7 +47,7 @@ class References {
   virtual void add_to(std::vector<Batch>& batches) = 0;
 };
 
-// A model and the ranks it is spread over; all outlive what is made of them.
+// A model and its ranks; all outlive what is made of them.
 struct RunModel {
   PipelinedModel& model;
   DataParallel& data;
@@ -55,11 +55,11 @@ struct RunModel {
   at::Device device;
 };
 
-// One input that is given by hand, as to `megalith inspect logits`.
+// One explicit input, as for `megalith inspect logits`.
 struct GivenInput {
   std::vector<int64_t> prompt_ids, target_ids, prompt_token_types;
   std::optional<std::string> inputs_file;
-  bool has_targets = false;  // a loss is asked for
+  bool has_targets = false;  // compute a loss
 };
 
 class Kind {
@@ -69,35 +69,35 @@ class Kind {
   virtual ModelType type() const = 0;
   virtual std::string_view default_task() const = 0;  // a word of --task; empty: the option's default
 
-  // A sample: s tokens in the labels' sequence, encoder_s in an encoder's or in a caption. Without decoder_seq_length,
-  // which commands without data may lack, both are seq_length.
+  // A sample: s tokens in the labels' sequence, encoder_s in an encoder's or a caption. Both are seq_length without
+  // decoder_seq_length, which commands without data may lack.
   virtual CostShape sample_shape(const Resolved& run) const = 0;
   virtual int64_t tokens_per_sample(const Resolved& run) const { return sample_shape(run).s; }
-  // Completes a microbatch without storage, of (b, s) tokens and labels, for measuring memory.
+  // Completes a storage-free microbatch of (b, s) tokens and labels, for measuring memory.
   virtual void complete_shapes(ModelInput& /*input*/, const Resolved& /*run*/, int64_t /*encoder_s*/) const {}
 
   // Rules. Sets d.seq_length.
   virtual void check_sequence(const Config& config, Derived& d, std::vector<UserError>& errors) const = 0;
   virtual void check_sequence_parallel(const Resolved& run, std::vector<UserError>& errors) const = 0;
-  // Layouts that such models do not have.
+  // Errors for layouts that such models lack.
   virtual void check_layout(const Config& /*config*/, std::vector<UserError>& /*errors*/) const {}
-  // UserError for options that the task cannot work with.
+  // UserError for options that the task does not support.
   virtual std::unique_ptr<Task> make_task(const Resolved& run) const = 0;
   virtual void check_task(const Resolved& run, std::vector<UserError>& errors) const = 0;
 
-  // Data and weights. Before anything is allocated: what is wrong with the files that the options name.
+  // Data and weights. Before allocation: errors of the files that options name.
   virtual std::vector<UserError> check_data(Resolved& run) const = 0;
   virtual std::vector<UserError> check_weights(const Resolved& /*run*/) const { return {}; }
-  // Replaces names of the hub in run.derived by local paths.
+  // Replaces hub names in run.derived by local paths.
   virtual void fetch_inputs(Resolved& run, const EnvironmentMap& environment, Logger& log,
                             std::vector<UserError>& errors) const = 0;
-  // Makes of the files what batches are read from, once for all runs, and names that in run.derived.
+  // Converts files to what batches are read from, once for all runs, and names that in run.derived.
   virtual void prepare_data(Resolved& run, Logger& log) const = 0;
-  // The data are texts that the loaded model's tokenizer reads, unless another is named.
+  // True if data are texts for the loaded model's tokenizer, unless another is named.
   virtual bool reads_texts(const Config& config) const = 0;
   // Training sequences in one pass; after prepare_data().
   virtual int64_t count_sequences(const Resolved& run) const = 0;
-  // Weights that a run begins with beside --load and --load_hf.
+  // Initial weights other than --load and --load_hf.
   virtual bool load_first_weights(const Resolved& /*run*/, std::span<const CheckpointTensor> /*tensors*/,
                                   const Groups& /*groups*/, Logger& /*log*/) const {
     return false;
@@ -120,16 +120,16 @@ class Kind {
   virtual std::string shape_text(const Resolved& run, const ModelConfig& model) const = 0;
   virtual std::vector<std::pair<std::string, std::string>> report_rows(const Resolved& /*run*/) const { return {}; }
 
-  // Checks: a model and a sample at toy width (verify/toy_config.h), on ranks that share it in this way.
-  //   sources  for each layer of the toy, the person's that it stands for
+  // Checks: a model and a sample at toy width (verify/toy_config.h), on ranks with this layout.
+  //   sources  for each toy layer, the original it represents
   virtual void shrink_model(const ParallelOptions& ranks, const ModelConfig& asked, const std::vector<int64_t>& sources,
                             ModelConfig& toy) const = 0;
   virtual void shrink_sample(const Config& asked, Config& toy) const = 0;
-  // The objective is defined over the samples that all ranks read at once.
+  // True if the objective is defined over all ranks' samples together.
   virtual bool has_objective_of_sets() const { return false; }
-  // An input of some numbers that differ, small, without a loss.
+  // A small input of varied values, without a loss.
   virtual ModelInput some_input(const ModelConfig& config) const = 0;
-  // Errors of one that is given; then the input, with has_targets its loss's weight and what it is compared with.
+  // Errors of an explicit input; then the input, with has_targets including the loss's weight and targets.
   virtual bool takes_given_targets() const { return false; }
   virtual std::vector<UserError> check_given(const GivenInput& given) const = 0;
   virtual ModelInput make_input(const GivenInput& given, const ModelConfig& config, at::Device device) const = 0;

@@ -22,7 +22,7 @@ bool is_left_out(const Option& option) {
   return option.source().layer == OptionLayer::kModel || name == "overwrite" || name == "store_secret_file";
 }
 
-// JSON escapes only characters below a blank; terminals obey more.
+// JSON escapes only characters below a blank; terminals interpret more.
 std::vector<std::string> visible(std::vector<std::string> words) {
   for (std::string& word : words) word = visible_text(word);
   return words;

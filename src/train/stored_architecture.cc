@@ -116,8 +116,8 @@ void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) 
       for (const auto& option : architecture.options()) values[option->name()] = plain_text(option->text());
       for (const auto& [name, value] : manifest.configuration) {
         if (vocabulary.find(name) != nullptr) values[name] = plain_text(value);
-        // As written: the NullTokenizer has one id more than vocab_size. With extra rows it differs from the model's;
-        // no NullTokenizer goes with those.
+        // As written: NullTokenizer has one id more than vocab_size. With extra rows, which exclude NullTokenizer, it
+        // differs from the model's.
         if (name == "vocab_size" && value != "null" && !has_extra_rows(manifest.configuration)) values[name] = value;
       }
       apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});

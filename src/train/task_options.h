@@ -1,4 +1,4 @@
-// Which task a run trains, and the options of the tasks.
+// A run's task, and the options of tasks.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace megalith {
 
 enum class TaskKind { kCausalLm, kMaskedLm, kBert, kT5, kIct, kFlowMatching, kClassification };
 
-// How the share of noise of a training sample is drawn.
+// Distribution of the noise share of training samples.
 enum class TimestepSampling { kUniform, kLogitNormal, kMode, kFixed };
 
 struct TaskOptions {
@@ -20,7 +20,7 @@ struct TaskOptions {
   double mask_prob = 0.15;
   std::optional<int64_t> mask_token_id;       // default: the tokenizer's
   double short_seq_prob = 0.1;                // of kBert and kT5
-  std::optional<int64_t> decoder_seq_length;  // of kT5, which needs it
+  std::optional<int64_t> decoder_seq_length;  // kT5, required
   // Of kIct.
   std::optional<std::string> titles_data_path;
   double query_in_block_prob = 0.1;

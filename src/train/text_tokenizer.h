@@ -1,5 +1,4 @@
-// The tokenizer of a model in --load_hf. Training does not need it, but users of the trained model do, so checkpoints
-// record its location.
+// The tokenizer of a model in --load_hf: unused in training, but recorded in checkpoints for the trained model's users.
 #pragma once
 
 #include <cstdint>
