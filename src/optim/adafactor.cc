@@ -12,7 +12,7 @@ AdafactorRule::Layouts::Layouts(const Parameter& parameter) : matrices(parameter
   columns.emplace(parameter, StateShape::kColumns);
 }
 
-// A step of one parameter, of which this rank may have nothing.
+// A step of one parameter; this rank may hold none of it.
 struct AdafactorRule::Work {
   const UpdateSlot& slot;
   const Layouts& layouts;

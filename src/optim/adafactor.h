@@ -1,13 +1,13 @@
-// Adafactor as an update rule; takes every parameter. A matrix's second moment is kept as the means of its rows and
-// columns, so that its state is as good as none; a vector's is kept whole.
+// Adafactor as an update rule; takes every parameter. Keeps only row and column means of a matrix's second moment, so
+// state is negligible; a vector's is whole.
 //
 //   s = g^2 + eps1;   b = 1 - step^decay_rate
 //   r = b * r + (1 - b) * mean of s over a row;   c likewise over a column;   v = b * v + (1 - b) * s
 //   u = g / sqrt(r * c / mean(r)), of a vector g / sqrt(v);   u = u / max(1, rms(u) / clip_threshold)
 //   w = w - lr * max(eps2, rms(w)) * (u + weight_decay * w)
 //
-// As in transformers' Adafactor without momentum, with the run's learning rate; an expert of a stack is a matrix of its
-// own. Ranks exchange means only (shared_sums.h), so steps do not depend on the layout.
+// As transformers' Adafactor without momentum, with the run's learning rate; each expert is a matrix. Ranks exchange
+// only means (shared_sums.h), so steps do not depend on layout.
 // Source: Shazeer & Stern 2018, arXiv:1804.04235, algorithms 4 and 5.
 #pragma once
 

@@ -13,13 +13,13 @@ namespace {
 
 constexpr size_t kMoments = 2;
 
-// In a slot's state.
+// Indices in a slot's state.
 constexpr size_t codes_of(size_t moment) { return 2 * moment; }
 constexpr size_t absmax_of(size_t moment) { return 2 * moment + 1; }
 
 }  // namespace
 
-// Some elements of one canonical tensor, in its orientation.
+// Elements of one canonical tensor, in its orientation.
 struct Adam8bitRule::Elements {
   Piece piece;
   at::Tensor grad, master;
@@ -47,7 +47,7 @@ struct Adam8bitRule::Elements {
   }
 };
 
-// A step of one parameter, of which this rank may have nothing.
+// A step of one parameter; this rank may hold none of it.
 struct Adam8bitRule::Work {
   Work(const UpdateSlot& of, const StateLayout& its_blocks) : slot(of), blocks(its_blocks) {
     for (size_t i = 0; i < kMoments; ++i) absmax.push_back(at::zeros_like(slot.state[absmax_of(i)]));

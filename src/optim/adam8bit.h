@@ -1,14 +1,14 @@
-// AdamW with moments in eight bits, as in bitsandbytes' AdamW8bit. Takes parameters whose canonical tensors all have
-// min_8bit_size elements; AdamW has the others.
+// AdamW with 8-bit moments, as bitsandbytes' AdamW8bit, for parameters whose canonical tensors all have min_8bit_size
+// elements; AdamW takes the rest.
 //
 //   m = map[code] * absmax of the block, v likewise;   a step of AdamW in the gradient's dtype
 //   absmax = largest |m| of the block;   code = of the map's value that is nearest to m / absmax
 //
-// A block is 256 elements of a canonical tensor, row by row, so ranks may hold parts of one: they exchange largest
-// values (shared_sums.h), and steps do not depend on the layout. An expert of a stack is a tensor of its own. Moments
-// are decoded twice, before and after that exchange: nothing of their size is kept in between.
-// Source: Dettmers et al. 2021, arXiv:2110.02861; maps: bitsandbytes.functional.create_dynamic_map. As on its CPU, and
-// unlike its CUDA kernel, a moment next to zero may lose its sign.
+// A block is 256 row-major elements of a canonical tensor (of one expert). Ranks that hold parts of a block exchange
+// maxima (shared_sums.h), so steps do not depend on layout. Moments are decoded both before and after, to keep no
+// temporary of their size.
+// Source: Dettmers et al. 2021, arXiv:2110.02861; maps: bitsandbytes.functional.create_dynamic_map. As on its CPU,
+// unlike its CUDA kernel, a moment near zero may lose its sign.
 #pragma once
 
 #include <array>
@@ -24,12 +24,12 @@
 
 namespace megalith {
 
-// The 256 values of a code, ascending, fp32: seven decades, with more values in the upper ones.
+// The 256 code values, ascending, fp32: seven decades, denser in the upper ones.
 at::Tensor dynamic_map(bool is_signed);
 
 class Adam8bitRule : public UpdateRule {
  public:
-  // most_elements: moved at once, which bounds temporary tensors.
+  // most_elements: per pass, which bounds temporaries.
   explicit Adam8bitRule(const OptimizerOptions& options, int64_t most_elements = 1 << 22)
       : options_(options), most_elements_(most_elements) {}
 
@@ -54,7 +54,7 @@ class Adam8bitRule : public UpdateRule {
   int64_t most_elements_;
   std::unique_ptr<SharedSums> maxima_;
   std::map<const Parameter*, StateLayout> blocks_;
-  std::array<at::Tensor, 2> maps_, bounds_;  // of the two moments; between neighbours of a map
+  std::array<at::Tensor, 2> maps_, bounds_;  // for each moment; bounds_: between neighbours of a map
 };
 
 }  // namespace megalith

@@ -43,7 +43,7 @@ ops::AdamwShard run_of_shard(const ops::AdamwShard& whole, const PartRun& run) {
 
 std::vector<StateSpec> AdamwRule::state(const Parameter& parameter) const {
   const at::ScalarType wide = parameter.wide_dtype();
-  // fp64 parameters are for exactness: their moments stay fp64.
+  // fp64 models are for exactness: moments stay fp64.
   const bool is_narrow = options_.exp_avg_dtype == MomentDtype::kBf16 && wide == at::kFloat;
   const at::ScalarType dtype = is_narrow ? at::kBFloat16 : wide;
   return {{"exp_avg", dtype}, {"exp_avg_sq", dtype}};

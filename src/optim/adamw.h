@@ -1,4 +1,4 @@
-// AdamW as an update rule: one pass of ops/adamw over all slots. Takes every parameter, so it comes last in a list.
+// AdamW as an update rule: one pass of ops/adamw over all slots. Takes every parameter, so it comes last.
 #pragma once
 
 #include <unordered_map>

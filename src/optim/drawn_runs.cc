@@ -5,7 +5,7 @@
 namespace megalith {
 namespace {
 
-// Row-major strides.
+// Row-major.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
   for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
@@ -18,7 +18,7 @@ struct PlacedBox {
   Piece piece;
 };
 
-// The box's runs from dim `dim` on; `element` and `place` are the offsets by the indices before.
+// The box's runs from dim `dim` on; `element` and `place` are offsets of earlier indices.
 void add_runs(const PlacedBox& box, size_t dim, int64_t element, int64_t place, std::vector<PartRun>& runs) {
   const std::vector<int64_t>& extent = box.piece.local.extent;
   const size_t dims = extent.size();

@@ -1,5 +1,4 @@
-// Maps a rank's elements to the canonical tensors: random numbers are drawn by name and position, independent of
-// layout.
+// Maps a rank's elements to canonical tensors, so random draws, keyed by name and position, do not depend on layout.
 #pragma once
 
 #include <vector>
@@ -9,14 +8,14 @@
 
 namespace megalith {
 
-// A run of a part's elements, and their canonical positions.
+// A run of a part's elements, and its canonical positions.
 struct PartRun {
   FlatRange range;  // in the flattened part
   ops::DrawnRun drawn;
 };
 
-// A part without its padding, in few runs: one per Placement piece that is wholly in the part, up to three where the
-// part begins or ends within rows.
+// The part without padding: a run per Placement piece wholly inside, up to three where the part begins or ends within
+// rows.
 std::vector<PartRun> drawn_runs(const OwnedPart& part);
 
 }  // namespace megalith

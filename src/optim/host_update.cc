@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-// One chunk arrives, one returns, one is updated.
+// Chunks arriving, being updated, returning.
 constexpr size_t kBuffersOfOverlap = 3;
 // Bytes.
 constexpr int64_t kPlaceAlignment = 64;
@@ -24,7 +24,7 @@ int64_t place_after(int64_t& end, int64_t bytes) {
 
 int64_t bytes_of(int64_t count, const at::Tensor& like) { return count * static_cast<int64_t>(like.element_size()); }
 
-// `like`'s elements in the buffer, one-dimensional.
+// `like`'s elements in the buffer, 1-d.
 at::Tensor place_of(const at::Tensor& buffer, int64_t at, const at::Tensor& like) {
   return buffer.narrow(0, at, bytes_of(like.numel(), like)).view(like.scalar_type());
 }
@@ -89,7 +89,7 @@ void HostUpdate::cut_into_chunks(int64_t chunk_elements) {
 
 void HostUpdate::fetch(size_t index) {
   Buffer& buffer = buffer_of(index);
-  // Copies back may still read it; the CPU writes it next.
+  // A copy back may still read it; the CPU writes it next.
   if (std::exchange(buffer.is_returning, false)) buffer.returned.wait();
   const StreamScope scope(to_host_);
   for (Piece& piece : chunks_[index].pieces) {
@@ -127,7 +127,7 @@ void HostUpdate::give_back(size_t index) {
 
 void HostUpdate::run(const Update& update) {
   const at::NoGradGuard no_grad;
-  // Gradients are complete, and this step's weights are no longer in use.
+  // Gradients are complete, this step's weights no longer in use.
   StreamEvent computed(device_);
   const c10::Stream current = current_stream(device_);
   computed.record(current);

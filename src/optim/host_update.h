@@ -1,13 +1,13 @@
-// CPU updates of parts on a device: masters and moments are in host memory (optimizer_cpu_offload), gradients and
-// updated weights travel by chunks through pinned buffers:
+// CPU updates of device parts (optimizer_cpu_offload): masters and moments are in pageable host memory; gradients and
+// updated weights travel in chunks through pinned buffers:
 //
 //   to the host    | gradients 0 | gradients 1 | gradients 2 |
 //   CPU                          | update 0    | update 1    | update 2   |
 //   to the device                              | weights 0   | weights 1  | weights 2 |
 //
-// Without overlap: one chunk at a time, one buffer. Masters and moments stay in pageable memory. A weight that the rule
-// needs (as its own master, with a remainder, or without master) comes with its gradient: the device's value is
-// authoritative. Source of the idea: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840.
+// Without overlap: one chunk at a time, one buffer. A weight that the rule needs (as its own master, with a remainder,
+// or without master) travels with its gradient: the device's value is authoritative. Source of the idea: Ren et al.
+// 2021 (ZeRO-Offload), arXiv:2101.06840.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,15 +27,15 @@ class HostUpdate {
   // 64 MiB of fp32 gradients.
   static constexpr int64_t kChunkElements = int64_t{1} << 24;
 
-  // A part: grad and model on the device, the rest of the slot on the host.
+  // A part: grad and model on the device, the rest on the host.
   struct Entry {
     size_t rule;
     UpdateSlot slot;
   };
-  // Updates slots of one rule, all on the host.
+  // Updates host slots of one rule.
   using Update = std::function<void(size_t rule, std::span<UpdateSlot> slots)>;
 
-  // entries  with element-wise rules; the parts outlive this. A slot without a master has the weight that it needs in
+  // entries  of element-wise rules; parts must outlive this. A slot without a master has any weight it needs in
   //          `model`.
   HostUpdate(at::Device device, std::vector<Entry> entries, bool overlap, int64_t chunk_elements = kChunkElements);
   ~HostUpdate();
@@ -43,19 +43,19 @@ class HostUpdate {
 
   const std::vector<Entry>& entries() const { return entries_; }
 
-  // Updates everything: the host waits for gradients, in order on the current stream, which waits for the weights.
+  // Updates everything: the host waits for gradients, the current stream for weights.
   void run(const Update& update);
 
-  // Bytes of the pinned buffers.
+  // Of the pinned buffers.
   int64_t staging_bytes() const;
   size_t num_chunks() const { return chunks_.size(); }
 
  private:
-  // A run of an entry's elements; `part` is for rules that ask for positions.
+  // A run of an entry's elements; `part` serves rules that need positions.
   struct Piece {
     size_t rule;
     OwnedPart part;
-    UpdateSlot slot;                     // grad, and model or master, are views of a buffer during the update
+    UpdateSlot slot;                     // grad, and model or master, view a buffer during the update
     bool is_weight_needed = false;       // on the host
     bool is_own_master = false;          // the rule updates the weight itself
     int64_t grad_at = 0, weight_at = 0;  // byte offsets in the buffer

@@ -24,7 +24,7 @@ enum class WeightDecayStyle { kConstant, kLinear, kCosine };
 struct LearningRateOptions {
   double lr = 1e-4;
   double min_lr = 0;
-  // The embedding of tokens and the head have these; unset: lr and min_lr.
+  // For the token embedding and the head; unset: lr and min_lr.
   std::optional<double> decoupled_lr, decoupled_min_lr;
   DecayStyle lr_decay_style = DecayStyle::kLinear;
   std::optional<int64_t> lr_decay_iters, lr_decay_samples;
@@ -40,7 +40,7 @@ struct LearningRateOptions {
   void visit(OptionVisitor& v);
 };
 
-// A step's learning rate, and that of the vocabulary's weights (ParameterOptions::is_of_vocabulary).
+// A step's learning rates; of_vocabulary: see ParameterOptions::is_of_vocabulary.
 struct LearningRates {
   LearningRates(double lr) : lr(lr), of_vocabulary(lr) {}
   double lr, of_vocabulary;
@@ -48,7 +48,7 @@ struct LearningRates {
 
 class LearningRateCurve {
  public:
-  // train_samples  of the whole run. Throws UserErrors listing all conflicts.
+  // train_samples  of the whole run. UserErrors with all conflicts.
   LearningRateCurve(const LearningRateOptions& options, int64_t train_samples, int64_t global_batch_size);
 
   double learning_rate(int64_t consumed_samples) const {

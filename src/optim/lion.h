@@ -3,7 +3,7 @@
 //   u = sign(beta1 * m + (1 - beta1) * g);   m = beta2 * m + (1 - beta2) * g
 //   w = (1 - lr * weight_decay) * w - lr * u
 //
-// Every element moves by lr, so lr is 3 to 10 times smaller than AdamW's and weight_decay as much larger.
+// Every element moves by lr: use an lr 3 to 10 times below AdamW's, and weight_decay as much above.
 // Source: Chen et al. 2023, arXiv:2302.06675, algorithm 2.
 #pragma once
 

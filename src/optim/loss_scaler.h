@@ -1,5 +1,5 @@
-// Loss scaling for fp16: the objective is multiplied by a scale that keeps small gradients above fp16's smallest
-// number; the optimizer divides by it. A scale too large for fp16 (65504) gives inf, and the step is skipped.
+// Loss scaling for fp16: a factor on the objective keeps small gradients representable; the optimizer divides by it.
+// Too large a scale overflows (65504) to inf, and the step is skipped.
 //
 // A fixed scale (loss_scale) stays. The dynamic one, per step:
 //   not finite  good steps = 0, hysteresis -= 1; at 0 or below: scale = max(scale / 2, min)
@@ -29,20 +29,20 @@ struct LossScaleOptions {
   void visit(OptionVisitor& v);
 };
 
-// The rules between these options; empty if all hold.
+// Broken rules between options; empty if none.
 std::vector<UserError> check_loss_scale_options(const LossScaleOptions& options);
 
 class LossScaler {
  public:
-  // is_fp16  false: the scale is always one
+  // is_fp16  false: the scale is one
   LossScaler(const LossScaleOptions& options, bool is_fp16);
 
   double scale() const { return scale_; }
   bool is_dynamic() const { return is_dynamic_; }
-  // Call after each step, with the same value on all ranks.
+  // After each step, with the same value on all ranks.
   void update(bool was_finite);
 
-  // State by name, among a checkpoint's numbers; missing values stay as they are.
+  // State by name, among a checkpoint's numbers; missing values stay unchanged.
   void save(std::map<std::string, double>& numbers) const;
   void load(const std::map<std::string, double>& numbers);
 

@@ -10,7 +10,7 @@
 namespace megalith {
 namespace {
 
-// A piece of a placement in mathematical orientation; of three dims, one expert's.
+// A placement's piece in mathematical orientation; with three dims, one expert's.
 struct OrientedPiece {
   std::string name;
   int64_t row, num_rows, all_rows;           // in the canonical matrix
@@ -88,12 +88,12 @@ Group& slice_group(const Parameter& parameter, const Groups& groups) {
 std::vector<SlicedMatrix> sliced_matrices(const Parameter& parameter, int slice, int num_slices, bool joins_qkv) {
   using Cut = SlicedMatrix::Cut;
   const std::vector<OrientedPiece> pieces = oriented_pieces(parameter);
-  // Several pieces may be in one canonical tensor (GPT-2's c_attn has q, k and v): count its rows here.
+  // A canonical tensor may have several pieces (GPT-2's c_attn: q, k and v): count its rows here.
   std::map<std::string, int64_t> rows_here;
   for (const OrientedPiece& p : pieces) rows_here[p.name] += p.num_rows;
 
   std::vector<SlicedMatrix> matrices;
-  std::map<std::string, int64_t> next_row;  // in the canonical tensor: where its next piece begins, of slice 0
+  std::map<std::string, int64_t> next_row;  // in the canonical tensor: start of its next piece, of slice 0
   const int64_t local_columns = parameter.placement().local_shape.back();
   for (const OrientedPiece& p : pieces) {
     const bool has_all_rows = rows_here[p.name] == p.all_rows, has_all_columns = p.num_columns == p.all_columns;

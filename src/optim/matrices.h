@@ -5,7 +5,7 @@
 //   rows  4…5   k  rows 2…3 of 4             k (4, h)        separate, or stacked as one (16, h)
 //   rows  6…7   v  rows 2…3 of 4             v (4, h)
 //
-// Ranks that share a matrix hold equal slices of its rows or columns, in group order, as the Placement says.
+// Ranks hold equal slices of a matrix's rows or columns, in group order, by Placement.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,20 +34,19 @@ struct SlicedMatrix {
   int64_t rows = 0, columns = 0;  // of the whole
   int64_t local_columns = 0;      // of a slice
   std::vector<Block> blocks;      // in local row order
-  Cut cut = Cut::kNone;           // kNone: every rank of the group has the whole
+  Cut cut = Cut::kNone;           // kNone: every rank has the whole
   int num_slices = 1;
 
   int64_t local_rows() const;
-  // Copies a slice, (local_rows, local_columns), to its place in the whole, and back.
+  // Copies a slice, (local_rows, local_columns), into the whole, and back.
   void put_slice(const at::Tensor& slice, int index, const at::Tensor& whole) const;
   at::Tensor take_slice(const at::Tensor& whole, int index) const;  // contiguous
 };
 
-// True if the parameter consists of matrices multiplied with activations: linear layers, experts, routers; not
-// embeddings or heads.
+// True for matrices multiplied with activations: linear layers, experts, routers; not embeddings or heads.
 bool has_matrices(const Parameter& parameter);
 
-// The ranks that share slices: tp, or etp for experts with axes of their own.
+// The ranks that share slices: tp, or etp for experts with their own axes.
 Group& slice_group(const Parameter& parameter, const Groups& groups);
 
 // In local row order. joins_qkv: queries, keys and values are one matrix. InternalError for other placements.

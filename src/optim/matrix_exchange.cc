@@ -12,7 +12,7 @@ namespace {
 
 int size_of(const Group* group) { return group == nullptr ? 1 : group->size(); }
 
-// The slice's elements on rank r of the shard group; an empty range at its beginning if none.
+// The slice's elements on shard rank r; empty, at its beginning, if none.
 FlatRange held_by(const ExchangedMatrix& one, int r) {
   const FlatRange& slice = one.matrix.range;
   if (!one.runs) return slice;
@@ -40,7 +40,7 @@ class Parcels {
     next_.assign(size(), 0);
     for (size_t r = 1; r < size(); ++r) next_[r] = next_[r - 1] + out_splits_[r - 1];
   }
-  // The next elements from this rank, in its order of sending.
+  // The next elements from this rank, in its sending order.
   at::Tensor take(int rank, int64_t num_elements) {
     int64_t& next = next_[static_cast<size_t>(rank)];
     next += num_elements;
@@ -64,7 +64,7 @@ at::Tensor as_slice(const at::Tensor& flat, const SlicedMatrix& matrix) {
   return flat.view({matrix.local_rows(), matrix.local_columns});
 }
 
-// The slices of `mine`, assembled from the shard group's runs.
+// Assembles the slices of `mine` from the shard group's runs.
 Tensors assemble_slices(Group& shard, const std::vector<ExchangedMatrix>& all, const Matrices& mine,
                         const at::TensorOptions& like, const MatrixExchange::Read& read) {
   Parcels parcels(shard, like);
@@ -149,7 +149,7 @@ void compute_wholes(Group& group, const Matrices& mine, const at::TensorOptions&
 
 }  // namespace
 
-// Matrices of one kind, during batching.
+// Matrices of one kind, while batching.
 struct MatrixExchange::Class {
   std::vector<std::vector<double>> load;  // [shard rank][slice rank]
   Batch open;
@@ -193,7 +193,7 @@ MatrixExchange::MatrixExchange(const DataParallel& data, const Groups& groups,
   }
 }
 
-// The least loaded of the ranks that hold a part of the matrix.
+// To the least loaded rank that holds a part.
 void MatrixExchange::assign(Class& one, ExchangedMatrix& matrix) {
   std::optional<double> least;
   for (int s = 0; s < size_of(one.open.shard); ++s) {

@@ -1,13 +1,11 @@
-// Updates computed from whole matrices, when ranks hold parts:
+// Updates from whole matrices whose parts are on several ranks:
 //
 //   run of a rank (ZeRO-1, FSDP) ──▶ slice of the matrix (tp, etp) ──▶ whole matrix ──compute──▶ slice ──▶ run
 //              all-to-all of the shard group        all-to-all of tp           and the same way back
 //
-// The least loaded rank with a part of a matrix computes it; all ranks derive that assignment. So elements travel twice
-// and products are shared, instead of every rank gathering and computing everything. Replicas compute the same without
-// exchange. Results have the same bits on every layout.
-//
-// Matrices travel in batches, which bounds memory.
+// The least loaded rank with a part computes the matrix, an assignment all ranks derive; elements travel twice, and no
+// product is computed by all. Replicas compute without exchange. Results are bit-identical on every layout. Matrices
+// travel in batches to bound memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +25,8 @@ struct ExchangedMatrix {
   const Parameter* parameter = nullptr;
   SlicedMatrix matrix;
   std::optional<ParameterRuns> runs;  // unset: each rank has its whole slice
-  int owner_shard = 0;                // the shard group's rank that assembles this slice
-  int owner_slice = 0;                // the slice group's rank that assembles the whole; every rank if it is not sliced
+  int owner_shard = 0;                // shard rank that assembles this slice
+  int owner_slice = 0;                // slice rank that assembles the whole; every rank if it is not sliced
 };
 
 class MatrixExchange {
@@ -37,10 +35,10 @@ class MatrixExchange {
     bool joins_qkv = false;
     // For a parameter's transfers and computation.
     std::function<at::ScalarType(const Parameter&)> dtype;
-    // A batch ends with the matrix that reaches this many elements per participating rank.
+    // Per participating rank; the matrix that reaches it ends a batch.
     int64_t batch_elements = 32 << 20;
   };
-  // Exchanges the trainable parameters that `takes` selects. All arguments outlive it and agree on every rank.
+  // Trainable parameters selected by `takes`. Arguments outlive it and agree on every rank.
   MatrixExchange(const DataParallel& data, const Groups& groups, const std::function<bool(const Parameter&)>& takes,
                  const Rules& rules);
 
@@ -57,12 +55,12 @@ class MatrixExchange {
   std::vector<const ExchangedMatrix*> matrices() const;
 
  private:
-  // Matrices of one dtype shared by the same groups, which can travel together.
+  // Matrices of one dtype and the same groups.
   struct Batch {
-    Group* shard = nullptr;   // null: parameters are not divided into runs
-    Group* slices = nullptr;  // a single rank without slices
+    Group* shard = nullptr;   // null: no runs
+    Group* slices = nullptr;  // a single rank if there are no slices
     at::TensorOptions like;
-    bool crosses_shards = false;  // some slice is on several ranks of the shard group
+    bool crosses_shards = false;  // some slice is on several shard ranks
     std::vector<ExchangedMatrix> matrices;
   };
   struct Class;

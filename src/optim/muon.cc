@@ -17,7 +17,7 @@ at::Tensor run_of_part(const OwnedPart& part, const at::Tensor& tensor, const Fl
   return tensor.view({-1}).narrow(0, range.begin - first, range.size());
 }
 
-// bf16 suffices for an update's direction; fp32 models use it only on request, fp64 models never.
+// bf16 suffices for a direction; fp32 models use it only on request, fp64 models never.
 bool is_computed_in_bf16(const MuonOptions& options, const Parameter& parameter) {
   if (parameter.wide_dtype() == at::kDouble) return false;
   if (options.muon_fp32_matmul_prec) return *options.muon_fp32_matmul_prec == "medium";

@@ -1,11 +1,11 @@
-// Muon as an update rule: a matrix's orthogonalised momentum (newton_schulz.h) is its update.
+// Muon as an update rule: updates are orthogonalised momentum (newton_schulz.h).
 //
 //   m = momentum * m + (1 - momentum) * g;   d = m, or with Nesterov momentum * m + (1 - momentum) * g
 //   w = (1 - lr * weight_decay) * w - lr * scale(r, c) * orthogonal(d)
 //
-// As in torch.optim.Muon and Megatron-LM's --optimizer muon. It works on whole canonical matrices (each of q, k, v,
-// gate, up, every expert) with outputs as rows (matrix_exchange.h), so steps do not depend on the layout. AdamW takes
-// the rest, including embeddings and heads.
+// As torch.optim.Muon and Megatron-LM's --optimizer muon, on whole canonical matrices (each of q, k, v, gate, up, every
+// expert) with outputs as rows (matrix_exchange.h), so steps do not depend on layout. AdamW takes the rest, including
+// embeddings and heads.
 //
 // State: "momentum_buffer", in the gradient's dtype. Source: Jordan et al. 2024,
 // https://kellerjordan.github.io/posts/muon/; Liu et al. 2025, arXiv:2502.16982 (spectral scale, weight decay).
@@ -21,7 +21,7 @@
 
 namespace megalith {
 
-// The factor on the orthogonal update of a (rows, columns) matrix, without the extra factor.
+// Factor of a (rows, columns) matrix's update, without the extra factor.
 double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns);
 
 class MuonRule : public UpdateRule {

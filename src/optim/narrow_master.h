@@ -1,5 +1,5 @@
-// Masters of less than 4 bytes in the optimizer: which slots have them, their fp32 values, and their form in
-// checkpoints. Bit layout: ops/adamw/narrow_master.h.
+// Masters narrower than 4 bytes: which slots have them, their fp32 values, and checkpoint form. Bit layout:
+// ops/adamw/narrow_master.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +11,16 @@
 
 namespace megalith {
 
-// The master for a weight of this dtype: narrow only for bf16 and rules that support it.
+// Narrow only for bf16 weights and rules that support it.
 ops::MasterForm master_form(const UpdateRule& rule, at::ScalarType model, const OptimizerOptions& options);
 
-// The slot's weights in the gradient's dtype: the master, or a copy decoded from its narrow form.
+// Weights in the gradient's dtype: the master, or decoded from its narrow form.
 at::Tensor wide_master(const UpdateSlot& slot);
 
 // Sets the master to the model's weight.
 void reset_master(const UpdateSlot& slot);
 
-// For slots with a remainder: the master, and the state whose sign belongs to it, as in checkpoints.
+// For slots with a remainder: the master, and the state that carries its sign, as in checkpoints.
 StoredForm stored_master(const UpdateSlot& slot);
 StoredForm stored_square(const UpdateSlot& slot);
 

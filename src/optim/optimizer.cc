@@ -20,12 +20,11 @@ namespace {
 
 constexpr std::string_view kMasterState = "master";  // checkpoint/ knows this key
 
-// Indices of a step's numbers: squared norm, zeros, and from kRanks on one per world rank.
+// Indices of a step's numbers; from kRanks on one per world rank.
 constexpr int64_t kSquare = 0, kZeros = 1, kRanks = 2;
 static_assert(kZeros == kSquare + 1);  // as in ops::squared_norm_and_zeros
 
-// True if this rank counts the part in world sums: one of its replicas does. Gradients are already reduced, so replicas
-// agree.
+// True on one of the part's replicas, which world sums count; gradients are reduced, so replicas agree.
 bool counts_here(const OwnedPart& part, const Groups& groups) {
   for (int axis = 0; axis < kNumAxes; ++axis) {
     if (!part.replica_axes.contains(static_cast<Axis>(axis))) continue;
@@ -193,7 +192,7 @@ OptimizerStep Optimizer::step(const LearningRates& rates, double weight_decay, d
 
 void Optimizer::step(const LearningRates& rates, double weight_decay, double loss_scale,
                      const at::Tensor& reduced, const at::Tensor& is_allowed) {
-  // The caller's decision is appended, so that everything reaches the host at once.
+  // Appends the caller's decision, so everything reaches the host at once.
   const at::Tensor known =
       is_allowed.defined() ? at::cat({reduced, is_allowed.to(reduced.scalar_type()).view({1})}) : reduced;
   const HostCopy to_host = is_moved_by_host() ? HostCopy(known) : HostCopy();

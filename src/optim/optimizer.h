@@ -1,12 +1,12 @@
-// Everything around the update rules (update_rule.h): gradient norm, clipping, the ranks' joint decision to make a
-// step, fp32 masters, named state, publishing.
+// Everything around the update rules (update_rule.h): gradient norm, clipping, the joint decision to make a step, fp32
+// masters, named state, publishing.
 //
-// Norm, clipping and decision stay on the device: the host issues the update without them, and may read() them a step
+// Norm, clipping and decision stay on the device; the host issues updates without them and may read() them a step
 // later. A step with a non-finite gradient, or a norm above grad_norm_skip_threshold, changes nothing.
 //
 // State is named tensors: "master" (for a narrower model dtype, unless master_weights says otherwise) and the rule's
-// ("exp_avg", "exp_avg_sq", "momentum_buffer"), in checkpoints through Placements: elements of a part through the
-// parameter's, values of rows or columns through their own.
+// ("exp_avg", "exp_avg_sq", "momentum_buffer"), in checkpoints by Placement: the parameter's for elements, their own
+// for values of rows or columns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,12 +30,12 @@
 
 namespace megalith {
 
-// A tensor of optimizer state: of the part's shape, or whole.
+// A state tensor: of the part's shape, or whole.
 struct OptimizerTensor {
   std::string key;  // "master" or the rule's
   const OwnedPart* part;
   at::Tensor tensor;
-  std::optional<StoredForm> form = std::nullopt;  // the form in checkpoints, if it differs
+  std::optional<StoredForm> form = std::nullopt;  // checkpoint form, if different
   bool is_on_host = false;                        // while the part is on a device (optimizer_cpu_offload)
   const Placement* whole = nullptr;               // of a state that is not divided with the part
 
@@ -44,7 +44,7 @@ struct OptimizerTensor {
   AxisSet replica_axes() const { return whole ? whole->replica_axes : part->replica_axes; }
 };
 
-// Why a step is skipped; the first reason.
+// The first reason to skip a step.
 enum class SkipReason {
   kNone,
   kNotFinite,
@@ -54,7 +54,7 @@ enum class SkipReason {
 
 struct OptimizerStep {
   double grad_norm = 0;       // before clipping; 0 if neither clip_grad nor logging needs it
-  double num_zeros = 0;       // zeros in the gradient, with log_num_zeros_in_grad
+  double num_zeros = 0;       // in the gradient, with log_num_zeros_in_grad
   SkipReason skipped = SkipReason::kNone;
   int first_bad_rank = -1;    // world rank with a non-finite gradient, if that is the reason
   std::string bad_parameter;  // its first such parameter, known on that rank while gradients exist
@@ -69,13 +69,13 @@ class Optimizer {
   Optimizer(DataParallel& data, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
 
   // This rank's addends to a step's numbers, (2 + ranks) float64 on the gradients' device: squared norm; zeros, with
-  // log_num_zeros_in_grad; 1 at this rank's place if the norm is not finite. Call after DataParallel::finish_step().
+  // log_num_zeros_in_grad; 1 at its own place if the norm is not finite. After DataParallel::finish_step().
   at::Tensor local_numbers() const;
-  // Issues the update and publishes it. numbers: local_numbers() summed over all ranks. loss_scale divides the
-  // gradients. is_allowed: 0-d bool on the same device; undefined: true. Reads these only on the CPU.
+  // Issues the update and publishes it. numbers: local_numbers() summed over ranks. loss_scale divides the gradients.
+  // is_allowed: 0-d bool on the same device; undefined: true. Reads these only on the CPU.
   void step(const LearningRates& rates, double weight_decay, double loss_scale, const at::Tensor& numbers,
             const at::Tensor& is_allowed = {});
-  // 0-d bool: the last step is made; undefined if the host knew that it is.
+  // 0-d bool: the last step is made; undefined if the host knew.
   const at::Tensor& is_made() const { return is_made_; }
   // A step's outcome from its numbers, on the host. has_gradients: this step's still exist. is_allowed: as in step().
   OptimizerStep read(const at::Tensor& numbers, double loss_scale, bool has_gradients, bool is_allowed = true) const;
@@ -86,24 +86,24 @@ class Optimizer {
   void reset_masters();
 
   const std::vector<OptimizerTensor>& state() const { return state_; }
-  // Steps made. Waits for the device, which counts them.
+  // Steps made. Waits for the device's count.
   int64_t num_steps() const;
   void set_num_steps(int64_t steps);
   int64_t num_bytes() const;
-  // In a device run: state in host memory and the buffers for transfers.
+  // In a device run: host state and transfer buffers.
   int64_t host_bytes() const;
-  // This rank's number of parts per rule: "Muon 15, AdamW 8"; "AdamW 23".
+  // Parts per rule on this rank: "Muon 15, AdamW 8"; "AdamW 23".
   std::string rules_text() const;
-  // The L2 norm of all updated parameters, or of their masters. Collective over the world.
+  // L2 norm of updated parameters, or their masters. Collective over the world.
   double params_norm() const;
 
  private:
-  // This rank's, with an empty one for each parameter that a rule sums over and others have; in one order on all ranks
+  // This rank's parts, with empty ones for parameters that others hold and a rule sums over; in one order on all ranks
   // of a sharding group.
   std::vector<const OwnedPart*> parts_of_rules();
   UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule, bool is_on_host);
   std::set<const OwnedPart*> parts_on_host() const;
-  // True if the CPU updates masters and states, all or those of host_, so it must know a step's numbers.
+  // True if the CPU updates masters and states, all or those of host_: it then needs the step's numbers.
   bool is_moved_by_host() const { return device_.is_cpu() || host_ != nullptr; }
   template <typename Visit>
   void for_each_slot(const Visit& visit) const;

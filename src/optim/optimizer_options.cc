@@ -154,7 +154,7 @@ std::string_view OptimizerOptions::needs_device() const {
 
 namespace {
 
-// A rule's own options without that rule.
+// Errors for a rule's options without that rule.
 template <typename RuleOptions>
 void append_unread(const OptimizerOptions& options, OptimizerKind reader, RuleOptions given,
                    std::vector<UserError>& errors) {

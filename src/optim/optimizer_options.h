@@ -1,4 +1,4 @@
-// What the user says of the optimizer, in Megatron-LM's names.
+// The optimizer's options, in Megatron-LM's names.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace megalith {
 
 enum class OptimizerKind { kAdam, kSgd, kMuon, kLion, kAdafactor, kAdam8bit };
 enum class MomentDtype { kFp32, kBf16 };
-// What is kept beside a bf16 weight.
+// Kept with a bf16 weight.
 enum class MasterWeights { kFp32, kRemainder, kNone };
 
-// What the orthogonal update of a matrix of r rows (outputs) and c columns (inputs) is multiplied by.
+// Factor of the orthogonal update of an (r outputs, c inputs) matrix.
 enum class MuonScaleMode {
-  kSpectral,      // sqrt(max(r, c)): an element moves by about lr, whatever the shape
+  kSpectral,      // sqrt(max(r, c)): elements move by about lr, whatever the shape
   kUnitRmsNorm,   // sqrt(r / c): outputs of root mean square 1 move by about lr
   kShapeScaling,  // sqrt(max(1, r / c)): torch.optim.Muon's own
 };
@@ -79,13 +79,13 @@ struct OptimizerOptions {
 
   void visit(OptionVisitor& v);
   std::string_view word() const;  // of `optimizer`
-  // Moments and masters of what AdamW updates may be narrow.
+  // AdamW's moments and masters may be narrow.
   bool has_adamw() const { return optimizer == OptimizerKind::kAdam || optimizer == OptimizerKind::kMuon; }
-  // Why its state cannot be in host memory; empty: it can.
+  // Reason why state cannot be in host memory; empty: it can.
   std::string_view needs_device() const;
 };
 
-// The rules between them; empty when all hold.
+// Broken rules between options; empty if none.
 std::vector<UserError> check_optimizer_options(const OptimizerOptions& options);
 
 }  // namespace megalith

@@ -1,5 +1,4 @@
-// A rank's tensor as boxes of canonical tensors: what checkpoints, export, import and rules that look at whole
-// canonical tensors see of it.
+// A rank's tensor as boxes of canonical tensors, for checkpoints, export, import and rules over whole tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,17 +12,17 @@
 
 namespace megalith {
 
-// A piece of a Placement with its memory: a strided view in canonical orientation.
+// A piece of a Placement: a strided view in canonical orientation.
 struct PieceView {
   Piece piece;                                    // piece.canonical: its box of the canonical tensor
   at::Tensor tensor;                              // of the box's extents; shares the local tensor's memory
-  std::optional<StoredForm> form = std::nullopt;  // of such views as parts, if the stored form differs
+  std::optional<StoredForm> form = std::nullopt;  // views of its parts, if the stored form differs
 
   at::ScalarType stored_dtype() const { return form ? form->dtype : tensor.scalar_type(); }
 };
 
-// local  of placement.local_shape; with a range, one-dimensional of end - begin elements; likewise the form's parts
-// Padding is in no view. In the order of the placement's pieces.
+// local  of placement.local_shape; with a range, 1-d of end - begin elements; likewise the form's parts
+// In the order of the placement's pieces, without padding.
 std::vector<PieceView> piece_views(const Placement& placement, const at::Tensor& local,
                                    const std::optional<FlatRange>& range = std::nullopt,
                                    const std::optional<StoredForm>& form = std::nullopt);

@@ -2,8 +2,8 @@
 //
 //   g = grad_scale * grad + weight_decay * w;   m = momentum * m + g;   w -= lr * m
 //
-// As in torch.optim.SGD and Megatron-LM's --optimizer sgd: weight decay is part of the gradient, hence of the momentum,
-// unlike AdamW's. Without momentum there is no state.
+// As torch.optim.SGD and Megatron-LM's --optimizer sgd: unlike AdamW's, weight decay enters gradient and momentum. No
+// state without momentum.
 #pragma once
 
 #include "optim/optimizer_options.h"

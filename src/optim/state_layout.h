@@ -5,8 +5,7 @@
 //   rows 0…3   gate  rows 4…7 of 8              0…7    gate  rows 0…7
 //   rows 4…7   up    rows 4…7 of 8              8…15   up    rows 0…7
 //
-// A matrix is the last two dims of a canonical tensor, so each expert of a stack is one; a bias or norm is a vector,
-// its last dim.
+// A matrix is a canonical tensor's last two dims (one per expert); a bias or norm is a vector, its last dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,10 +23,10 @@ namespace megalith {
 // Linear layers, experts, routers, embeddings and heads.
 bool consists_of_matrices(const Parameter& parameter);
 
-// The axis along which ranks share the parameter's canonical tensors, besides data parallelism; unset: they do not.
+// Axis along which ranks share canonical tensors, besides data parallelism; unset: none.
 std::optional<Axis> slice_axis(const Parameter& parameter);
 
-// A matrix's elements, or a vector's, in the piece's canonical tensor.
+// Elements of a matrix, or vector, in the piece's canonical tensor.
 int64_t matrix_elements(const Parameter& parameter, const Piece& piece);
 
 class StateLayout {
@@ -37,10 +36,10 @@ class StateLayout {
 
   // The state's own, under the parameter's canonical names.
   const Placement& placement() const { return placement_; }
-  // A piece's values in `state`, of placement().local_shape, unless it has blocks: a view that broadcasts with the
-  // piece in canonical orientation.
+  // A piece's values in `state`, of placement().local_shape and without blocks: a view that broadcasts with the piece
+  // in canonical orientation.
   at::Tensor of_piece(const at::Tensor& state, const Piece& piece) const;
-  // For each element of a piece, the place of its value in the flattened state: int64 of the piece's extents.
+  // For each element of a piece, its value's place in the flattened state: int64 of the piece's extents.
   at::Tensor places_of(const Piece& piece, at::Device device) const;
   // Adds this rank's share of means over rows, columns or matrices. values: of the piece, in canonical orientation.
   void add_means(const at::Tensor& means, const Piece& piece, const at::Tensor& values) const;

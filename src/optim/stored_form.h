@@ -1,5 +1,5 @@
-// Optimizer state that checkpoints hold in another form, read from its parts and written to them by element: a master
-// kept as a weight and its missing bits is fp32 in files.
+// Optimizer state whose checkpoint form differs, converted by element: a master kept as a weight and its missing bits
+// is fp32 in files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@ namespace megalith {
 
 struct StoredForm {
   at::ScalarType dtype = at::kFloat;  // in checkpoints
-  std::vector<at::Tensor> parts;      // of one shape; views of them are written through
+  std::vector<at::Tensor> parts;      // of one shape; their views are written through
   at::Tensor (*join)(const std::vector<at::Tensor>& parts) = nullptr;
   void (*split)(const at::Tensor& stored, const std::vector<at::Tensor>& parts) = nullptr;
 };

@@ -1,5 +1,5 @@
-// An update rule: a step's effect on weights, given gradients (AdamW, SGD, Muon, …). A new one is a class and a line
-// in update_rules.cc (docs/add_optimizer.md); the Optimizer does everything else.
+// An update rule: a step's effect on weights, given gradients (AdamW, SGD, Muon, …). A new one is a class and a line in
+// update_rules.cc (docs/add_optimizer.md); the Optimizer does the rest.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +20,17 @@ namespace megalith {
 enum class StateShape { kElements, kRows, kColumns, kMatrices, kBlocks };
 inline constexpr int64_t kBlockSize = 256;
 
-// A state tensor of a parameter: its key in checkpoints, dtype and shape.
+// A parameter's state tensor: its key in checkpoints, dtype and shape.
 struct StateSpec {
   std::string key;  // letters, digits, '_'
   at::ScalarType dtype;
   StateShape shape = StateShape::kElements;
 };
 
-// A part as its rule sees it. All tensors but states of another shape have the part's extents and are contiguous.
+// A part as its rule sees it. Tensors have the part's extents, except states of another shape, and are contiguous.
 struct UpdateSlot {
   const OwnedPart* part = nullptr;
-  at::Tensor model;         // receives the rounded master; undefined if the model's tensor is the master
+  at::Tensor model;         // receives the rounded master; undefined if itself the master
   at::Tensor master;        // Parameter::wide_dtype(): fp32, or fp64 for an fp64 model
   at::Tensor grad;          // wide, or bf16
   at::Tensor remainder;     // int16, instead of a master (narrow_master.h); without either, only the model's weight
@@ -40,42 +40,41 @@ struct UpdateSlot {
   at::Tensor wide_grad() const { return grad.to(part->parameter->wide_dtype()); }
 };
 
-// A step's decisions: 0-d tensors on the slots' device. Rules compute with them without reading, so that the host need
-// not wait.
+// A step's decisions: 0-d tensors on the slots' device, which rules use unread: the host need not wait.
 struct UpdateStep {
   at::Tensor grad_scale;  // fp64: clipping factor / loss scale, not yet applied
-  at::Tensor number;      // fp64: of the step, counting made ones, from 1
-  // bool: whether the step is made. Otherwise masters, state and models must not change, even for NaN gradients.
-  // Undefined if known to be made, as on the CPU.
+  at::Tensor number;      // fp64: step number, counting made ones, from 1
+  // bool: the step is made. Otherwise masters, state and models must not change, even for NaN gradients. Undefined if
+  // known to be made, as on the CPU.
   at::Tensor is_made;
 
-  // The tensor to update: itself if the step is certain, otherwise a copy for settle().
+  // The tensor to update: itself if the step is certain, else a copy for settle().
   at::Tensor draft(const at::Tensor& kept) const;
   void settle(const at::Tensor& kept, const at::Tensor& draft) const;
 };
 
 class UpdateRule {
  public:
-  // An element's update depends on the element; on sums or maxima over its canonical matrix: then a rank has a slot,
-  // perhaps with an empty part, for every parameter of which others have the rest; or on the whole matrix: then ZeRO-1
-  // cuts buckets only between matrices.
+  // What an element's update depends on: itself; sums or maxima over its canonical matrix (a rank then has a slot,
+  // perhaps empty, for every parameter that others share); or the whole matrix (ZeRO-1 then cuts buckets only between
+  // matrices).
   enum class Granularity { kElements, kSums, kMatrices };
 
   virtual ~UpdateRule() = default;
 
   virtual std::string_view name() const = 0;
   virtual Granularity granularity() const { return Granularity::kElements; }
-  // True if the rule can update a parameter; the list's first such rule gets it.
+  // True if it can update the parameter; the list's first such rule gets it.
   virtual bool takes(const Parameter& parameter) const = 0;
   // True if bf16 weights need no fp32 masters: master_weights then chooses.
   virtual bool takes_narrow_masters() const { return false; }
   // Begins as zeros.
   virtual std::vector<StateSpec> state(const Parameter& parameter) const = 0;
-  // Called once, before the first step, on every rank: rules that communicate plan here. Both outlive the rule.
+  // Called on every rank, once, before the first step: rules that communicate plan here. Both outlive the rule.
   virtual void prepare(const DataParallel& /*data*/, const Groups& /*groups*/) {}
   // Updates masters and state, and copies masters to `model` if defined.
   // slots  this rank's parts of the rule, in the order of DataParallel::parts(), then empty ones. Called even if none,
-  //        because other ranks may communicate
+  //        as other ranks may communicate
   virtual void update(std::span<const UpdateSlot> slots, const UpdateStep& step) = 0;
 };
 

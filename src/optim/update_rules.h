@@ -12,15 +12,15 @@
 
 namespace megalith {
 
-// In order of precedence; the last takes all.
+// By precedence; the last takes all.
 std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOptions& options, Kernels kernels);
 
 size_t rule_of(const std::vector<std::unique_ptr<UpdateRule>>& rules, const Parameter& parameter);
 
-// The allowed cuts of a parameter's buckets in the distributed optimizer: for BucketRules::cut.
+// Allowed cuts of a parameter's buckets in the distributed optimizer: for BucketRules::cut.
 BucketCutFunction bucket_cut(const OptimizerOptions& options);
 
-// Bytes of these parameters' masters and state, before data parallelism divides them.
+// Bytes of masters and state, before data parallelism divides them.
 int64_t optimizer_bytes(const std::vector<Parameter*>& parameters, const OptimizerOptions& options);
 
 }  // namespace megalith
