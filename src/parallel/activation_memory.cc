@@ -14,8 +14,8 @@
 
 namespace megalith {
 
-// The consumer of a block's outputs: keeps nothing of them, and gives all outputs of a shape one gradient, like the
-// parts of a residual stream.
+// Consumes a block's outputs without keeping them; outputs of one shape get one gradient, as parts of a residual
+// stream.
 struct SinkFunction : torch::autograd::Function<SinkFunction> {
   using Shapes = std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>>;
 
@@ -39,7 +39,7 @@ struct SinkFunction : torch::autograd::Function<SinkFunction> {
 
 namespace {
 
-// Like an activation from another block: not a leaf, whose graph would hold it.
+// As from another block: not a leaf, whose graph would hold it.
 at::Tensor input_like(const at::Tensor& input) {
   if (!input.defined()) return {};
   if (!input.requires_grad()) return at::empty_like(input);

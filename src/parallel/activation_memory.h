@@ -1,5 +1,5 @@
-// Measures activation memory: each block runs forward and backward, with recomputation, on the meta device, while its
-// bytes are counted (device/storage_watch.h).
+// Measures activation memory: runs each block forward and backward, with recomputation, on the meta device and counts
+// its bytes (device/storage_watch.h).
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace megalith {
 
 struct BlockMemory {
   Block block;
-  int64_t kept = 0;  // from its forward to its backward, including a kept input
+  int64_t kept = 0;  // from forward to backward, including a kept input
   int64_t peak = 0;  // in either pass, kept included
 };
 
-// Runs each block forward and at once backward, and returns outputs of the right shapes. Model and inputs are on the
-// meta device; parameters have gradient buffers.
+// Runs each block forward and at once backward; outputs have the right shapes. Model and inputs are on the meta device;
+// parameters have gradient buffers.
 class MeasuringRunner : public BlockRunner {
  public:
-  // are_layers_alike  layers with equal parameters and plans are measured once
+  // are_layers_alike  measures layers with equal parameters and plans once
   MeasuringRunner(RecomputePlan plan, bool are_layers_alike);
 
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,
@@ -45,16 +45,16 @@ class MeasuringRunner : public BlockRunner {
   std::vector<BlockMemory> blocks_;
 };
 
-// One microbatch's bytes of activations on the device.
+// One microbatch's activation bytes on the device.
 struct ActivationCost {
-  int64_t kept = 0;  // from its forward to its backward
-  int64_t peak = 0;  // during its passes: backward frees a block's before it reaches the previous block
+  int64_t kept = 0;  // from forward to backward
+  int64_t peak = 0;  // during its passes: backward frees a block's before the previous block's
 };
-// blocks  of one chunk in running order. Those with offloaded inputs keep nothing on the device; their inputs return
-//         during the backward of the block after them.
+// blocks  of one chunk in running order. Offloaded inputs keep nothing on the device; they return during the next
+//         block's backward.
 ActivationCost activation_cost(const std::vector<BlockMemory>& blocks, const RecomputePlan& plan);
 
-// The peak over a rank's list of a schedule; chunks: the cost of each chunk.
+// Peak over a rank's actions; chunks: each chunk's cost.
 int64_t pipeline_activation_peak(const std::vector<Action>& actions, const std::vector<ActivationCost>& chunks);
 
 }  // namespace megalith

@@ -17,11 +17,11 @@ at::Tensor run_of(const at::Tensor& buffer, const FlatRange& range) {
   return buffer.narrow(0, range.begin, range.size());
 }
 
-// Packs parameters into runs, largest first, each into the emptiest run; within a run they keep their order. Offsets
-// are from the bucket's beginning, for runs of `size`.
+// Packs parameters into runs, largest first, each into the emptiest, keeping their order within a run. Offsets are from
+// the bucket's beginning, for runs of `size`.
 struct PackedRuns {
   int64_t size = 0, num_elements = 0;  // of the longest run and of all parameters, both aligned
-  std::vector<int64_t> run, offset;    // by parameter; the offset in its run
+  std::vector<int64_t> run, offset;    // by parameter; offset in its run
 };
 
 PackedRuns pack_runs(const std::vector<BucketMember>& members, int64_t num_runs, int64_t alignment) {
@@ -89,7 +89,7 @@ class OpenBuffer {
     const int64_t padding = packed.size * num_runs() - packed.num_elements;
     return static_cast<double>(padding) <= kMostRunPadding * static_cast<double>(packed.num_elements);
   }
-  // Moves the members into even runs; returns the bucket's size.
+  // Moves members into even runs; returns the bucket's size.
   int64_t keep_matrices_whole(int64_t size) {
     const PackedRuns runs = packed();
     if (!is_even(runs)) return size;
@@ -112,8 +112,7 @@ class OpenBuffer {
 
 namespace {
 
-// Parameters shared by pipeline stages are ordered by name, since each stage registers them in its own order and their
-// layouts must agree.
+// Stages register shared parameters in different orders, but their layouts must agree: sort those by name.
 std::vector<Parameter*> with_shared_by_name(std::vector<Parameter*> params) {
   std::vector<size_t> places;
   std::vector<Parameter*> shared;
@@ -187,7 +186,7 @@ GradReducer::GradReducer(BucketPlan plan, const Groups& groups, Form form, const
     : plan_(std::move(plan)), form_(form), options_(options) {
   for (const BufferSpec& spec : plan_.buffers) {
     groups_.push_back(reduction_groups(spec.axes, groups));
-    // Zeros, because padding travels too and must stay finite.
+    // Padding travels too and must stay finite.
     buffers_.push_back(at::zeros({spec.size}, at::TensorOptions().dtype(spec.grad_dtype).device(device)));
   }
   reductions_.resize(plan_.buckets.size());
@@ -260,7 +259,7 @@ void GradReducer::finish_step() {
   }
   launch_complete_buckets();
   if (form_ == Form::kReduceScatter) {
-    // Finished runs are summed across copies while later buckets are being scattered.
+    // Sums finished runs across copies while later buckets are being scattered.
     for (size_t b = 0; b < reductions_.size(); ++b) {
       Group& across = *groups_of(plan_.buckets[b]).replicate;
       if (across.size() == 1) continue;

@@ -1,9 +1,9 @@
-// Buckets: the layout of a chunk's trainable parameters in contiguous buffers, and the reduction of their gradients.
+// Buckets: a chunk's trainable parameters in contiguous buffers, and the reduction of their gradients.
 //
 // Parameters of one dtype with gradients summed over the same ranks share a buffer, in backward's order, cut into
 // buckets of one collective each. Source: Megatron-LM megatron/core/distributed/param_and_grad_buffer.py.
 //
-// A bucket's runs, one per rank, are cut anywhere, or between parameters for rules that need whole matrices:
+// A bucket has one run per rank, cut anywhere, or between parameters for rules that need whole matrices:
 //
 //   anywhere           | w4 ........ | w3 ..... | w2 ...|.. w1 |      equal runs, padding only at the end
 //                      |    run 0    |    run 1     |  run 2   |
@@ -36,7 +36,7 @@ struct Bucket {
   size_t buffer = 0;  // index in BucketPlan::buffers
   FlatRange range;    // in the buffer, padding included
   std::vector<BucketMember> members;
-  BucketCut cut = BucketCut::kAnywhere;  // how runs are cut
+  BucketCut cut = BucketCut::kAnywhere;
 };
 
 struct BufferSpec {
@@ -45,35 +45,34 @@ struct BufferSpec {
   // stages has its own buffer, with equal runs on all of them.
   AxisSet axes;
   std::vector<int> pipeline_ranks;       // Placement::pipeline_ranks
-  BucketCut cut = BucketCut::kAnywhere;  // what its parameters ask for; a bucket may lack room for it
+  BucketCut cut = BucketCut::kAnywhere;  // requested; a bucket may lack room for it
   int64_t size = 0;                      // elements, padding included
 };
 
 struct BucketPlan {
   std::vector<BufferSpec> buffers;
-  std::vector<Bucket> buckets;  // in backward's order of completion; the same on all ranks of a stage
+  std::vector<Bucket> buckets;  // in backward's completion order; the same on all ranks of a stage
 };
 
 struct BucketRules {
   int64_t bucket_elements = 40'000'000;  // closes a bucket
   int64_t alignment = 1;                 // of parameters' offsets
-  // Every bucket's size is a multiple of this, given its buffer's axes; null: 1.
+  // Divides every bucket's size, by its buffer's axes; null: 1.
   std::function<int64_t(const AxisSet& axes)> bucket_multiple = nullptr;
-  // Number of equal runs of a bucket, given its buffer's axes; null: 1. Divides bucket_multiple.
+  // Equal runs of a bucket, by its buffer's axes; null: 1. Divides bucket_multiple.
   std::function<int64_t(const AxisSet& axes)> num_runs = nullptr;
-  // The allowed cuts of runs; null: anywhere. Parameters that differ have separate buffers.
+  // Allowed cuts of runs; null: anywhere. Parameters that differ have separate buffers.
   BucketCutFunction cut = nullptr;
 };
 
-// Maximum share of padding between runs; a bucket with more stays open for further parameters, and the last is cut
-// anywhere.
+// Maximum padding between runs; a bucket with more stays open for further parameters, and the last is cut anywhere.
 inline constexpr double kMostRunPadding = 1.0 / 8;
 
 // params  in registration order; frozen ones are left out
 BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules& rules);
 
-// Groups for summing gradients with these axes: at once, or within the ranks that share one copy of sharded state, then
-// across copies. InternalError if there is none.
+// Groups for summing gradients over these axes: at once, or within one copy of sharded state, then across copies.
+// InternalError if there is none.
 struct ReductionGroups {
   Groups::Pointer whole, shard, replicate;
   std::optional<Axis> replicate_axis;  // of `replicate`, if more than one rank
@@ -89,19 +88,19 @@ struct GradBufferOptions {
                                 // over microbatches stays in fp32.
 };
 
-// Owns the gradient buffers and sums them over ranks.
+// Owns gradient buffers and sums them over ranks.
 //
-// Buckets start in one order on every rank, once their parameters are complete; finish_step() flushes the rest in that
-// order, so a missing contribution cannot hang a rank.
+// Buckets start in one order on every rank, once complete; finish_step() flushes the rest in that order, so a missing
+// contribution cannot hang a rank.
 class GradReducer {
  public:
   enum class Form {
     kAllReduce,      // every rank gets all sums
     kReduceScatter,  // rank r of n of the shard group gets the r-th n-th of every bucket, then summed over the
-                     // replicate group; the other parts are void
+                     // replicate group; other parts are void
   };
 
-  // Attaches views of the buffers to the plan's parameters. Parameters and groups outlive it; the plan is copied.
+  // Gives the plan's parameters views of the buffers. Parameters and groups outlive it; the plan is copied.
   GradReducer(BucketPlan plan, const Groups& groups, Form form, const GradBufferOptions& options, at::Device device);
   ~GradReducer();
   GradReducer(const GradReducer&) = delete;

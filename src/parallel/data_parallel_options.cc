@@ -68,7 +68,7 @@ void DataParallelOptions::visit(OptionVisitor& v) {
 
 namespace {
 
-// The user's name for FSDP, for messages.
+// The user's name for FSDP.
 std::string fsdp_name(const DataParallelOptions& options) {
   return options.use_megatron_fsdp ? "use_megatron_fsdp" : "use_torch_fsdp2";
 }

@@ -18,7 +18,7 @@ class OptionVisitor;
 
 enum class GradDtype { kFp32, kBf16 };
 
-// What Megatron-LM's FSDP shards, in its words.
+// Megatron-LM's words.
 enum class ShardingStrategy { kNothing, kOptimizer, kOptimizerAndGradients, kAll };
 
 struct DataParallelOptions {
@@ -36,17 +36,16 @@ struct DataParallelOptions {
   void visit(OptionVisitor& v);
 };
 
-// use_megatron_fsdp becomes the equivalent options, stated in `notes`. FSDP shards by itself: options that shard or
-// overlap the optimizer are switched off with a note if a default or preset set them, and errors if the user did,
-// unless with Megatron-LM's FSDP, which wants them.
+// Replaces use_megatron_fsdp by the equivalent options, with notes. Options that shard or overlap the optimizer, which
+// FSDP does itself, are switched off with a note if a default or preset set them, and errors if the user did, except
+// with Megatron-LM's FSDP, which requires them.
 std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSet& set,
                                     std::vector<std::string>& notes);
 
-// The rules between these options and the parallel sizes; empty if all hold.
+// Broken rules between these options and parallel sizes; empty if none.
 std::vector<UserError> check_data_parallel_options(const DataParallelOptions& options, const ParallelOptions& parallel);
 
-// The size that closes a bucket, for num_elements of trainable parameters on this rank and dp_cp_size ranks that share
-// the data.
+// Size that closes a bucket, for num_elements trainable on this rank and dp_cp_size ranks that share the data.
 int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements, int64_t dp_cp_size);
 
 // Gives gradient buffers their dtype, before they are made.

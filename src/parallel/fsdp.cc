@@ -38,8 +38,7 @@ torch::autograd::variable_list passed_on(at::TensorList tensors) {
   return result;
 }
 
-// Passes the tensors that need autograd through the Function; true if there were any. apply() does not look into
-// vectors.
+// Passes tensors that need autograd through the Function, which does not look into vectors; true if there were any.
 template <typename Function>
 bool pass_through(std::vector<at::Tensor>& tensors, const UnitCall& call) {
   std::vector<size_t> chosen;
@@ -210,7 +209,7 @@ int64_t Fsdp::gradient_peak(size_t index) const {
     if (!parts.empty()) reduced = parts.back();
   }
   for (const int64_t bytes : units_[index].unit->whole_gradient_bytes()) {
-    // Beside a bf16 copy its part is freed when the next one is taken.
+    // With a bf16 copy, a part is freed when the next one is taken.
     peak = std::max(peak, options_.grad_reduce_in_bf16 ? (reduced + 3 * bytes) / 2 : reduced + bytes);
     reduced = bytes;
   }
@@ -344,7 +343,7 @@ void Fsdp::after_backward(size_t index) {
 }
 
 void Fsdp::open_part(size_t index, size_t part) {
-  // A one-layer model meets its own reduction of the previous microbatch; blocks beside layers are too large to meet.
+  // A one-layer model meets its own reduction of the previous microbatch; blocks other than layers are too large to.
   const auto has_no_room = [&] {
     return reductions_.size() >= kWholeParts || !units_[index].is_layer || !units_[reductions_.front().unit].is_layer ||
            std::ranges::any_of(reductions_,

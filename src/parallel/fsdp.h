@@ -1,20 +1,20 @@
-// FSDP2 (ZeRO-3): every rank holds a run of every parameter, its gradient and its state; a block's parameters are whole
+// FSDP2 (ZeRO-3): every rank holds a run of every parameter, its gradient and state; a block's parameters are whole
 // only while it computes (use_torch_fsdp2).
 //
 //   forward    layer i     all-gather of i+1 starts, wait for i's | compute | free i
 //   backward   layer i     all-gather of i-1 starts, wait for i's | compute, reduce-scatter i's gradient | free i
 //
-// A unit is a block: a layer, or an embedding or head of at least part_elements. The other parameters (norms, small or
-// shared ones) are the root unit, whole during a step. In backward a rank holds the root and two layers whole, or the
+// A unit is a block: a layer, or an embedding or head of at least part_elements. Other parameters (norms, small or
+// shared ones) form the root unit, whole during a step. In backward a rank holds whole the root and two layers, or the
 // root and one other block. The last unit stays whole until its backward, which follows at once.
 //
-// A unit's gradients are whole only part by part (fsdp_unit.h): one is written while the last is being reduced. They
-// are reduced once a microbatch and summed in the run (the root's once a step). A pass is complete when its inputs'
-// gradients exist. Without those, or without backward, the next microbatch or finish_step() catches up in backward's
-// order, so that ranks issue the same collectives.
+// Gradients are whole only part by part (fsdp_unit.h): one is written while the last is being reduced. They are reduced
+// once a microbatch and summed in the run (the root's once a step). A pass is complete when its inputs' gradients
+// exist. Without those, or without backward, the next microbatch or finish_step() catches up in backward's order: ranks
+// always issue the same collectives.
 //
-// Sharding is over dp_shard x cp, after tensor parallelism; over dp_replicate runs are replicas, summed once a step. No
-// pipelines: one forward and one backward at a time. It runs outside recomputation, so recomputed blocks are whole.
+// Shards over dp_shard x cp, after tensor parallelism; runs are replicas over dp_replicate, summed once a step. No
+// pipelines: one forward and one backward at a time. Runs outside recomputation, so recomputed blocks are whole.
 //
 // Source: Zhao et al. 2023, arXiv:2304.11277; PyTorch's fully_shard.
 #pragma once
@@ -45,8 +45,8 @@ struct FsdpOptions {
 
 class Fsdp : public DataParallel, public BlockRunner {
  public:
-  // Moves the parameters' values to the runs and frees the originals. A model built on kMeta (LayerContext::device,
-  // with buffer_device) never exists whole: initialise() or fill_units() follows.
+  // Moves parameters' values to runs and frees the originals. A model built on kMeta (LayerContext::device, with
+  // buffer_device) never exists whole: initialise() or fill_units() follows.
   // params  of the model, in registration order
   // blocks  in running order: blocks[i].index == i
   // All of these and groups outlive it; params are unusable without it.
@@ -58,10 +58,10 @@ class Fsdp : public DataParallel, public BlockRunner {
   void begin_step() override;
   void begin_microbatch(bool is_last) override;
   void finish_step() override;
-  // Drops gathered values: the runs are authoritative.
+  // Drops gathered values: runs are authoritative.
   void publish() override;
   void wait_for_parameters() override {}
-  // Unit by unit, so that the model may exceed this rank's memory. No communication.
+  // Unit by unit: the model may exceed this rank's memory. No communication.
   void initialise(uint64_t seed, bool only_adapters) override;
   const std::vector<OwnedPart>& parts() const override { return parts_; }
   std::vector<ParameterRuns> runs() const override { return runs_; }
@@ -75,9 +75,8 @@ class Fsdp : public DataParallel, public BlockRunner {
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,
                               const BlockBody& body) override;
 
-  // ---- Whole parameters, one unit at a time ----
-  // Calls fill with each unit's parameters, whole and zero, and keeps this rank's runs. No communication; optimizers
-  // must re-read their masters.
+  // ---- Whole parameters, one unit at a time ---- Calls fill with each unit's parameters, whole and zero, and keeps
+  // this rank's runs. No communication; optimizers must re-read their masters.
   using UnitVisitor = std::function<void(const std::vector<Parameter*>& params)>;
   void fill_units(const UnitVisitor& fill);
   // Calls visit with each unit's parameters, gathered and read-only. Collective over a sharding group.
@@ -108,9 +107,9 @@ class Fsdp : public DataParallel, public BlockRunner {
   void after_backward(size_t unit);
   // Makes room for a part's whole gradient, then takes it.
   void open_part(size_t unit, size_t part);
-  // Starts the reductions of the parts that are complete and first in order, or of all that are left.
+  // Starts reductions of complete parts that are first in order, or of all that are left.
   void reduce_parts(size_t unit, bool all);
-  bool gathers_ahead(size_t unit) const;     // its backward gathers the unit before it
+  bool gathers_ahead(size_t unit) const;     // its backward gathers the previous unit
   int64_t root_gradient_bytes() const;
   int64_t gradient_peak(size_t unit) const;  // bytes during its backward
   void finish_oldest_reduction();

@@ -35,7 +35,7 @@ at::Tensor GradientPool::take(int64_t num_elements, const at::TensorOptions& opt
     free_.erase(candidate);
     return found;
   }
-  release();  // buffers of other sizes would only add to the peak
+  release();  // other sizes would only add to the peak
   at::Tensor buffer = at::empty({num_elements}, options);
   memory_.gradients.add(bytes_of(buffer));
   return buffer;

@@ -1,11 +1,11 @@
 // One FSDP unit's parameters and gradients: whole during use, runs otherwise.
 //
-// Parameters of one dtype, trainable and frozen ones apart, are consecutive in flat buffers, each padded to a multiple
-// of the shard group's size; rank r owns the r-th run. Their values are views of the buffer, whose storage is empty
-// while sharded: shapes stay valid, and gathering copies nothing. Collectives carry the unit's name.
+// Parameters of one dtype, trainable and frozen apart, are consecutive in flat buffers, padded to a multiple of the
+// shard group's size; rank r owns the r-th run. Values are views of the buffer, whose storage is empty while sharded:
+// shapes stay valid, and gathering copies nothing. Collectives carry the unit's name.
 //
-// A buffer is closed once it holds part_elements. Backward fills a unit's buffers one after the other, last first, so
-// gradients are whole only from a part's first contribution to its reduction.
+// part_elements close a buffer. Backward fills a unit's buffers in turn, last first, so gradients are whole only from a
+// part's first contribution to its reduction.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@
 
 namespace megalith {
 
-// This rank's bytes beyond its runs, now and at most.
+// This rank's bytes beyond its runs.
 struct FsdpMemory {
   struct Count {
     int64_t now = 0, peak = 0;
@@ -40,7 +40,7 @@ struct FsdpMemory {
 class GradientPool {
  public:
   explicit GradientPool(FsdpMemory& memory) : memory_(memory) {}
-  // At least this many elements, and at most a quarter more, uninitialised.
+  // At least this many elements, at most a quarter more, uninitialised.
   at::Tensor take(int64_t num_elements, const at::TensorOptions& options);
   // read  another stream reads it until then
   void give_back(at::Tensor buffer, std::optional<StreamEvent> read = std::nullopt);
@@ -62,15 +62,15 @@ class GradientPool {
 struct FsdpPart {
   Parameter* parameter = nullptr;
   FlatRange range;        // of the flattened local tensor; may be empty
-  int64_t first_run = 0;  // beginning of rank 0's run relative to the parameter: <= 0
+  int64_t first_run = 0;  // start of rank 0's run relative to the parameter: <= 0
   int64_t run_elements = 0;
   at::Tensor model, grad;  // (range.size()); grad undefined if frozen
 };
 
 class FsdpUnit {
  public:
-  // Moves the parameters' values to its runs; zero for kMeta. host: for runs in host memory; null: on the device.
-  // Parameters, group, memory and host outlive the unit.
+  // Moves parameters' values to runs; zero for kMeta. host: for runs in host memory; null: on the device. Parameters,
+  // group, memory and host outlive the unit.
   FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
            FsdpMemory& memory, int64_t part_elements, HostRuns* host = nullptr);
   ~FsdpUnit();
@@ -83,39 +83,38 @@ class FsdpUnit {
   int64_t parameter_bytes() const;  // of the runs
   int64_t gradient_bytes() const;
   int64_t whole_parameter_bytes() const;
-  // Whole gradients of the parts that train, in backward's order.
+  // Whole gradients of trainable parts, in backward's order.
   std::vector<int64_t> whole_gradient_bytes() const;
 
-  // ---- parameters ----
-  // Starts the all-gather unless the values are whole or in flight.
+  // ---- parameters ---- Starts the all-gather unless whole or in flight.
   void gather();
-  // Gathers if needed; then the values may be read.
+  // Gathers if needed; then values may be read.
   void wait_until_whole();
   // Frees the values, after any gather in flight.
   void reshard();
-  // Zeroed memory for the values, without communication: fill it, then keep_run().
+  // Zeroed memory for values, without communication: fill it, then keep_run().
   void make_whole_zero();
   void keep_run();
   bool is_whole() const { return state_ == State::kWhole; }
 
-  // ---- gradients, part by part in backward's order ----
-  // opens: called when a part gets its first contribution; it calls open_part(). completes: when one has all.
+  // ---- gradients, part by part in backward's order ---- opens: called at a part's first contribution; must call
+  // open_part(). completes: called when one has all.
   using PartHook = std::function<void(size_t part)>;
   void set_hooks(PartHook opens, const std::function<void()>& completes);
   void begin_step();
   // Gives the part's Parameters views of a whole buffer from the pool.
   void open_part(size_t part, GradientPool& pool);
   bool is_open(size_t part) const { return flats_[part].grad_whole.defined(); }
-  // The next part to reduce in this pass, if it is complete, or if all are to be; unset: none.
+  // The next part to reduce in this pass, if it is complete or if `all`; else unset.
   std::optional<size_t> next_part(bool all) const;
   // Starts the reduce-scatter of next_part(); Parameters lose their buffers.
   void reduce_part(size_t part, GradientPool& pool, bool in_bf16);
-  // A pass's parts are all being reduced: the next begins.
+  // Begins the next pass, once all parts are being reduced.
   void begin_pass();
-  // Waits for it and adds the result to the run (the step's first replaces it).
+  // Waits, and adds the result to the run (the step's first replaces it).
   void finish_part(size_t part, GradientPool& pool);
-  // Sums a part's runs over the replicas; zeros without contributions. finish starts it if needed. Host runs must have
-  // settled first (HostRuns::settle).
+  // Sums a part's runs over replicas; zeros without contributions. finish starts it if needed. Host runs must have
+  // settled (HostRuns::settle).
   void start_replica_sum(size_t part, Group& replicas, bool in_bf16);
   void finish_replica_sums(Group& replicas, bool in_bf16);
 
@@ -145,7 +144,7 @@ class FsdpUnit {
   at::Device device_;
   FsdpMemory& memory_;
   HostRuns* host_;
-  StreamEvent copied_;  // the gathered runs have reached the device
+  StreamEvent copied_;  // gathered runs have reached the device
   std::vector<Flat> flats_;
   std::vector<FsdpPart> parts_;
   State state_ = State::kSharded;

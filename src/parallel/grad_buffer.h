@@ -1,6 +1,5 @@
-// Replicated data parallelism: every rank holds all gradients of a chunk in buckets, summed over the data-parallel
-// ranks once complete (buckets.h); sums, because the loss is already divided by the global number of valid tokens.
-// Bytes exclude padding.
+// Replicated data parallelism: every rank holds all gradients of a chunk in buckets (buckets.h), summed over
+// data-parallel ranks: the loss is already divided by the global number of valid tokens. Bytes exclude padding.
 #pragma once
 
 #include <cstdint>

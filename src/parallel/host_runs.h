@@ -1,10 +1,10 @@
-// State shared by FSDP units with runs in host memory (fsdp_cpu_offload): the copy stream and gradients in flight.
+// Shared state of FSDP units with runs in host memory (fsdp_cpu_offload): copy stream and gradients in flight.
 //
 //   gather       run ──copy──▶ its place in the whole buffer ──all-gather──▶        on the copy stream
 //   reduction    reduce-scatter ──▶ sum on the device ──copy──▶ run, or a landing   during computation
 //
-// A step's first gradient goes to the run itself, later ones are added by the CPU on arrival. The host waits for the
-// oldest landing before starting a third. Source of the idea: PyTorch's CPUOffloadPolicy for fully_shard.
+// A step's first gradient goes to the run itself; the CPU adds later ones on arrival. The host waits for the oldest
+// landing before starting a third. Source of the idea: PyTorch's CPUOffloadPolicy for fully_shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +30,8 @@ class HostRuns {
   void follow_current() const;
   const c10::Stream& copies() const { return copies_; }
 
-  // Starts copying a sum from the device to a run, which it `replaces` or is added to by settle() at the latest. The
-  // event fires when the sum has been read.
+  // Starts copying a device sum to a run, which it `replaces`, or is added to by settle() at the latest. The event
+  // fires when the sum has been read.
   StreamEvent land(const at::Tensor& sum, const at::Tensor& run, bool replaces);
   // Waits until everything in flight has arrived and been added, and gathered runs have been read.
   void settle();

@@ -59,7 +59,7 @@ std::function<std::vector<at::Tensor>()> HostOffload::store(const std::vector<at
       at::Tensor host =
           at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(shared.is_accelerator()));
       host.copy_(tensor, /*non_blocking=*/true);
-      // Frees its memory once the copy is done, not with the last reference.
+      // Freed once the copy is done, not with the last reference.
       if (shared.is_accelerator()) tensor.record_stream(shared.copies);
       shared.host_bytes += static_cast<int64_t>(host.nbytes());
       entry->host.push_back(std::move(host));

@@ -1,6 +1,6 @@
-// Activations kept in host memory between forward and backward: copied to pinned memory on a side stream; fetching an
-// entry prefetches the previously stored one, which backward needs next. On the CPU, plain copies exercise the code.
-// Source of the idea: Rhu et al. 2016 (vDNN), arXiv:1602.08124.
+// Activations kept in host memory between forward and backward, copied to pinned memory on a side stream; fetching an
+// entry prefetches the one stored before, which backward needs next. On the CPU, plain copies exercise the code. Source
+// of the idea: Rhu et al. 2016 (vDNN), arXiv:1602.08124.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,9 +21,9 @@ class HostOffload {
   ~HostOffload();
   HostOffload(const HostOffload&) = delete;
 
-  // Starts copying these tensors (contiguous, on the device, no autograd). The returned function, to be called at most
-  // once, gives them back on the device, ordered after the current stream, and prefetches the entry stored before.
-  // Dropping it frees the entry; it may outlive the HostOffload.
+  // Starts copying these tensors (contiguous, on the device, no autograd). The returned function, called at most once,
+  // gives them back on the device, ordered after the current stream, and prefetches the previous entry. Dropping it
+  // frees the entry; it may outlive the HostOffload.
   std::function<std::vector<at::Tensor>()> store(const std::vector<at::Tensor>& tensors);
 
   int64_t host_bytes() const;

@@ -21,8 +21,8 @@ std::vector<Parameter*> parameters_of(const Block& block) {
   return all;
 }
 
-// Keeps the sum of the first two inputs, all that the body uses of them, and returns it as -0 + sum: -0 + x is x to the
-// bit for every x.
+// Keeps only the sum of the first two inputs, all the body uses of them, and returns it as -0 + sum, which is exact for
+// every sum.
 std::vector<Kept> keep_inputs(std::vector<at::Tensor> inputs, bool adds_inputs, HostOffload* offload) {
   const bool is_sum = adds_inputs && inputs.size() >= 2;
   if (is_sum) {

@@ -1,5 +1,5 @@
-// Runs blocks so that layers are recomputed in backward, inside any data parallelism: a block's parameters are gathered
-// once, before its recomputation.
+// Runs blocks so that backward recomputes layers, inside any data parallelism: a block's parameters are gathered once,
+// before its recomputation.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace megalith {
 class RecomputeRunner : public BlockRunner {
  public:
   // outer    runs around everything, DataParallel::runner(); may be null
-  // offload  keeps the inputs of the plan's offloaded layers; not null if there are any
+  // offload  keeps the plan's offloaded inputs; not null if there are any
   // Both outlive the runner. Without autograd, blocks run only through outer.
   RecomputeRunner(RecomputePlan plan, BlockRunner* outer, HostOffload* offload);
 

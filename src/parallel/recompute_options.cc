@@ -7,7 +7,7 @@
 namespace megalith {
 namespace {
 
-// Parts of every decoder. mlp_act is ours: for MLPs what Megatron-LM's moe_act is for experts.
+// Parts of every decoder. mlp_act is ours: Megatron-LM's moe_act for MLPs.
 std::vector<std::string> modules_of(const RecomputedModel& model) {
   std::vector<std::string> modules = {"core_attn", "layernorm", "mlp", "mlp_act"};
   if (model.has_experts) modules.insert(modules.end(), {"moe", "moe_act"});

@@ -42,7 +42,7 @@ std::vector<std::string> recompute_notes(const RecomputeOptions& options, int64_
 
 // Full recomputation of one chunk.
 struct RecomputePlan {
-  int64_t layers_per_block = 1;  // that run, are kept and recomputed together
+  int64_t layers_per_block = 1;  // run, kept and recomputed together
   std::set<int64_t> layers;      // recomputed blocks, by their first layer in the whole model
   std::set<int64_t> offloaded;   // among them, with inputs in host memory
 

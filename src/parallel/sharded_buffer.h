@@ -1,10 +1,10 @@
-// The distributed optimizer (ZeRO-1): parameters and gradients are whole on every rank, updates and optimizer state
+// The distributed optimizer (ZeRO-1): parameters and gradients whole on every rank, updates and optimizer state
 // divided. Source: Rajbhandari et al. 2020, arXiv:1910.02054; Megatron-LM megatron/core/optimizer/distrib_optimizer.py.
 //
 //   bucket   | layer 3 ............ | layer 2 ........ | pad |      parameter and gradient buffer, the same offsets
 //   run      |  rank 0  |  rank 1  |  rank 2  |  rank 3      |      cut anywhere, or between matrices (buckets.h)
 //
-// Gradients are reduce-scattered by bucket, each rank updates its runs, and all-gathers distribute the result, all in
+// Gradients are reduce-scattered by bucket, each rank updates its runs, all-gathers distribute the result, all in
 // place. With dp_replicate above one, runs are divided within a copy (dp_shard and cp), and gradients also summed over
 // copies.
 //
@@ -39,7 +39,7 @@ struct ShardedBufferOptions {
 
 class ShardedGradBuffer : public DataParallel {
  public:
-  // Elements: parameters and runs begin at multiples.
+  // In elements, of parameters and runs.
   static constexpr int64_t kAlignment = 64;
 
   // params  in registration order; trainable values move to the parameter buffer. They and groups outlive it.

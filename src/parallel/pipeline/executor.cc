@@ -23,7 +23,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kMaxTensors = 16;  // per bundle; a transfer's tag has four bits
 
-// A microbatch of a chunk from F to the end of B or W.
+// A chunk's microbatch from F to the end of B or W.
 struct HeldGraph {
   Tensors leaves;                    // inputs that need a gradient, in bundle order
   std::vector<TensorSpec> outputs;   // with a gradient
@@ -38,7 +38,7 @@ struct Leaving {
   Tensors tensors;
   size_t record = 0;
   int peer = 0;
-  // Computations done when the peer was known to have received this, so that waiting is short.
+  // Computations done when the peer was known to have received this.
   std::optional<int64_t> taken_at;
 };
 
@@ -300,7 +300,7 @@ class PipelineRun {
 
   // ---- communication ----
 
-  // The transfers across the border before stage `border`, the same on both sides.
+  // Transfers across the border before stage `border`, the same on both sides.
   std::vector<megalith::Transfer> transfers_of(const Tensors& tensors, const Action& action, int border,
                                                bool is_backward) const {
     const bool is_send = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kSendBackward;
@@ -364,8 +364,8 @@ class PipelineRun {
     return std::move(arriving.tensors);
   }
 
-  // Frees sent tensors. Gloo reports a send's end only in wait(), so that is called once the peer has received it and
-  // one more computation is done: the wait is short, and ends because both lists order transfers alike.
+  // Frees sent tensors. Gloo reports a send's end only in wait(), so call it once the peer has received it and one more
+  // computation is done: the wait is short, and ends because both lists order transfers alike.
   void free_what_was_sent() {
     for (size_t i = leaving_.size(); i-- > 0;) {
       const Leaving& leaving = leaving_[i];

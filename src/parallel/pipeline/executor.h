@@ -1,7 +1,7 @@
-// Runs this rank's list of a pipeline schedule: chunks forward and backward, and transfers. It knows no model.
+// Runs this rank's list of a pipeline schedule: forward, backward, transfers. Knows no model.
 //
-// Sent outputs keep only their graph nodes, for backward with the incoming gradient; their memory is freed. Inputs are
-// leaves, whose gradients are sent on. Neighbouring stages on one rank hand tensors over.
+// Sent outputs keep only graph nodes, for backward with the incoming gradient; their memory is freed. Inputs are
+// leaves, whose gradients are sent on. Adjacent stages on one rank hand tensors over.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,16 +27,16 @@ struct StageResult {
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
-  // The tensors received from the previous stage for this microbatch; empty on the first.
+  // Tensors received from the previous stage; empty on the first.
   virtual std::vector<TensorSpec> inputs(int microbatch) const = 0;
-  // Autograd records if the schedule has backward actions for the microbatch.
+  // Autograd records if the schedule has the microbatch's backward.
   virtual StageResult forward(int microbatch, const Bundle& inputs) = 0;
   // Around a microbatch's backward, without deferred weight gradients.
   virtual void before_backward(int /*microbatch*/) {}
   virtual void after_backward(int /*microbatch*/) {}
 };
 
-// For comparison with the simulator and for pictures.
+// For comparison with the simulator, and for pictures.
 struct ActionRecord {
   Action action;
   double start_s = 0, end_s = 0;  // since run() began; a transfer: from issue to completed wait
@@ -54,7 +54,7 @@ class PipelineExecutor {
   // before  called before each computation (not transfers); may be empty
   void run(const PipelineSchedule& schedule, const std::function<void(const Action&)>& before = {});
 
-  // The last run, in the order of this rank's list.
+  // The last run, in list order.
   const std::vector<ActionRecord>& records() const { return records_; }
 
  private:

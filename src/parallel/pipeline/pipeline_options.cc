@@ -92,7 +92,7 @@ struct MissingAlgorithm {
 constexpr MissingAlgorithm kMissingAlgorithms[] = {
     {"zero-bubble-heuristic", "zero-bubble"}, {"v-half", "zbv-formatted"}, {"v-min", "zbv-formatted"}};
 
-// Builds a plan from the options and collects errors; complete if there are none.
+// Builds a plan and collects errors; complete if there are none.
 class PlanMaker {
  public:
   PlanMaker(const PipelineOptions& options, int64_t pipeline_size, std::span<const Unit> units)
@@ -437,7 +437,7 @@ class PlanMaker {
     cut_by_layers(sizes);
   }
 
-  // The number of layers in each share; nothing if a share ends within a layer.
+  // Layers in each share; nothing if a share ends within a layer.
   std::vector<int64_t> layers_of_shares(const std::vector<int64_t>& shares) const {
     std::vector<int64_t> sizes;
     auto unit = plan.units.begin();
@@ -540,9 +540,9 @@ class PlanMaker {
 
   const PipelineOptions& o_;
   int64_t p_, num_layers_, num_modules_;
-  std::optional<int64_t> split_;  // ranks of the encoder, if given
+  std::optional<int64_t> split_;  // encoder ranks, if given
   int64_t num_encoder_layers_ = 0;
-  std::string word_;  // as the person named the algorithm
+  std::string word_;  // the user's name of the algorithm
   bool is_interleaved_ = false;
 };
 

@@ -28,24 +28,24 @@ struct PipelineOptions {
   bool allow_padding_num_layers = false;
   // With model_type t5: the encoder's stages, in Megatron-LM's older and newer words.
   std::optional<int64_t> pipeline_model_parallel_split_rank;
-  int64_t encoder_pipeline_model_parallel_size = 0, encoder_tensor_model_parallel_size = 0;  // 0: not said
+  int64_t encoder_pipeline_model_parallel_size = 0, encoder_tensor_model_parallel_size = 0;  // 0: unset
 
   void visit(OptionVisitor& v);
 };
 
-// All errors, for the user; if empty, make_pipeline_plan() and PipelinePlan::schedule() work for every number of
-// microbatches that passes check_microbatches(). With pipeline_size 1 there is one stage, whatever the algorithm.
-// Ignores encoder_tensor_model_parallel_size, which concerns another axis.
-// units  in model order. Only those with a layer's letter are distributed, by layers_worth; others stay in the first
-//        stage before the first layer, and in the last stage after the last.
+// All errors; if empty, make_pipeline_plan() and PipelinePlan::schedule() work for every number of microbatches that
+// passes check_microbatches(). With pipeline_size 1 there is one stage, whatever the algorithm. Ignores
+// encoder_tensor_model_parallel_size, which concerns another axis.
+// units  in model order. Those with a layer's letter are distributed, by layers_worth; others stay in the first stage
+//        before the first layer, and in the last stage after the last.
 std::vector<UserError> check_pipeline(const PipelineOptions& options, int64_t pipeline_size,
                                       std::span<const Unit> units);
 PipelinePlan make_pipeline_plan(const PipelineOptions& options, int64_t pipeline_size, std::span<const Unit> units);
 std::vector<UserError> check_microbatches(const PipelinePlan& plan, int64_t num_microbatches);
 
 // One string per stage from "Et*3|(tt|)*29,m|L" (Megatron-LM's --pipeline_model_parallel_layout): E embedding, t a
-// decoder layer, m a prediction module, L the loss; | ends a stage, x*n repeats a letter or a group in parentheses,
-// commas and blanks are ignored. UserError with the position. Does not check the stages' content.
+// decoder layer, m a prediction module, L the loss; | ends a stage, x*n repeats a letter or parenthesised group, commas
+// and blanks are ignored. UserError with the position. Does not check the stages' content.
 std::vector<std::string> parse_pipeline_layout(const std::string& text);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// The pipeline requested by the options: each stage's units, and the schedule.
+// The requested pipeline: each stage's units, and the schedule.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct PipelinePlan {
 
   // A stage's layers; may be empty.
   LayerRange layers_of(const UnitRange& stage) const;
-  // Parameters shared between units (Unit::uses), by canonical name, with the pipeline ranks that hold them. If several
-  // do, gradients are summed over them.
+  // Parameters shared between units (Unit::uses), by canonical name, with the pipeline ranks that hold them and sum
+  // their gradients.
   std::map<std::string, std::set<int>> parameter_holders() const;
 };
 

@@ -10,7 +10,7 @@
 namespace megalith {
 namespace {
 
-// Each kind's letter, in the order of ActionKind, and a transfer's arrow.
+// By ActionKind: its letter, and a transfer's arrow.
 constexpr std::string_view kLetters = "FBIWFFBB";
 constexpr std::string_view kArrows = "    ><><";
 

@@ -1,7 +1,7 @@
 // Pipeline schedules as data: each rank's ordered list of actions.
 //
-// Stages 0 … S-1, num_chunks per rank. with_communication() derives transfers from the order of computations;
-// executor.h runs any schedule, planner/pipeline_simulator.h checks it for deadlock and times it.
+// Stages 0 … S-1, num_chunks per rank. with_communication() derives transfers from the computations' order; executor.h
+// runs any schedule, planner/pipeline_simulator.h checks it for deadlock and times it.
 //
 //   F  forward    B  backward, whole    I  gradient of the inputs    W  gradients of the weights (deferred by I)
 //
@@ -82,7 +82,7 @@ struct PipelineSchedule {
 // group: consecutive microbatches of a chunk (microbatch_group_size_per_virtual_pipeline_stage); 0: num_ranks. Only for
 // the interleaved form.
 //
-// Supports any numbers of microbatches and ranks from 1, except:
+// Any numbers of microbatches and ranks, except:
 //   1F1B    of several chunks: a loop; group >= num_ranks; num_microbatches % group is 0 or at least num_ranks, so
 //           num_microbatches >= num_ranks; a group larger than num_microbatches is cut to it
 //   ZB-H1   one chunk

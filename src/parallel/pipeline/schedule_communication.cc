@@ -17,7 +17,7 @@ struct BundleTransfer {
   auto key() const { return std::tuple(time, from, to, send.kind, send.chunk, send.microbatch); }
 };
 
-// The computations' end times by that clock, and their transfers.
+// Computations' end times by that clock, and their transfers.
 class UnitClock {
  public:
   explicit UnitClock(const PipelineSchedule& schedule)

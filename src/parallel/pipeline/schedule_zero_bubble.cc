@@ -49,8 +49,8 @@ std::vector<Action> zero_bubble_actions(const PipelineShape& shape, int rank) {
 
 // ZB-V: stages go down the ranks and up again, so the last rank turns around without waiting, and rank 0's first
 // backward is as early as a loop's last rank's. With F = I = W and m >= 2p - 1 ranks never wait after their first
-// action, and the makespan 6 m + p - 1 (in F of a stage) is optimal, since the last rank begins after p - 1 forwards.
-// At most 2p microbatches of a chunk are alive, equal to p of a rank's layers.
+// action, and the makespan 6 m + p - 1 (in F of a stage) is optimal: the last rank begins after p - 1 forwards. At most
+// 2p microbatches of a chunk are alive, equal to p of a rank's layers.
 //
 // With fewer than 2p - 1 microbatches, missing ones are skipped: removing all of a microbatch's actions creates no
 // cycle.
