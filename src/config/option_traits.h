@@ -61,7 +61,7 @@ enum class InToy {
   kSetAside,  // default; a note tells if the person's differs
 };
 
-// What a run's ranks must have in common.
+// Required agreement between a run's ranks.
 enum class ByRank {
   kSame,          // the value
   kSameContents,  // the content of named files and folders; paths may differ

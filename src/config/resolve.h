@@ -3,7 +3,7 @@
 // Layers, lowest first: defaults < model (a checkpoint's or HF folder's own values) < presets < configuration file <
 // environment (MEGALITH_…) < command line. Values are offered with their layer (Option::offer), so order does not
 // matter: read the options, open the model folder they name, then apply_values() with OptionLayer::kModel fills in what
-// is unset. Of several configuration files the last wins.
+// is unset. The last of several configuration files wins.
 //
 //   TrainOptions options;
 //   OptionSet set(options);

@@ -19,7 +19,7 @@ class RowReader {
   virtual ~RowReader() = default;
   virtual int64_t num_rows() const = 0;
   virtual std::string name() const = 0;
-  // What one pass reads; nothing if unknown.
+  // Read by one pass; nothing if unknown.
   virtual std::optional<DataSize> size() const { return std::nullopt; }
   // These rows, on the CPU; all fields but sample_index. Thread-safe.
   virtual Batch read(std::span<const int64_t> rows) const = 0;

@@ -37,8 +37,8 @@ struct DataOptions {
   bool has_paths() const { return !data_path.empty() || data_args_path || has_split_paths() || sft.has_paths(); }
 };
 
-// Reads paths from data_args_path or per_split_data_args_path into the command line's options. UserError for files that
-// cannot be read or list nothing.
+// A copy with the paths listed in data_args_path or per_split_data_args_path instead of those on the command line.
+// UserError for files that cannot be read or list nothing.
 DataOptions with_listed_paths(DataOptions options);
 
 // Error when neither data nor mock_data is given: mock documents say nothing about a model.

@@ -13,7 +13,7 @@
 
 namespace megalith {
 
-// What the data depends on beyond its own options.
+// Further inputs that the data depends on.
 struct DataSetup {
   int64_t sequence_length = 0;
   uint32_t seed = 1234;

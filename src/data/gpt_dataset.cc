@@ -1,4 +1,3 @@
-// Megatron's GPT data set; see gpt_dataset.h.
 #include "data/gpt_dataset.h"
 
 #include <fmt/format.h>
@@ -110,7 +109,7 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
   // The same path may hold new data tomorrow.
   description["data"] = {{"sequences", {range.begin, range.end}},
                          {"lengths", checksum128(std::as_bytes(std::span(lengths))).hex()},
-                         {"keep_partial", false}};  // hashed by versions that have this option
+                         {"keep_partial", false}};  // a former option; keeps hashes
   key.description = description.dump(4);
   key.fits = [&](const std::vector<IndexArray>& arrays) {
     return arrays[0].columns() == 1 && arrays[0].rows() == range.size() * plan.num_epochs && arrays[1].columns() == 2 &&

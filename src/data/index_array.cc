@@ -25,8 +25,8 @@ constexpr TypeInfo kTypes[] = {{"<i2", 2}, {"<i4", 4}, {"<u4", 4}, {"<i8", 8}};
 
 const TypeInfo& info_of(IndexArray::Type type) { return kTypes[static_cast<size_t>(type)]; }
 
-// The text between `before` and `after` in a header such as {'descr': '<i4', 'fortran_order': False, 'shape': (13, 2),
-// }.
+// The text between `before` and `after` in a header, such as
+// {'descr': '<i4', 'fortran_order': False, 'shape': (13, 2), }.
 std::string_view between(std::string_view text, std::string_view before, std::string_view after) {
   const size_t start = text.find(before);
   if (start == std::string_view::npos) return {};

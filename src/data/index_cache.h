@@ -26,10 +26,10 @@ struct IndexCacheKey {
   std::function<void(const std::vector<std::filesystem::path>&)> build_files;
 };
 
-// Loads arrays from the cache, or builds and stores them. Of concurrent processes one builds while others wait (on a
-// file lock, which the system frees if its holder dies). Files appear whole, so ranks and jobs may share a folder. Uses
-// megatron-core's cache in the folder if its description agrees except for the tokenizer's. Without a writable folder
-// (a note tells) arrays stay in memory.
+// Loads arrays from the cache, or builds and stores them. One of several concurrent processes builds while the others
+// wait (on a file lock, which the system frees if its holder dies). Files appear whole, so ranks and jobs may share a
+// folder. Uses megatron-core's cache in the folder if its description agrees except for the tokenizer's. Without a
+// writable folder (a note tells) arrays stay in memory.
 std::vector<IndexArray> load_or_build_arrays(const std::optional<std::filesystem::path>& folder,
                                              const IndexCacheKey& key,
                                              const std::function<std::vector<IndexArray>()>& build, Logger& log);

@@ -24,7 +24,7 @@ namespace megalith {
 // "1,").
 inline constexpr int64_t kLineMemory = 3, kGeneralLineMemory = 24;
 
-// Tokens as output bytes: in memory while few; overflow goes first to an unnamed file.
+// Tokens as output bytes: in memory while few; the first of many in an unnamed file.
 class TokenBytes {
  public:
   // Throws SpillFailed, which is not the line's fault.

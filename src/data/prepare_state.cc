@@ -1,4 +1,4 @@
-// What an unfinished run leaves; see prepare_state.h.
+// State of an unfinished run; see prepare_state.h.
 #include "data/prepare_state.h"
 
 #include <fcntl.h>

@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// What one pass over a data set or split reads.
+// Read by one pass over a data set or split.
 struct DataSize {
   int64_t documents = 0, tokens = 0;
   std::optional<double> samples = std::nullopt;  // in one pass; nothing if samples vary in what they take
@@ -39,7 +39,7 @@ class SampleSource {
   virtual std::string name() const = 0;
   // Nothing if unknown, or for mock data.
   virtual std::optional<DataSize> size() const { return std::nullopt; }
-  // What its order depends on: megatron-core's JSON description (without the tokenizer), or empty.
+  // Determines the order: megatron-core's JSON description (without the tokenizer), or empty.
   virtual std::string identity() const { return {}; }
 };
 

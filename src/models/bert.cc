@@ -1,4 +1,4 @@
-// Hugging Face's BERT, the published one: embeddings are normed, and each residual sum is (post-norm). Source: Devlin
+// Hugging Face's BERT, the published one: norms of the embeddings and of each residual sum (post-norm). Source: Devlin
 // et al. 2019, arXiv:1810.04805.
 #include "models/bert_config.h"
 #include "models/transformer.h"

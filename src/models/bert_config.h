@@ -1,4 +1,4 @@
-// What the two networks called BERT (post-norm, pre-norm) share: config.json, names, building.
+// Shared by the two networks called BERT (post-norm, pre-norm): config.json, names, building.
 #pragma once
 
 #include <string>

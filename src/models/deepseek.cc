@@ -51,7 +51,7 @@ void read_groups_of_v2(const Json& file, ModelConfig& config) {
 
 void read_groups_of_v3(const Json& file, ModelConfig& config) {
   read_groups(file, 8, 4, config);
-  // Where the published rule equals Megatron-LM's, the latter's word stays: older checkpoints have it.
+  // Keeps Megatron-LM's word if its rule equals the published one: older checkpoints have it.
   if (!judges_by_two(config)) config.moe_router_group_score = GroupScore::kTwo;
 }
 

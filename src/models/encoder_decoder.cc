@@ -56,7 +56,7 @@ std::vector<Unit> encoder_decoder_units(const ModelConfig& config) {
 
 namespace {
 
-// Index of a pass's sides and their contexts.
+// Indices of a pass's sides and their contexts.
 constexpr size_t kEncoderSide = 0, kDecoderSide = 1;
 
 struct EncoderDecoderPass : TextPass {

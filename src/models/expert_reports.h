@@ -1,5 +1,5 @@
-// What a model with experts reports of a pass and a step: objective terms, token counts, and the biases they move.
-// Layers are numbered as by ModelConfig::has_experts_at().
+// Reports of a model with experts on a pass and a step: objective terms, token counts, and the biases they move. Layers
+// are numbered as by ModelConfig::has_experts_at().
 #pragma once
 
 #include <map>

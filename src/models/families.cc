@@ -138,7 +138,8 @@ const ModelFamily& family_for(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_config(config);
   if (!errors.empty()) throw UserErrors(std::move(errors));
   ModelConfig without = with_vocabulary(config);
-  // Rotation order changes no tensor's name or shape: the family matches, and make_hf_config() refuses it.
+  // The choice of rotated channels changes no tensor's name or shape: the family matches, and make_hf_config() refuses
+  // it.
   const ModelConfig defaults;
   without.rotary_interleaved = defaults.rotary_interleaved;
   without.rotary_percent = defaults.rotary_percent;

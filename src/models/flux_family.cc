@@ -59,7 +59,7 @@ extern const ModelFamily kFlux = {.name = "flux",
                                   .units = flux_units,
                                   .build = build_flux};
 
-// What diffusers' class cannot express; same names.
+// For models that diffusers' class cannot express; same names.
 extern const ModelFamily kFluxLike = {
     .name = "flux_like", .model_type = ModelType::kDiffusion, .units = flux_units, .build = build_flux};
 

@@ -1,4 +1,4 @@
-// What one chunk holds: a range of the model's units, and parameters shared with other chunks.
+// One chunk's content: a range of the model's units, and parameters shared with other chunks.
 #pragma once
 
 #include <map>

@@ -78,7 +78,7 @@ extern const ModelFamily kT5 = {.name = "t5",
                                 .units = encoder_decoder_units,
                                 .build = build_encoder_decoder};
 
-// What Hugging Face's class cannot express; same names.
+// For models that Hugging Face's class cannot express; same names.
 extern const ModelFamily kMegatronT5 = {.name = "megatron_t5",
                                         .model_type = ModelType::kT5,
                                         .units = encoder_decoder_units,

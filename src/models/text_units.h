@@ -54,7 +54,7 @@ struct TextSide {
 };
 
 struct TextPass : UnitPass {
-  std::vector<TextSide> sides;  // two: questions and texts, or encoder and decoder
+  std::vector<TextSide> sides;  // one, or two: questions and texts, encoder and decoder
   std::shared_ptr<const LayerViewer> viewer;
 };
 

@@ -46,7 +46,7 @@ class HostUpdate {
   // Updates everything: the host waits for gradients, the current stream for weights.
   void run(const Update& update);
 
-  // Of the pinned buffers.
+  // Pinned bytes.
   int64_t staging_bytes() const;
   size_t num_chunks() const { return chunks_.size(); }
 

@@ -55,8 +55,8 @@ struct UpdateStep {
 
 class UpdateRule {
  public:
-  // What an element's update depends on: itself; sums or maxima over its canonical matrix (a rank then has a slot,
-  // perhaps empty, for every parameter that others share); or the whole matrix (ZeRO-1 then cuts buckets only between
+  // Inputs of an element's update: itself; sums or maxima over its canonical matrix (a rank then has a slot, perhaps
+  // empty, for every parameter that others share); or the whole matrix (ZeRO-1 then cuts buckets only between
   // matrices).
   enum class Granularity { kElements, kSums, kMatrices };
 

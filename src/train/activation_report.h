@@ -11,8 +11,8 @@
 
 namespace megalith {
 
-// The cost of a microbatch in a meta-device chunk with blocks cut by the plan. Gives the chunk gradient buffers, and
-// leaves it without a runner.
+// Cost of a microbatch in a meta-device chunk, its blocks cut by the plan. The chunk gets gradient buffers, and loses
+// its runner.
 ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike);
 
 // b sequences of this rank's s tokens, as shapes; row_length as in ForwardContext.
@@ -20,7 +20,7 @@ ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
 // Adds further inputs to it.
 void add_shapes(ModelInput& input, const ModelConfig& config, std::span<const InputSpec> specs);
 
-// A rank's peak bytes of activations in a full step's schedule, without kernels' workspaces.
+// Peak activation bytes of a rank in a full step's schedule, without kernel workspaces.
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank);
 
 // Likewise, with the head's share: norm, logits, loss and gradients.

@@ -97,7 +97,7 @@ std::vector<UserError> check_packed_weights(const Resolved& resolved, const Mode
 
 namespace {
 
-// Offsets of each canonical linear's rows in one vector of all rows, the same on every rank.
+// Offsets of each canonical linear's rows in one vector, the same on every rank.
 struct RowTable {
   std::map<std::string, int64_t> first;  // by the linear's name
   int64_t num_rows = 0;
@@ -135,7 +135,7 @@ void begin_lengths(const DataParallel& data, const Groups& groups) {
   const RowTable table = table_of_lengths(lengths, *groups.world);
   if (table.num_rows == 0) return;
   const at::Device device = data.model_parts().at(0).model.device();
-  // Replicas are counted several times: sums are divided by the counts.
+  // Replicas count several times: divide sums by counts.
   const at::Tensor sums = at::zeros({2, table.num_rows}, at::TensorOptions().dtype(at::kDouble).device(device));
   const auto add_rows = [&](const PieceView& view) {
     if (!view.piece.name.ends_with(kWeightEnding) || view.tensor.dim() != 2) return;

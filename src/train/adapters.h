@@ -1,5 +1,4 @@
-// A run's low-rank adapters (nn/low_rank_adapter.h): its options applied to its model, and the tensors in its
-// checkpoints.
+// A run's low-rank adapters (nn/low_rank_adapter.h): options, and tensors in checkpoints.
 #pragma once
 
 #include <memory>
@@ -17,13 +16,13 @@ namespace megalith {
 // For LayerContext::lora; null without adapters.
 std::shared_ptr<const LoraOptions> adapters_of(const Config& config);
 
-// An error if adapter options are set but adapters are not enabled: all weights would be trained.
+// An error if adapter options are set without enabling adapters: all weights would be trained.
 std::vector<UserError> check_adapters_are_meant(const OptionSet& options, const LoraOptions& lora);
 
-// All errors of the adapters for this architecture, which satisfies check_model_config().
+// Errors of the adapters for this architecture, which satisfies check_model_config().
 std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfig& architecture);
 
-// Errors for options that cannot be combined with 4-bit weights (lora.quantization); architecture likewise.
+// Errors for options that exclude 4-bit weights (lora.quantization); architecture likewise.
 std::vector<UserError> check_packed_weights(const Resolved& resolved, const ModelConfig& architecture);
 
 struct TensorsByOwner {
@@ -31,8 +30,8 @@ struct TensorsByOwner {
 };
 TensorsByOwner tensors_by_owner(const DataParallel& data);
 
-// Sets trained row lengths (lora.use_dora) to those of the frozen weights, wherever this rank holds them.
-// data.publish() must follow. Collective over the world.
+// Sets trained row lengths (lora.use_dora) to the frozen weights'. data.publish() must follow. Collective over the
+// world.
 void begin_lengths(const DataParallel& data, const Groups& groups);
 
 }  // namespace megalith

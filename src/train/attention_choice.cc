@@ -37,13 +37,13 @@ AttentionLibraries candidates_of(const RuntimeOptions& runtime) {
   return {AttentionLibrary::kCudnn, AttentionLibrary::kFlash};
 }
 
-// One layer's and microbatch's attention on this rank.
+// One layer's attention over a microbatch on this rank.
 struct LayerShape {
   ops::AttentionShape shape;
   ops::MaskForm form;
 };
 
-// The window of all layers; 0 if one sees everything, which then takes longest.
+// The common window; 0 if some layer is global, the slowest.
 int64_t common_window(const ModelConfig& model) {
   const std::vector<int64_t> layers = model.layers_with_window();
   return std::find(layers.begin(), layers.end(), 0) == layers.end() ? model.attention_window() : 0;
@@ -74,7 +74,7 @@ LayerShape layer_shape_of(const Resolved& resolved) {
   return layer;
 }
 
-// Forward and backward of whole-row attention by one library.
+// Whole-row attention, forward and backward, by one library.
 class Trial {
  public:
   Trial(const LayerShape& layer, at::Device device)
@@ -114,7 +114,6 @@ class Trial {
   at::Tensor q_, k_, v_;
 };
 
-// A library's measurement.
 struct Measured {
   AttentionLibrary library;
   double ms = 0;
@@ -132,8 +131,8 @@ Measured try_library(AttentionLibrary library, const LayerShape& layer, at::Devi
   return measured;
 }
 
-// The order of preference. The default first choice loses only to one this much faster, so that equal times choose
-// alike in every run.
+// By preference. The default first choice loses only to one this much faster, so near-equal times choose alike in every
+// run.
 constexpr double kMuchSlower = 1.05;
 
 AttentionLibraries order_of(const std::vector<Measured>& measured) {
@@ -161,7 +160,6 @@ std::string text_of(const std::vector<Measured>& measured) {
   return text.empty() ? text : fmt::format(" ({})", text);
 }
 
-// The library that computes the run's attention.
 std::string servers_text(const ops::AttentionPlan& plan) {
   if (!plan.reason.empty()) return fmt::format("the reference, because {}; it keeps a matrix of scores", plan.reason);
   std::string text;

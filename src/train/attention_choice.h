@@ -1,4 +1,4 @@
-// The vendor library for attention on a GPU: --attention_backend's, or the fastest on this device for the run's shape.
+// The attention library on a GPU: --attention_backend's, or the fastest for the run's shape.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ struct AttentionChoice {
 // Conflicts of --attention_backend with other options; notes Megatron-LM's words.
 std::vector<UserError> check_attention_backend(const RuntimeOptions& runtime, std::vector<std::string>& notes);
 
-// On a GPU, times each library on one layer's and microbatch's attention, forward and backward, synchronously.
-// UserError if the requested library does not run there.
+// On a GPU, times each library on one layer's attention, forward and backward, synchronously. UserError if the
+// requested library does not run there.
 AttentionChoice choose_attention(const Resolved& resolved, at::Device device);
 
 }  // namespace megalith

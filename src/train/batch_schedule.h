@@ -1,10 +1,9 @@
-// A step's number of samples: the global batch, constant or ramping up, in whole microbatches of all data-parallel
-// ranks.
+// A step's samples: the global batch, constant or ramping up, in whole microbatches of all data-parallel ranks.
 //
 //   ramp-up (start, increment, samples), with per = samples / ((global - start) / increment):
 //     consumed > samples: global;  else start + increment * floor(consumed / per)
-// A function of the samples consumed, so resuming needs no state. With decrease_batch_size_if_needed a size that is not
-// a multiple of micro_batch_size times the data-parallel size is rounded down, and skipped samples are counted.
+// A function of samples consumed: resuming needs no state. decrease_batch_size_if_needed rounds sizes down to multiples
+// of micro_batch_size times the data-parallel size, counting skipped samples.
 // Source: Megatron-LM megatron/core/num_microbatches_calculator.py.
 #pragma once
 

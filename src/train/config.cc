@@ -1,4 +1,3 @@
-// Gathering, deriving and checking a run's configuration; see config.h.
 #include "train/config.h"
 
 #include <algorithm>
@@ -221,7 +220,7 @@ void append(std::vector<UserError>& errors, const std::vector<UserError>& found)
   errors.insert(errors.end(), found.begin(), found.end());
 }
 
-// Of options that both set a length or a batch the higher layer's counts: --train_iters overrides a recipe's epochs.
+// If two options set a length or a batch, the higher layer's counts: --train_iters overrides a recipe's epochs.
 void keep_highest(Resolved& resolved, const std::vector<Option*>& all) {
   std::vector<Option*> set;
   for (Option* option : all) {

@@ -162,7 +162,7 @@ struct Resolved {
   const Kind& kind() const;  // of the model
 };
 
-// What a command needs before anything is allocated.
+// A command's needs before anything is allocated.
 struct CommandNeeds {
   enum class Weights { kIgnored, kOptional, kRequired };  // of --load and --load_hf
 

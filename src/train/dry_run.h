@@ -1,4 +1,4 @@
-// A dry run's report: configuration, layout, size and a rank's memory by owner. Allocates nothing.
+// A dry run's report: configuration, layout, size, a rank's memory by owner. Allocates nothing.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// What an exported model has besides its weights: the tokenizer's files; the begin, end and pad tokens in config.json
-// and generation_config.json, without which transformers generates past every end; what others need to take the folder.
+// An exported model's other files: the tokenizer's; begin, end and pad tokens in config.json and
+// generation_config.json, without which transformers generates past every end; what other programs need.
 #pragma once
 
 #include <filesystem>
@@ -20,14 +20,14 @@ void choose_tokenizer_files(const TokenizerOptions& named, const std::optional<s
                             HfExport& settings);
 
 // Adds the tokenizer's end to the model's stop tokens (as in find_stop_ids()), its beginning if the model has none, and
-// its padding. Tokens outside the vocabulary, and those of models that do not write text, are omitted.
+// its padding. Omits tokens outside the vocabulary, and those of models that write no text.
 void add_special_tokens(const Tokenizer* tokenizer, ModelConfig& model, HfExport& settings);
 
 // The tokenizer options in a checkpoint's record, if any.
 TokenizerOptions recorded_tokenizer(const Configuration& configuration);
 
-// A model's tokenizer: the options', else the folder's, else bytes if the vocabulary fits. One that cannot be opened
-// costs a note and its special tokens.
+// A model's tokenizer: the options', else the folder's, else bytes if the vocabulary fits. If it cannot be opened: a
+// note, no special tokens.
 std::unique_ptr<Tokenizer> open_tokenizer(TokenizerOptions named, const std::optional<std::string>& beside_model,
                                           const ModelConfig& model, Logger& log);
 

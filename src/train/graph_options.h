@@ -1,4 +1,4 @@
-// Whether a GPU gets a microbatch kernel by kernel or as one graph (train/microbatch_graphs.h).
+// Options for launching a microbatch on a GPU as one graph (train/microbatch_graphs.h).
 #pragma once
 
 #include <cstdint>

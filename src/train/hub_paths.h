@@ -1,5 +1,5 @@
-// Hub names in a run's configuration as local paths in Derived; the configuration keeps the names. Small files are
-// fetched when needed by a check; weights and data once everything is valid.
+// Replaces hub names by local paths in Derived; the configuration keeps the names. Small files are fetched when a check
+// needs them, weights and data once everything is valid.
 #pragma once
 
 #include <map>
@@ -20,26 +20,25 @@ class HubPaths {
   // exports      the experiment's `env`, which overrides it
   HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports);
 
-  // load_hf: fetches the files for architecture and tokenizer. With `may_fetch` false, the hub is not asked. True if
-  // derived.checkpoint.load_hf is now a path, or is not a hub name. UserError when there is no such model, HubError
-  // when it is unavailable; likewise below.
+  // load_hf: fetches files for architecture and tokenizer, if `may_fetch`. True if derived.checkpoint.load_hf is now a
+  // path, or no hub name. UserError when there is no such model, HubError when it is unavailable; likewise below.
   bool find_model(Resolved& resolved, bool may_fetch);
 
   // Likewise for tokenizer_model; also true without one.
   bool find_tokenizer(Resolved& resolved, bool may_fetch);
 
   // Fetches load_hf's weights and the data paths' token files, including those listed in data_args_path and
-  // per_split_data_args_path: if these name a hub data set, derived.data gets the lists instead. Texts become tokens
+  // per_split_data_args_path: lists that name a hub data set are copied to derived.data. Texts become tokens
   // (kinds/text/text_data.h). UserErrors for what is unavailable.
   void fetch_large_files(Resolved& resolved);
 
-  // For a dry run: checks that the hub has the named token files that are not local, without fetching.
+  // Dry run: checks that the hub has the token files that are not local, without fetching.
   void look_for_data(const Resolved& resolved);
 
   // True for a name of the hub that is not in the cache while HF_HUB_OFFLINE is set.
   bool is_out_of_reach(const Resolved& resolved, const std::optional<std::string>& name) const;
 
-  // For a run refused without asking the hub: missing paths that may be hub names.
+  // For a run refused before asking the hub: missing paths that may be hub names.
   std::vector<UserError> not_here(const Resolved& resolved) const;
 
  private:

@@ -1,5 +1,5 @@
-// A rank's memory during evaluation or generation, before allocation: like memory_estimate.h, with keys and values
-// instead of gradients.
+// A rank's memory in evaluation or generation, before allocation: as memory_estimate.h, with keys and values instead of
+// gradients.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
 // For `megalith evaluate` with this configuration.
 MemoryEstimate estimate_evaluation(const Resolved& resolved, int rank);
 
-// For `megalith generate`: prompts, one at a time, then single tokens of so many rows together.
+// For `megalith generate`: prompts one at a time, then single tokens of `rows` rows together.
 MemoryMeasure estimate_generation(int64_t prompt_length, int64_t max_new_tokens, int64_t rows = 1);
 
 }  // namespace megalith

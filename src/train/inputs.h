@@ -1,5 +1,5 @@
-// Checks that a run's inputs exist: token files, checkpoints, weights. Reported with all other configuration errors,
-// before anything is allocated. A dry run opens the files too, without reading weights.
+// Checks that a run's inputs exist: token files, checkpoints, weights; reported with other configuration errors, before
+// allocation. A dry run opens the files too, without reading weights.
 #pragma once
 
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace megalith {
 
-// The paths of load, pretrained_checkpoint and load_hf. UserErrors for missing paths or the wrong kind of content.
-// `load` may be empty, and missing if it is also the folder to save to.
+// Paths of load, pretrained_checkpoint and load_hf. UserErrors for missing paths or wrong content. `load` may be empty,
+// and missing if the run saves there.
 //   must_be_there  without `load` there is no model
 void check_weight_paths(const Resolved& resolved, bool must_be_there);
 
-// The files in those paths, for a known architecture: headers and lists, not weights. Checkpoints only in a dry run,
-// since a run itself looks for an intact one.
+// Files in those paths, for a known architecture: headers and lists, not weights. Checkpoints only in a dry run; a run
+// looks for an intact one itself.
 std::vector<UserError> check_weights(const Resolved& resolved);
 
-// The files that the data options name, as the model's kind reads them; remote hub names are left to HubPaths.
+// Files named by data options, as the model's kind reads them; remote hub names are left to HubPaths.
 std::vector<UserError> check_data(Resolved& resolved);
 // Errors where no data is named; a dry run gets a note instead.
 std::vector<UserError> no_data(Resolved& resolved);

@@ -1,4 +1,4 @@
-// Prefetches microbatches' inputs to a GPU: copied from pinned memory on a side stream during the previous microbatch.
+// Prefetches microbatches' inputs to a GPU from pinned memory, on a side stream during the previous microbatch.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -23,7 +23,7 @@ class InputsAhead {
   InputsAhead(int num_microbatches, Make make, std::optional<c10::Stream> copies);
   ~InputsAhead();
 
-  // The tensors are ready in order on the current stream; prefetches the same units' next microbatch.
+  // Tensors are ready in order on the current stream; prefetches the same units' next microbatch.
   ModelInput take(int microbatch, std::span<const Unit> units);
 
  private:

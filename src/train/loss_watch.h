@@ -1,10 +1,10 @@
-// Detects loss spikes: a loss that exceeds the median of recent ones by a number of standard deviations, estimated
-// robustly by the median absolute deviation.
+// Detects loss spikes: losses far above the median of recent ones, in robust standard deviations (median absolute
+// deviation).
 //
 //   limit = median + threshold * max(1.4826 * MAD, 0.001 * |median|)
 //
 // Step k's limit uses losses up to step k - 2: an accelerator receives step k before the loss of k - 1 is read, and
-// decides itself whether to make it; CPUs and resumed runs thus decide alike. Spikes count like other losses, so a
+// itself decides whether to make it; CPUs and resumed runs thus decide alike. Spikes count like other losses, so a
 // lasting rise becomes the new level after half a window.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Compares a rank's estimated memory (train/memory_estimate.h) with what is available, and explains out-of-memory
-// errors: memory by owner, what is available, options that save memory.
+// errors: memory by owner, options that save it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,8 +22,8 @@ struct MemoryThere {
   std::string text;  // its source: "14.2 GiB of 62.8 GiB of main memory are free, for 2 ranks"
 };
 
-// On a CPU, free main memory within the control group's limit, shared by this machine's ranks; on a GPU, its free
-// memory. Nothing if unknown.
+// CPU: free main memory within the control group's limit, shared by this machine's ranks; GPU: its free memory. Nothing
+// if unknown.
 //   root  of /proc and /sys
 std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size,
                                         const std::filesystem::path& root = "/");
@@ -32,10 +32,8 @@ std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size
 void check_memory(const Resolved& resolved, const MemoryEstimate& estimate, c10::Device device,
                   const std::optional<MemoryThere>& there, const MemoryMeasure& measure = estimate_memory);
 
-// True for out-of-memory errors.
 bool is_out_of_memory(const std::exception& error);
 
-// The message for such an error.
 std::string out_of_memory_text(const std::exception& error, const Resolved& resolved, const MemoryEstimate& estimate,
                                c10::Device device, const std::optional<MemoryThere>& there,
                                const MemoryMeasure& measure = estimate_memory);

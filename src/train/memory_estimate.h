@@ -1,8 +1,8 @@
-// A rank's memory by owner before allocation, for the dry run, refusals, out-of-memory messages and the doctor.
+// A rank's memory by owner before allocation, for dry runs, refusals, out-of-memory messages and the doctor.
 //
-// Parameters, gradients and optimizer come from the run's own objects on the meta device, exact to the byte;
-// activations are measured there too (parallel/activation_memory.h). Not included: the program and its libraries, GPU
-// contexts, communication buffers, kernels' workspaces, fragmentation.
+// Parameters, gradients and optimizer come from the run's own objects on the meta device, exact to the byte; so are
+// activations measured (parallel/activation_memory.h). Not included: program and libraries, GPU contexts, communication
+// buffers, kernel workspaces, fragmentation.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct MemoryEstimate {
 
   int64_t state() const { return parameters + weight_copies + masters + optimizer + gradients + communication; }
   int64_t total() const { return state() + cache + activations + logits + data; }
-  // For the CPU as device: host memory merged into the device's.
+  // For a CPU device: host memory merged into the device's.
   MemoryEstimate of_one_memory() const;
   // Non-empty owners.
   std::vector<MemoryRow> rows() const;

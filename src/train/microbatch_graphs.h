@@ -1,12 +1,11 @@
-// Captures a microbatch's forward and backward in one graph (device/graph.h), for models with kernels shorter than
-// their launches.
+// Captures a microbatch's forward and backward in one graph (device/graph.h), for kernels shorter than their launches.
 //
-// Two graphs: a step's first microbatch overwrites the gradients, the others add. Varying values are copied to tensors
-// at fixed addresses: tokens, labels and their weights, token numbers (dropout's key), the losses' factors. Host-side
-// values (shapes, the factor of per-microbatch terms) form a graph's key. Learning rate, clipping and the decision to
-// make the step come later, outside the graphs.
+// Two graphs: a step's first microbatch overwrites gradients, the others add. Varying values are copied to fixed
+// addresses: tokens, labels and their weights, token numbers (dropout's key), the losses' factors. Host-side values
+// (shapes, the factor of per-microbatch terms) form a graph's key. Learning rate, clipping and the decision to make the
+// step stay outside.
 //
-// Gradients count as complete at the step's end: data-parallel reductions start there, not within backward.
+// Gradients are complete only at the step's end: data-parallel reductions start there, not within backward.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -28,7 +27,7 @@ class MicrobatchGraphs {
   // A microbatch's forward and backward, leaving gradients in the parameters' buffers.
   using Body = std::function<ModelOutput(const ModelInput& input)>;
 
-  // warmup_steps  at least one step without graphs, because things made on first use must not be captured
+  // warmup_steps  at least one step without graphs: things made on first use must not be captured
   // The parameters outlive it. can_capture_graphs(device) holds.
   MicrobatchGraphs(at::Device device, std::vector<Parameter*> parameters, int64_t warmup_steps);
   ~MicrobatchGraphs();

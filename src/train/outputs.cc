@@ -301,7 +301,7 @@ std::vector<UserError> check_outputs(Resolved& resolved) {
   std::vector<UserError> errors;
   const std::vector<Output> outputs = outputs_of(resolved);
   for (const Output& output : outputs) {
-    // What lies in a run's folder fails with it.
+    // Outputs in a run's folder fail with it.
     const bool is_part = output.option->source().where == "output_dir";
     if (is_part && !errors.empty() && errors.front().message().starts_with("output_dir")) continue;
     auto error = check_writable(output.name(), output.path, output.is_folder);

@@ -1,5 +1,5 @@
-// Checks a run's outputs with the configuration, before anything is allocated: a folder refused after the last step
-// would cost the run. Writes an empty file to the nearest existing folder, and removes it.
+// Checks a run's outputs with the configuration, before allocation: a folder refused after the last step would cost the
+// run. Writes an empty file to the nearest existing folder, and removes it.
 #pragma once
 
 #include <filesystem>
@@ -36,18 +36,18 @@ struct RunFolder {
   std::filesystem::path exported() const { return root / "hf"; }
 };
 
-// If a Primus experiment file has a workspace, output_dir is <workspace>/<work_group>/<user_name>/<exp_name>, unless
-// set; missing parts are omitted.
+// Sets unset output_dir to <workspace>/<work_group>/<user_name>/<exp_name> if a Primus experiment has a workspace;
+// missing parts are omitted.
 void place_run_folder(OptionSet& options, const Resolution& resolution);
 
 // With output_dir: sets unset output options to places in it.
 void place_outputs(OptionSet& options, const Config& config);
 
-// Sets derived.checkpoint.load to the folder of save if it holds checkpoints and the run continues automatically:
+// Sets derived.checkpoint.load to the folder of save if it has checkpoints and the run continues automatically:
 // auto_continue_train, or output_dir without overwrite.
 void continue_automatically(Resolved& resolved);
 
-// The folders that only this run may write to (launch/folder_lock.h), each with its option.
+// Folders that only this run may write to (launch/folder_lock.h), each with its option.
 std::vector<std::pair<std::string, std::string>> held_folders(const Config& config);
 
 // True if the run continues from its own folder of checkpoints.
@@ -57,7 +57,7 @@ bool goes_on_in(const CheckpointOptions& options);
 // checkpoints, an exported model, the folder of load_hf. Sets derived.replaces_checkpoints.
 std::vector<UserError> check_outputs(Resolved& resolved);
 
-// The error of one path, which may not exist yet; for tests. is_folder: the path will be a folder.
+// Error of one path, which may not exist yet; for tests. is_folder: it will be a folder.
 std::optional<UserError> check_writable(const std::string& option, const std::filesystem::path& path, bool is_folder);
 
 }  // namespace megalith

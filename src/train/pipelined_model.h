@@ -1,5 +1,5 @@
-// A rank's model chunks as one: forward, or forward and backward, of several microbatches through all pipeline stages.
-// With one rank and one chunk, a plain loop over microbatches.
+// A rank's chunks as one model: forward, or forward and backward, of several microbatches through all pipeline stages.
+// A single rank and chunk is a plain loop over microbatches.
 #pragma once
 
 #include <functional>
@@ -50,8 +50,8 @@ class PipelinedModel {
   void train(int num_microbatches, const MakeInput& make_input, const std::function<void(bool is_last)>& before_forward,
              const std::function<void(const ModelOutput&)>& on_output);
 
-  // From now on train() replays graphs. One chunk on one rank, with a stateless recipe. Gradients are complete only
-  // after train(), without earlier notification.
+  // Makes train() replay graphs. One chunk on one rank, stateless recipe. Gradients are complete only after train(),
+  // without earlier notification.
   void use_graphs(std::unique_ptr<MicrobatchGraphs> graphs);
   bool uses_graphs() const { return graphs_ != nullptr; }
 
@@ -65,7 +65,7 @@ class PipelinedModel {
   // The trace of the last train() (planner/pipeline_trace.h). Collective over the pipeline; the first rank gets the
   // text, the others "".
   std::string gather_trace() const;
-  // Synchronises the start of the next train() on all ranks of the pipeline, so that times compare.
+  // Aligns the next train()'s start over the pipeline, so that times compare.
   void align_next_run() { is_aligned_ = true; }
 
  private:

@@ -1,6 +1,6 @@
 // Traces of training steps for Perfetto (ui.perfetto.dev), chrome://tracing and TensorBoard: operators with shapes, GPU
-// kernels, named ranges, and each collective from issue to wait() under its tensor's name. Recorded by kineto,
-// PyTorch's profiler.
+// kernels, named ranges, collectives from issue to wait() under their tensors' names. Recorded by kineto, PyTorch's
+// profiler.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -37,19 +37,19 @@ struct ProfileOptions {
 
 std::vector<UserError> check_profile_options(const ProfileOptions& options);
 
-// Traces the given iterations on the given ranks. One at a time per process, because kineto records the process.
+// Traces the given iterations on the given ranks. One at a time: kineto records the whole process.
 class Profiler {
  public:
-  // Creates the folder on tracing ranks. UserError if it is not writable. Watches the groups' collectives while
-  // recording; the groups outlive the profiler.
+  // Creates the folder on tracing ranks. UserError if not writable. Watches the groups' collectives while recording;
+  // groups outlive the profiler.
   Profiler(const ProfileOptions& options, std::filesystem::path folder, const Groups& groups, c10::Device device,
            Logger& log);
   ~Profiler();  // writes an unfinished trace
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // Call around each iteration, from 1, on the training thread. The trace has a range "ProfilerStep#11", as
-  // TensorBoard's plugin and other readers expect. A failed write costs a warning.
+  // Call around each iteration, from 1, on the training thread. The trace has a range "ProfilerStep#11", which
+  // TensorBoard's plugin expects. A failed write costs a warning.
   void begin_iteration(int64_t iteration);
   void end_iteration(int64_t iteration);
   // Ends an unfinished trace when a run stops early.

@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// Parameters that a token does not use: other experts, and biases that only choose.
+// Parameters a token does not use: other experts, selection biases.
 int64_t idle_parameters(const ModelConfig& config) {
   int64_t idle = 0;
   for (int64_t layer = 0; layer < config.num_all_layers(); ++layer) {
@@ -63,8 +63,8 @@ void count_parts(const Model& model, const std::vector<Unit>& units, ModelNumber
   });
 }
 
-// Pairs of a query and a visible key among s tokens: s²/2 for causal attention, with that half counted as elsewhere.
-// After the window's first queries, a query sees as many keys as the window has.
+// Query-key pairs visible among s tokens: s²/2 for causal attention, as elsewhere. Beyond the window's first queries,
+// each sees as many keys as the window has.
 double pairs_seen(double s, double window, bool is_causal) {
   const double reach = window > 0 && window < s ? window : s;
   const double one_side = s * reach - reach * reach / 2;
@@ -105,7 +105,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const int64_t num_modules = whole.num_prediction_modules();
   const int64_t num_all = all->num_parameters() - numbers.adapter_parameters;
   numbers.parameters = num_all;
-  // Three times a sequence's forward: backward is twice the forward, for frozen weights once.
+  // Three times a sequence's forward: backward is twice it, for frozen weights once.
   const CostShape sequence = resolved.kind().sample_shape(resolved);
   const auto step_of = [&](const Model& model) {
     return (3 * model.forward_flops(sequence) - model.frozen_flops(sequence)) *

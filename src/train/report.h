@@ -1,4 +1,4 @@
-// The start-up report: the numbers to check first, in at most kReportLines lines with their topics:
+// The start-up report: the numbers to check first, in at most kReportLines lines:
 //
 //   model      llama, 10,716,672 parameters: embedding 98.7 k, 6 layers 10.6 M, head 384 (tied)
 //   precision  bf16 weights and products; gradients, moments and master weights in fp32
@@ -56,7 +56,7 @@ struct ReportFacts {
 std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,
                            const std::string& device_text, const ReportFacts& facts = {});
 
-// Options not at their defaults with their sources: one line each, with a heading.
+// Options not at their defaults with their sources: a heading, one line each.
 std::string differing_options(const OptionSet& options);
 
 // "bf16"

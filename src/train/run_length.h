@@ -1,4 +1,4 @@
-// A run's length: samples per step, which may grow, steps, and passes over instructions.
+// A run's length: samples per step, steps, passes over instructions.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace megalith {
 
-// Global batch, microbatches and steps. For lengths in passes (train_epochs) a few steps stand in until count_epochs().
+// Global batch, microbatches and steps. For train_epochs a few steps are assumed until count_epochs().
 void check_run_length(const Config& config, Derived& derived, std::vector<UserError>& errors);
 
-// train_epochs in steps. Tokenizing the rows may have taken long, so only errors that depend on their number are left:
+// train_epochs in steps. Tokenising may have taken long, so only errors that depend on the rows' number are left:
 // UserError.
 void count_epochs(Resolved& resolved);
 

@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kRecordFormat = 1;
 constexpr const char* kRunning = "running";
 
-// Options omitted by run_configuration() and run_options(): values that come again from output_dir, a checkpoint or a
-// model's folder; overwrite; a launcher's secret for one start.
+// True for options left out of run_configuration() and run_options(): values from output_dir, a checkpoint or a model's
+// folder; overwrite; a launcher's one-time secret.
 bool is_left_out(const Option& option) {
   const std::string& name = option.name();
   return option.source().layer == OptionLayer::kModel || name == "overwrite" || name == "store_secret_file";

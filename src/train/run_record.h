@@ -36,8 +36,8 @@ struct RunStart {
 std::vector<RunStart> read_run_record(const std::filesystem::path& path);
 void write_run_record(const std::filesystem::path& path, const std::vector<RunStart>& starts);
 
-// config.yaml: options not at their defaults, for `megalith train --config`. Values from a model's folder, a checkpoint
-// or output_dir are omitted, since they come from there again, and so is overwrite, which would start afresh.
+// config.yaml: non-default options, for `megalith train --config`. Omits values that come again from a model's folder,
+// a checkpoint or output_dir, and overwrite, which would start afresh.
 std::string run_configuration(const Resolved& resolved);
 std::map<std::string, std::string> run_options(const Resolved& resolved);
 

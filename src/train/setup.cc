@@ -67,7 +67,7 @@ int64_t BuiltModel::num_parameters() const {
 
 namespace {
 
-// Before allocation: refuses weights too large by themselves for this machine's ranks, counted without storage and only
+// Refuses, before allocation, weights too large by themselves for this machine's ranks; counts without storage, only
 // when in doubt.
 void check_weights_fit(const Resolved& resolved, const ModelConfig& config, LayerContext context, at::Device device) {
   if (device.is_meta() || resolved.config.runtime.allow_oversubscription) return;

@@ -47,26 +47,24 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
 std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
                                                  const Groups& groups, at::Device device);
 
-// Runners for the chunks' blocks: data parallelism, and inside it recomputation and offload. The chunks use them until
-// given others.
+// Runners of the chunks' blocks: data parallelism, and inside it recomputation and offload. Used until replaced.
 struct BlockRunners {
   std::unique_ptr<HostOffload> offload;                     // null without offload
   std::vector<std::unique_ptr<RecomputeRunner>> of_chunks;  // by chunk index
 };
 BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device);
 
-// Only weights, from --load or --load_hf, for evaluation, generation and inspection. UserError without either.
+// Loads only weights, from --load or --load_hf, for evaluation, generation and inspection. UserError without either.
 //   whole  the model of which `built` is a part, without storage: its other tensors are skipped in files. Null: `built`
 //          is the model.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log,
                   const BuiltModel* whole = nullptr);
 
-// The tokenizer of --load_hf, of this or the checkpoint's run (train/text_tokenizer.h), or the byte tokenizer if its
-// vocabulary fits; may be null. For commands that need text although training does not.
+// The tokenizer of --load_hf, of this or the checkpoint's run (train/text_tokenizer.h), or bytes if the vocabulary
+// fits; else null. For commands that need text although training does not.
 std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved);
 
-// The ids that end this model's texts: its configuration's and the tokenizer's end of document. The tokenizer may be
-// null.
+// Ids that end this model's texts: the configuration's, and the end of document of the tokenizer, which may be null.
 std::vector<int64_t> find_stop_ids(const Resolved& resolved, const Tokenizer* tokenizer);
 
 // UserError for options that the task does not support.

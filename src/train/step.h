@@ -1,13 +1,13 @@
 // One optimizer step: forward and backward of every microbatch, reduction, clipping, update.
 //
-// The objective sums a task's losses over all microbatches and ranks, each divided by its weight in the whole global
-// batch, counted before the first forward. Ranks with fewer valid tokens weigh less, and the result does not depend on
-// layout or micro_batch_size.
+// The objective sums a task's losses over all microbatches and ranks, each divided by its weight in the global batch,
+// counted before the first forward. So ranks with fewer valid tokens weigh less, and results do not depend on layout or
+// micro_batch_size.
 //
-// Ranks exchange twice: the weights first, everything else (train/step_statistics.h) once gradients are complete.
+// Ranks exchange twice: weights first, the rest (train/step_statistics.h) once gradients are complete.
 //
-// On an accelerator the host issues a step without waiting, and may issue the next before reading its result: clipping
-// and whether it is made are decided on the device.
+// An accelerator's host issues a step without waiting, perhaps before reading the last one's result: the device decides
+// clipping and whether the step is made.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +45,12 @@ struct StepResult {
 
 class TrainStep;
 
-// An issued step, its numbers on their way to the host. If it is not made (OptimizerStep), the device has left model
-// and optimizer unchanged.
+// An issued step, its numbers on their way to the host. If not made (OptimizerStep), the device has left model and
+// optimizer unchanged.
 class PendingStep {
  public:
-  // Waits until the device has finished the step's gradients. The TrainStep must outlive this. bad_parameter is known
-  // only until a later step begins.
+  // Waits until the step's gradients are done. The TrainStep must outlive this. bad_parameter is known only until a
+  // later step begins.
   StepResult read() const;
 
  private:
@@ -63,12 +63,12 @@ class PendingStep {
   double loss_scale_, loss_limit_;
 };
 
-// Conditions and passes of a step before its update.
+// A step's conditions and passes before its update.
 struct StepGuards {
-  // The step is made only if its first loss does not exceed this and is not NaN; infinity: no condition.
+  // Makes the step only if its first loss is not above this and not NaN; infinity: no condition.
   double loss_limit = std::numeric_limits<double>::infinity();
   // Runs the given pass, the whole step's forward and backward, which returns this rank's losses
-  // (StepStatistics::local). May run it again from the same state. Empty: once.
+  // (StepStatistics::local), perhaps repeatedly from the same state. Empty: once.
   std::function<void(const std::function<at::Tensor()>& pass)> run_passes = {};
 };
 
@@ -84,9 +84,9 @@ class TrainStep {
   PendingStep run(const std::vector<Batch>& batches, const LearningRates& rates, double weight_decay,
                   double loss_scale = 1.0, const std::function<int()>& vote = {}, const StepGuards& guards = {});
 
-  // Forward and backward only: the batches' complete gradients, times loss_scale, are then in the buffers.
+  // Forward and backward only: leaves complete gradients, times loss_scale, in the buffers.
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);
-  // run()'s work after the update, when the caller updates: the model's own changes from the last compute_gradients()'s
+  // run()'s work after the update, when the caller updates: the model's own changes by compute_gradients()'s
   // observations, if the optimizer's last step is made.
   void after_update();
 
@@ -105,9 +105,9 @@ class TrainStep {
   std::shared_ptr<StepStatistics> statistics_;  // of the last step
 };
 
-// The task's measurements of this rank's microbatches, without gradients; the same on all ranks of the pipeline.
-// rows, if given, receives each microbatch's (b, s) losses, or where the task evaluates logits those, (b, n), on the
-// CPU; of whole rows, like batches.
+// The task's measurements of this rank's microbatches, without gradients; the same on all ranks of the pipeline. rows,
+// if given, receives each microbatch's (b, s) losses, or logits (b, n) if the task evaluates those, on the CPU; of
+// whole rows, like batches.
 struct EvaluationSums {
   std::vector<LossSum> losses;  // in the order of Task::evaluated_names()
 

@@ -1,10 +1,9 @@
-// Detects silent corruption (check_determinism): whether a step reproduces its bits, and whether weights and optimizer
-// state are still those of the last update. Names the rank at fault.
+// Detects silent corruption (check_determinism) and names the rank at fault: a step must reproduce its bits; weights
+// and optimizer state must be those of the last update.
 //
-// A checked step runs its forward and backward twice from the same state and batch; if any bit of losses, gradients or
-// messages differs on any rank, a third pass tells which was wrong. Every rank reports its first difference. A rank
-// that sent other bits although it had received the same is at fault; if there is none, the collective whose members
-// sent the same bits and received others.
+// A checked step runs forward and backward twice from the same state and batch; if any bit of losses, gradients or
+// messages differs on any rank, a third pass tells which was wrong. At fault is a rank that sent other bits although it
+// received the same; if there is none, the collective whose members sent the same bits and received others.
 //
 // Faults that repeat identically go unseen, as do those in unchecked steps unless they persist in state. Source of the
 // idea: Megatron-LM's rerun_state_machine, whose exit codes these are.
@@ -68,8 +67,8 @@ struct FirstDifference {
 // parts  whose gradients' digests follow the collectives'
 FirstDifference first_difference(const PassBits& a, const PassBits& b, std::span<const OwnedPart> parts);
 
-// The ranks at fault, from each world rank's first difference; gave_other(rank, place): whether the rank's input to
-// that collective differed. Empty: no difference.
+// Ranks at fault, from each world rank's first difference; gave_other(rank, place): the rank's input to that collective
+// differed. Empty: no difference.
 struct Verdict {
   std::vector<int> ranks;
   StepFault::Where where = StepFault::Where::kComputation;
@@ -87,7 +86,7 @@ class StepCheck {
   // watch  of the groups' collectives; data, groups and watch outlive the check
   StepCheck(const DataParallel& data, const Groups& groups, std::shared_ptr<CollectiveWatch> watch, State state);
 
-  // Records the current state for the next run(). Call after updates and loads.
+  // Records the state for the next run(). Call after updates and loads.
   void remember();
   // Runs the pass, twice if is_repeated, and compares; the last pass's gradients are in the buffers. Throws StepFault
   // on all ranks when any finds one. Collective over the world; waits for the device.

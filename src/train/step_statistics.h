@@ -1,6 +1,5 @@
 // A step's global statistics, exchanged once in one vector when gradients are complete: loss sums and weights,
-// observations, squared gradient norm, votes to stop. The vector stays on the model's device; the host reads a copy
-// once, at any later time.
+// observations, squared gradient norm, votes to stop. It stays on the model's device; the host reads one copy later.
 #pragma once
 
 #include <ATen/core/Tensor.h>

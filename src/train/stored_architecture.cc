@@ -50,7 +50,7 @@ std::string network_of(std::string_view model_type, std::string_view activation)
   return fmt::format("{} ({})", activation == "relu" ? "T5 1.0" : "T5 1.1", activation);
 }
 
-// The kind of model and of MLPs set by presets, files and the command line must match the folder's: activations would
+// Presets, files and command line must agree with the folder on the kind of model and of MLPs: activations would
 // combine, and a model would get another kind's options.
 void check_same_network(const std::filesystem::path& folder, const ModelConfig& stored, const OptionSet& theirs,
                         const Resolved& resolved) {

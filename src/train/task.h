@@ -24,7 +24,7 @@ struct LossSum {
   double mean() const { return sum / (weight > 0 ? weight : 1.0); }
 };
 
-// What a model of the task shows during training.
+// Output that a model of the task shows during training.
 enum class SampleKind {
   kNone,
   kText,     // continues a prompt

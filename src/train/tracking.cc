@@ -42,8 +42,8 @@ std::vector<TrackedOption> tracked_options(const OptionSet& options) {
   return tracked;
 }
 
-// W&B gets every option, in one record. MLflow has a file per option, so it gets those that affect results and those
-// that were set.
+// W&B gets every option in one record; MLflow, with a file per option, those that affect results and those that were
+// set.
 std::vector<TrackedOption> options_for_mlflow(const OptionSet& options) {
   std::vector<TrackedOption> all = tracked_options(options);
   std::erase_if(all, [&](const TrackedOption& option) {

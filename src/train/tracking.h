@@ -1,4 +1,4 @@
-// A run's folders for Weights & Biases and MLflow: where they are, their content, and the run to resume.
+// A run's Weights & Biases and MLflow folders: places, content, and the run to resume.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +16,8 @@ namespace megalith {
 std::filesystem::path wandb_folder(const Config& config);
 std::filesystem::path mlflow_folder(const Config& config);
 
-// The requested sinks. Their runs' ids are kept in tracking.json in the folder of checkpoints, so that a resumed run is
-// the same to W&B and MLflow.
+// The requested sinks. Run ids are kept in tracking.json beside the checkpoints, so a resumed run is the same to W&B
+// and MLflow.
 std::vector<std::unique_ptr<MetricsSink>> make_tracking_sinks(const Resolved& resolved, const SinkSettings& settings,
                                                               Logger& log);
 

@@ -225,7 +225,7 @@ void Trainer::check_replicas() {
       iteration_, difference->text()));
 }
 
-// The reason to end the run now, from this rank or a signal to any rank; else kFinished. Ranks must agree, or one would
+// The agreed reason to end the run now, from this rank or a signal to any; else kFinished. Without agreement one would
 // save and leave while others wait.
 StopReason Trainer::agreed_stop(StopReason own) {
   if (stop_.load() != 0) own = StopReason::kSignal;
@@ -459,7 +459,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   for (const auto& sink : sinks_) sink->on_step(record);
 }
 
-// Querying a GPU's memory takes up to a millisecond and delays launches, so only shown iterations do it.
+// Querying a GPU's memory takes up to a millisecond and delays launches: only for shown iterations.
 void Trainer::update_memory(int64_t iteration) {
   const bool is_shown =
       iteration % resolved_.config.log.log_interval == 0 || iteration == resolved_.derived.train_iters;

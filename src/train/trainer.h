@@ -1,7 +1,7 @@
 // One rank's training loop and its objects, built from a resolved configuration.
 //
-// An accelerator receives the next step before the host reads the previous one's numbers (see docs/operating.md for
-// effects), unless they are needed at once: is_awaited().
+// An accelerator receives the next step before the host reads the last one's numbers (effects: docs/operating.md),
+// unless they are needed at once: is_awaited().
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,7 @@ class Trainer {
   std::string report(const std::string& device_text, const MemoryEstimate* estimate = nullptr) const;
   // Trains until the end, exit_interval, exit_duration_in_mins or a signal; evaluates and saves as configured. The
   // sinks get this rank's records; non-reporting ranks pass none. A failed collective means a lost peer: its error
-  // propagates and nothing is saved, because a checkpoint needs every rank. StepFault when check_determinism finds one.
+  // propagates and nothing is saved, as checkpoints need every rank. StepFault when check_determinism finds one.
   StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
 
   const BuiltModel& model() const { return built_; }

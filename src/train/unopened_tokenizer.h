@@ -1,4 +1,4 @@
-// Mock data needs only a vocabulary's size and end-of-document id. If the model or a table of known tokenizers provides
+// Mock data needs only a vocabulary's size and end-of-document id. If the model or a table of known tokenizers has
 // them, a hub name is not fetched: no network, no token.
 #pragma once
 
