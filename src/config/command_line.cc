@@ -1,4 +1,3 @@
-// Reading the command line; see command_line.h.
 #include "config/command_line.h"
 
 #include <fmt/format.h>
@@ -23,7 +22,7 @@ class ArgumentReader {
   CommandLine read() {
     while (next_ < words_.size()) {
       const std::string& word = words_[next_++];
-      if (word == "--") {  // the rest is positional
+      if (word == "--") {
         while (next_ < words_.size()) result_.positional.push_back(words_[next_++]);
       } else if (starts_option(word)) {
         read_option(word.substr(2));
@@ -95,7 +94,6 @@ class ArgumentReader {
     result_.settings.push_back({name, std::move(*value), kSource});
   }
 
-  // The next word as a value, or nothing and an error.
   std::optional<std::string> take_value(const std::string& name, const std::string& expected) {
     if (next_ < words_.size() && !starts_option(words_[next_])) return words_[next_++];
     result_.errors.emplace_back(

@@ -17,10 +17,10 @@
 namespace megalith {
 
 struct CommandLine {
-  std::vector<Setting> settings;          // in order; bare switches are "true"
-  std::vector<std::string> positional;    // words of no option
+  std::vector<Setting> settings;  // in order; bare switches are "true"
+  std::vector<std::string> positional;
   std::vector<std::string> config_files;  // of each --config (or --exp, Primus's older word), declared or not
-  bool wants_help = false;                // --help or -h
+  bool wants_help = false;
   std::vector<UserError> errors;
 };
 

@@ -25,7 +25,6 @@ struct EnvironmentSettings {
 EnvironmentSettings read_environment(const EnvironmentMap& environment, const OptionSet& options,
                                      const OtherCommands& others = {});
 
-// This process's environment, for ConfigInputs.
 EnvironmentMap environment_snapshot();
 
 }  // namespace megalith

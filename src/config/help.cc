@@ -1,4 +1,3 @@
-// Help, reference page, resolved configuration; see help.h.
 #include "config/help.h"
 
 #include <fmt/format.h>
@@ -12,7 +11,7 @@ namespace megalith {
 namespace {
 
 constexpr size_t kColumns = 100;
-constexpr size_t kHelpColumn = 34;  // column of descriptions
+constexpr size_t kHelpColumn = 34;
 
 using Groups = std::vector<std::pair<std::string, std::vector<const Option*>>>;
 
@@ -94,7 +93,6 @@ std::string group_page(const std::string& group, const std::vector<const Option*
   return page;
 }
 
-// All facts of one option.
 std::string option_page(const Option& option) {
   std::string page = fmt::format("--{}{}\n", option.name(), value_form(option));
   for (const std::string& line : wrap(option.help(), kColumns - 2)) page += "  " + line + "\n";

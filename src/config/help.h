@@ -15,7 +15,6 @@ namespace megalith {
 // Options a page shows. Null: all.
 using OptionFilter = std::function<bool(const Option& option)>;
 
-// A heading of the short page and its options, in order.
 struct HelpTopic {
   std::string title;
   std::vector<std::string> names;
@@ -34,7 +33,6 @@ std::string short_help_text(const OptionSet& options, std::span<const HelpTopic>
 std::optional<std::string> help_on(const OptionSet& options, std::string_view word,
                                    const OptionFilter& shown = nullptr);
 
-// Group titles in order of appearance.
 std::vector<std::string> group_titles(const OptionSet& options, const OptionFilter& shown = nullptr);
 
 // A row "  --name VALUE" with its meaning, wrapped at 100 columns.
@@ -46,7 +44,6 @@ std::string first_sentence(const std::string& help);
 // The options as a Markdown page, one table a group.
 std::string options_markdown(const OptionSet& options, const std::string& title);
 
-// Options that resolved_yaml prints.
 enum class Shown { kAll, kNonDefault };
 
 // Values as a flat YAML file that reads back equal; groups under comments, sources after set values.

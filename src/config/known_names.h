@@ -41,12 +41,11 @@ const KnownName* find_known_name(std::string_view name);
 bool is_neutral(const std::vector<std::string>& neutral, const WrittenValue& value);
 inline bool is_neutral(const KnownName& known, const WrittenValue& value) { return is_neutral(known.neutral, value); }
 
-// Meaning of a written name.
 struct NameMatch {
   Option* option = nullptr;  // at most one of the two
   const KnownName* known = nullptr;
-  bool is_negated = false;          // no_NAME of a known NAME, or an opposite
-  std::string name = {};            // the name that matched
+  bool is_negated = false;  // no_NAME of a known NAME, or an opposite
+  std::string name = {};
   const OtherWord* word = nullptr;  // set if another program's word led to the option
 
   explicit operator bool() const { return option || known; }
@@ -60,7 +59,6 @@ NameMatch look_up(const OptionSet& options, std::string_view name);
 // The program's other commands' options, for messages. Default: none.
 struct OtherCommands {
   std::string here;  // the running command: "prepare"
-  // Other commands with an option of this name.
   std::function<std::vector<std::string>(std::string_view name)> with_option;
   // True if an option acts in this command; others are refused on the command line and ignored in files, which commands
   // share. Null: all act.

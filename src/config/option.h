@@ -59,7 +59,6 @@ class Option {
 
   Option(std::string name, std::string group, std::string help, Variable variable, const OptionTraits& traits = {});
 
-  // Declaration, chained.
   Option& unit(std::string_view unit);
   Option& at_least(double bound);
   Option& at_most(double bound);
@@ -183,7 +182,6 @@ class OptionVisitor {
 // All options of a program configuration, by name or alias ('-' equals '_').
 class OptionSet : public OptionVisitor {
  public:
-  // Visits the structs in order; their options form one set.
   template <typename... Structs>
   requires(sizeof...(Structs) > 0 &&
            !(std::is_base_of_v<OptionVisitor, Structs> || ...)) explicit OptionSet(Structs&... roots) {
@@ -192,7 +190,6 @@ class OptionSet : public OptionVisitor {
   }
 
   Option* find(std::string_view name) const;  // by whole name or alias, or nullptr
-  // The option bound to this variable of a visited struct.
   template <typename T>
   Option& of(const T& variable) const {
     return bound_to(&variable);

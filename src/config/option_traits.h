@@ -8,7 +8,6 @@
 
 namespace megalith {
 
-// A set of enumerators.
 template <typename Enum>
 class SetOf {
  public:
@@ -63,7 +62,7 @@ enum class InToy {
 
 // Required agreement between a run's ranks.
 enum class ByRank {
-  kSame,          // the value
+  kSame,
   kSameContents,  // the content of named files and folders; paths may differ
   kFree,          // nothing: it concerns one process or its machine
 };

@@ -19,7 +19,7 @@
 namespace megalith {
 
 struct OtherWord {
-  std::string_view program;          // whose word it is
+  std::string_view program;
   std::string_view option;           // ours, the first
   std::vector<std::string> neutral;  // values that ask for nothing, such as max_steps -1
   std::vector<SaidOption> becomes;   // empty: the option takes the word's own value

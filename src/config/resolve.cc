@@ -1,4 +1,3 @@
-// Applying the layers; see resolve.h.
 #include "config/resolve.h"
 
 #include <fmt/format.h>

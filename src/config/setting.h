@@ -8,7 +8,7 @@
 namespace megalith {
 
 struct Setting {
-  std::string name;  // as written, perhaps with dashes or dots
+  std::string name;
   WrittenValue value;
   OptionSource source;
 };

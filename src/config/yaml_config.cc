@@ -1,4 +1,3 @@
-// Primus's layout and flat files; see yaml_config.h.
 #include "config/yaml_config.h"
 
 #include <fmt/format.h>
@@ -94,7 +93,6 @@ class ConfigReader {
     }
   }
 
-  // Keys that mean the same in both forms.
   bool read_common(const std::string& key, const YamlNode& node) {
     if (contains(kHeaderKeys, key)) {
       read_setting(key, node, OptionLayer::kFile, result_.header);

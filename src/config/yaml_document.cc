@@ -1,4 +1,3 @@
-// Loading and composing YAML files; see yaml_document.h.
 #include "config/yaml_document.h"
 
 #include <fmt/format.h>
@@ -71,7 +70,6 @@ std::string read_text(const fs::path& file) {
   return text;
 }
 
-// Counts documents as the parser meets them.
 class DocumentCounter final : public YAML::EventHandler {
  public:
   size_t count = 0;

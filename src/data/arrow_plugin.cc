@@ -74,7 +74,6 @@ struct Batches {
   }
 };
 
-// Checks that columns exist and hold text.
 void check_columns(const arrow::Schema& schema, const std::vector<std::string>& columns) {
   for (const std::string& column : columns) {
     const std::shared_ptr<arrow::Field> field = schema.GetFieldByName(column);

@@ -14,7 +14,6 @@
 
 namespace megalith {
 
-// Fields of texts: b rows of s tokens.
 namespace field {
 
 // (b, s) int64: input tokens.

@@ -13,7 +13,6 @@
 
 namespace megalith {
 
-// Numbered rows of a data set as batch fields.
 class RowReader {
  public:
   virtual ~RowReader() = default;
@@ -62,7 +61,6 @@ Batch make_batch(int64_t batch_size, const BatchOptions& options);
 // Samples that are runs of `size` numbers.
 class SampleRows final : public RowReader {
  public:
-  // to_batch  of numbers (b, size) int64
   using ToBatch = std::function<Batch(const at::Tensor& numbers)>;
   SampleRows(std::unique_ptr<SampleSource> samples, int64_t size, ToBatch to_batch)
       : samples_(std::move(samples)), size_(size), to_batch_(std::move(to_batch)) {}

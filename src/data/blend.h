@@ -14,7 +14,6 @@
 
 namespace megalith {
 
-// A parsed --data_path.
 struct BlendSpec {
   std::vector<std::string> prefixes;
   std::vector<double> weights;  // empty, or one for each prefix, as given

@@ -1,4 +1,3 @@
-// Data options; see data_options.h.
 #include "data/data_options.h"
 
 #include <nlohmann/json.hpp>
@@ -123,7 +122,6 @@ UserError no_data_error() {
 
 namespace {
 
-// Instructions combined with other data, and options without effect.
 void append_sft_errors(const DataOptions& options, std::vector<UserError>& errors) {
   const SftOptions& sft = options.sft;
   const bool has_texts = !options.data_path.empty() || options.data_args_path || options.has_split_paths();

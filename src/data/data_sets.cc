@@ -144,7 +144,6 @@ const std::vector<std::string>& paths_of(const DataOptions& options, Split split
                                   : options.test_data_path;
 }
 
-// Megatron's GPT data set.
 class TextSamples final : public SampleMaker {
  public:
   TextSamples(const DataOptions& options, const DataSetup& setup) : options_(options), setup_(setup) {}

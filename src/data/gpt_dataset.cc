@@ -21,7 +21,6 @@ namespace {
 constexpr int64_t kExtra = 1;  // a sample of s tokens needs s + 1: the last label
 constexpr int64_t kMaxDocumentIndex = INT64_C(1) << 38;
 
-// The class name in megatron-core's index files.
 std::string class_name_of(const GptDatasetOptions& options) {
   return options.is_mock ? "MockGPTDataset" : "GPTDataset";
 }

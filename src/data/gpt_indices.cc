@@ -61,7 +61,6 @@ class RowRun {
   std::vector<T> values_;
 };
 
-// Input of the sample index.
 struct SampleCuts {
   std::span<const int32_t> lengths;
   int64_t first_sequence = 0;  // of the first length

@@ -14,10 +14,10 @@
 namespace megalith {
 
 struct IndexCacheKey {
-  std::string class_name;                // "GPTDataset", "BlendedDataset"
-  std::string split;                     // empty where megatron-core's names have none
-  std::string description;               // everything the arrays depend on, as JSON
-  std::vector<std::string> array_names;  // "document_index", …
+  std::string class_name;   // "GPTDataset", "BlendedDataset"
+  std::string split;        // empty where megatron-core's names have none
+  std::string description;  // everything the arrays depend on, as JSON
+  std::vector<std::string> array_names;
   // megatron-core's description, without tokenizers; empty if its arrays cannot serve.
   std::string megatron_description;
   // True if cached arrays have the right shapes.

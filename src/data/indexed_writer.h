@@ -17,7 +17,6 @@ void append_tokens(std::span<const int32_t> ids, TokenType type, std::vector<std
 
 class IndexedDatasetWriter {
  public:
-  // A writer's progress, from which another can resume.
   struct Position {
     int64_t num_sequences = 0, num_documents = 0, num_tokens = 0;
   };

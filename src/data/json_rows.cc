@@ -75,7 +75,6 @@ std::optional<std::string> JsonRows::next_item() {
   return item;
 }
 
-// Moves to the comma or bracket after the item at searched_.
 char JsonRows::find_item_end() {
   bool is_text = false;
   int64_t depth = 0;

@@ -224,7 +224,7 @@ bool JsonTexts::read(std::string_view line) {
     bool is_wanted = false;
     const char* value = scan.at;
     for (size_t k = 0; k < keys_.size(); ++k) {
-      if (keys_[k] != name) continue;  // keys may repeat
+      if (keys_[k] != name) continue;
       scan.at = value;
       is_list_[k] = scan.at < scan.end && *scan.at == '[';
       if (!is_list_[k]) {

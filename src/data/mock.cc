@@ -71,7 +71,7 @@ class MockSentences final : public TokenSource {
 
  private:
   std::vector<int64_t> ids_;
-  std::vector<int32_t> lengths_;                   // of sentences
+  std::vector<int32_t> lengths_;
   std::vector<int64_t> places_, document_begins_;  // each sentence's first place in the count; each document's first
                                                    // sentence
 };

@@ -51,7 +51,6 @@ class OrderedMap {
     // An oversized job is finished before the next one is made.
     while (num_bytes_ > most_bytes_) take();
   }
-  // Takes all remaining jobs.
   void finish() {
     while (!in_order_.empty()) take();
   }

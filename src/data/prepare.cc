@@ -24,7 +24,7 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kMaxProblems = 100;  // listed of each kind
+constexpr size_t kMaxProblems = 100;
 
 // Checks the options before anything is made on disk.
 void check_options(const PrepareOptions& options, const std::vector<PrepareInput>& inputs) {

@@ -35,7 +35,6 @@ struct PrepareOptions {
   void visit(OptionVisitor& v);
 };
 
-// An unusable place in an input, and why.
 struct InputProblem {
   std::string file;
   int64_t line = 0;  // from 1
@@ -44,11 +43,11 @@ struct InputProblem {
 
 struct PrepareReport {
   struct Output {
-    std::string prefix;  // of the .bin and .idx
+    std::string prefix;
     int64_t documents = 0, tokens = 0, sequences = 0, bytes = 0;
   };
-  std::vector<Output> outputs;  // one a key
-  int64_t documents = 0;        // read, broken ones not counted
+  std::vector<Output> outputs;
+  int64_t documents = 0;  // read, broken ones not counted
   int64_t input_bytes = 0;
   int64_t num_empty_lines = 0, num_empty_documents = 0, num_broken_lines = 0;
   // At most a hundred of each kind.

@@ -51,10 +51,10 @@ struct EncodedChunk {
     std::vector<int32_t> sequences;  // in each document
   };
   std::unique_ptr<InputChunk> chunk;
-  std::vector<Output> outputs;  // one a key
-  std::vector<int64_t> lines;   // of the documents
+  std::vector<Output> outputs;
+  std::vector<int64_t> lines;  // of the documents
   std::vector<int64_t> empty_lines;
-  std::vector<std::pair<int64_t, std::string>> broken_lines;  // number and reason
+  std::vector<std::pair<int64_t, std::string>> broken_lines;
 };
 
 // Turns chunks into output bytes; faults of a line become part of the result. Thread-safe.

@@ -1,4 +1,3 @@
-// The inputs of `prepare`; see prepare_input.h.
 #include "data/prepare_input.h"
 
 #include <fmt/format.h>
@@ -23,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kChunkBytes = size_t{256} * 1024;
-constexpr size_t kMostEndings = 8;  // are listed
+constexpr size_t kMostEndings = 8;
 constexpr size_t kLongLineBytes = size_t{1} << 20;
 
 PrepareInput input_of(const std::string& path, bool is_plain_text) {
@@ -136,7 +135,6 @@ ChunkReader::ChunkReader(const std::vector<PrepareInput>& inputs, std::vector<st
   if (position_.input < inputs_.size()) open();
 }
 
-// Opens the input at position_ and goes to its offset.
 void ChunkReader::open() {
   const PrepareInput& input = inputs_[position_.input];
   source_ = input.is_rows ? open_rows(input.path, columns_) : open_text(input.path);

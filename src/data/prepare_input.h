@@ -32,14 +32,13 @@ int64_t total_bytes(const std::vector<PrepareInput>& inputs);
 
 // A reading position; bytes of text, after decompression.
 struct InputPosition {
-  size_t input = 0;  // index of the input
+  size_t input = 0;
   int64_t offset = 0;
-  int64_t line = 1;         // number of the line that begins there
+  int64_t line = 1;
   int64_t input_bytes = 0;  // raw bytes of this input read to get here
   uint64_t checksum = 0;    // of the text before; 0 if it need not be read again
 };
 
-// A contiguous piece of one input.
 struct InputChunk {
   const PrepareInput* input = nullptr;
   std::string text;  // whole lines, or a whole plain-text file

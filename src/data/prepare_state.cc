@@ -1,4 +1,3 @@
-// State of an unfinished run; see prepare_state.h.
 #include "data/prepare_state.h"
 
 #include <fcntl.h>
@@ -37,7 +36,6 @@ OrderedJson problems_to_json(const std::vector<InputProblem>& problems) {
   return list;
 }
 
-// A list of lists of `size` items.
 const Json& get_rows(const Json& d, const char* key, size_t size, const std::string& where) {
   const Json& list = get_member(d, key, where);
   const auto is_row = [size](const Json& row) { return row.is_array() && row.size() == size; };

@@ -1,4 +1,3 @@
-// Records of finished outputs; see prepared_outputs.h.
 #include "data/prepared_outputs.h"
 
 #include <fmt/format.h>
@@ -67,7 +66,6 @@ std::string how_made(const Json& made, const Json& asked, bool is_repeatable) {
   return fmt::format("made from other inputs, or from these before they changed ({}{})", *name, more);
 }
 
-// A record's tokenizer.
 struct MadeBy {
   std::string name, digest;  // no digest: an earlier version's record
   int64_t num_ids = 0;

@@ -19,7 +19,6 @@ namespace megalith {
 // Sentences of `text` (valid UTF-8) in order, as views of it; none if blank.
 // keep_newlines  a sentence keeps blanks after it up to their last line break
 std::vector<std::string_view> split_sentences(std::string_view text, bool keep_newlines);
-// One at a time.
 void for_each_sentence(std::string_view text, bool keep_newlines,
                        const std::function<void(std::string_view)>& on_sentence);
 

@@ -25,7 +25,6 @@ namespace {
 constexpr size_t kInputBytes = size_t{256} * 1024;
 constexpr uint64_t kMostDecoderBytes = uint64_t{4} << 30;  // limit on the decoder of a hostile .xz
 
-// A buffered descriptor: the compressed bytes.
 class RawInput {
  public:
   RawInput(int descriptor, std::string name) : fd_(descriptor), name_(std::move(name)), buffer_(kInputBytes) {}

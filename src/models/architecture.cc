@@ -101,7 +101,7 @@ ModelConfig filled_in(const ModelConfig& given) {
 
 void simplify_latent_attention(ModelConfig& config) {
   const LatentAttentionOptions defaults;
-  config.kv_channels.reset();  // its heads have their own widths
+  config.kv_channels.reset();
   config.use_rope_scaling = false;
   config.rotary_seq_len_interpolation_factor = 1;
   reset_rope_scaling(config);
@@ -129,7 +129,6 @@ void simplify_router(ModelConfig& config) {
       config.moe_router_group_score = GroupScore::kTopSum;
     return;
   }
-  // Groups that are all open select nothing.
   config.moe_router_num_groups.reset();
   config.moe_router_group_topk.reset();
   config.moe_router_group_score = defaults.moe_router_group_score;

@@ -19,7 +19,6 @@ at::Tensor chunk_numbers(const at::Tensor& documents, int64_t b, int64_t length,
   return (places - first).remainder(size).eq(0).cumsum(1).to(at::kInt);
 }
 
-// Chunk begins of a sequence whose documents begin at `documents`.
 std::vector<int64_t> chunk_begins(const std::vector<int64_t>& documents, int64_t length, int64_t size) {
   std::vector<int64_t> begins;
   for (size_t i = 0; i < documents.size(); ++i) {

@@ -13,7 +13,7 @@
 namespace megalith {
 namespace {
 
-constexpr double kAutoencoderEpsilon = 1e-6;  // of all group norms
+constexpr double kAutoencoderEpsilon = 1e-6;
 constexpr int64_t kMostLevels = 8, kMostLevelLayers = 64, kMostChannels = 1 << 14;
 
 // Two convolutions and a shortcut (1x1 convolution where the width changes).

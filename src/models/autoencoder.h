@@ -25,8 +25,8 @@ namespace megalith {
 struct AutoencoderConfig {
   int64_t in_channels = 3, out_channels = 3;
   int64_t latent_channels = 16;
-  std::vector<int64_t> block_out_channels = {128, 256, 512, 512};  // width of each level
-  int64_t layers_per_block = 2;                                    // residual blocks of an encoder level
+  std::vector<int64_t> block_out_channels = {128, 256, 512, 512};
+  int64_t layers_per_block = 2;  // residual blocks of an encoder level
   int64_t norm_num_groups = 32;
   // Models of latents see (latent - shift) * scale.
   double scaling_factor = 0.3611, shift_factor = 0.1159;

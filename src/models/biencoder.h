@@ -35,7 +35,6 @@ inline constexpr InputSpec kQueryRowIds{"query_row_ids", {InputSize::kRows, Inpu
 }  // namespace input
 inline constexpr InputSpec kQueryInputs[] = {input::kQueryTokens, input::kQueryKeyLengths, input::kQueryRowIds};
 
-// Kinds of units beyond a Transformer's.
 inline constexpr const char *kVectorUnit = "vector", *kRetrievalUnit = "retrieval";
 
 std::vector<Unit> biencoder_units(const ModelConfig& config);

@@ -38,7 +38,7 @@ struct ClassifierHead {
   Kernels kernels;
   uint64_t dropout_key;
   Norm* norm;
-  BertPooler* pooler = nullptr;  // of a BERT
+  BertPooler* pooler = nullptr;
   Linear* linear = nullptr;
 
   Streams operator()(Streams in, const UnitPass& pass) const {

@@ -39,7 +39,6 @@ inline constexpr InputSpec kEncoderRowIds{"encoder_row_ids", {InputSize::kRows, 
 }  // namespace input
 inline constexpr InputSpec kEncoderInputs[] = {input::kEncoderTokens, input::kEncoderKeyLengths, input::kEncoderRowIds};
 
-// Output of the encoder's norm.
 inline constexpr const char* kMemory = "memory";
 
 // Canonical names; defaults: Hugging Face's T5.
@@ -66,7 +65,6 @@ struct EncoderDecoderNames {
   std::string encoder_norm = "encoder.final_layer_norm", decoder_norm = "decoder.final_layer_norm", head = "lm_head";
 };
 
-// Kinds of units.
 inline constexpr const char *kEncoderEmbeddingUnit = "encoder embedding", *kEncoderLayerUnit = "encoder layer",
                             *kEncoderNormUnit = "encoder norm", *kDecoderEmbeddingUnit = "decoder embedding",
                             *kDecoderLayerUnit = "decoder layer", *kDecoderHeadUnit = "decoder head";

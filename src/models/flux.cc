@@ -63,7 +63,6 @@ std::vector<Unit> flux_units(const ModelConfig& config) {
   }
   const std::vector<std::string> joined = {"hidden", "vec"};
   for (int64_t layer = 0; layer < config.num_single_layers; ++layer) {
-    // The first one joins the streams.
     units.push_back(
         layer_unit(kFluxSingleUnit, "single_transformer_blocks", layer, layer == 0 ? all : joined, {"hidden"}));
   }
@@ -184,7 +183,7 @@ void make_flux_head(UnitModule& unit, const ModelConfig& config, const LayerCont
     const int64_t b = pass.b, n = unit_pass.context.s / pass.ranks;  // this rank's
     const at::Tensor hidden = in[0].delta.view({b, -1, in[0].delta.size(1)});
     const at::Tensor image = hidden.narrow(1, hidden.size(1) - n, n).reshape({b * n, -1}).contiguous();
-    const std::vector<at::Tensor> change = modulation.forward(in[1].delta);  // scale, shift
+    const std::vector<at::Tensor> change = modulation.forward(in[1].delta);
     const Activation normed =
         modulated_norm(image, change[1], change[0], {.epsilon = kFluxEpsilon, .kernels = kernels});
     const at::Tensor velocity = out.forward(normed).view({b, n, -1});

@@ -15,7 +15,7 @@ struct FluxOptions {
   int64_t vec_in_dim = 768;                             // width of the pooled text vector (CLIP)
   int64_t model_channels = 256;                         // width of the timestep and guidance embedding
   std::vector<int64_t> axes_dim = {16, 56, 56};         // of a head's channels: rotated by text, row and column
-  double theta = 10000;                                 // their rotary base
+  double theta = 10000;
   bool guidance_embed = false;
   int64_t patch_size = 1;  // of packed latents
 

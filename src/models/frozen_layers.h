@@ -19,7 +19,6 @@ struct FrozenContext {
 
 class FrozenModule : public Module {
  protected:
-  // Loaded from a file later.
   Parameter& add_weight(const FrozenContext& context, const std::string& name, std::vector<int64_t> shape);
 };
 

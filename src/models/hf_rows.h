@@ -80,7 +80,6 @@ class HfRows {
   HfRows& custom(std::string_view key, Read read, HfValue written = hf_absent());
   // Changes what earlier rows have read.
   HfRows& then(std::function<void(ModelConfig&)> change);
-  // Holds for every model of the class.
   template <typename Part, typename T>
   HfRows& always(T Part::*field, std::type_identity_t<T> value) {
     return then([=](ModelConfig& config) { config.*field = value; });

@@ -25,7 +25,6 @@ const HfTextPart* find_hf_text_part(const Json& config) {
 
 Json text_config_of(const HfTextPart& part, const Json& config, std::string_view where) {
   Json text = get_member(config, "text_config", std::string(where));
-  // Keys for both parts are outside.
   for (const char* key : {"tie_word_embeddings", "quantization_config"}) {
     if (config.contains(key)) text[key] = config[key];
   }

@@ -11,7 +11,7 @@ struct HfTextPart {
   std::string_view model_type, hf_class;            // of the whole model, in config.json
   std::string_view text_model_type, text_hf_class;  // of the language model; keys are in text_config
   std::string_view prefix;                          // of its tensors' names
-  std::vector<std::string_view> others;             // prefixes of other tensors
+  std::vector<std::string_view> others;
 };
 
 // Null for other files.

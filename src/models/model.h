@@ -48,7 +48,7 @@ enum class HeadOutput {
 };
 
 struct ModelOutput {
-  Bundle boundary;                        // to the next stage; empty on the last
+  Bundle boundary;
   std::vector<LossTerm> terms;            // kLoss
   std::vector<Observation> observations;  // of this chunk, listed in Model::observations()
   at::Tensor token_losses;                // (b, s) wide, detached, 0 where the weight is 0; kLoss and kTokenLosses

@@ -34,7 +34,6 @@ int64_t num_layers_with_experts(const ModelConfig& config) {
   }
 }
 
-// Factors must be within bounds.
 void check_products(const ModelConfig& config, std::vector<UserError>& errors) {
   const int64_t layers = config.num_all_layers() + config.num_prediction_modules();
   const auto check_parts = [&](std::string_view name, int64_t count) {

@@ -17,7 +17,6 @@ namespace megalith {
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
-// Layer options, and those of the whole model.
 struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions, ClassifierOptions {
   ModelType model_type = ModelType::kGpt;
   int64_t num_layers = 0;                     // kT5: the encoder's; kBiencoder: each encoder's
@@ -93,7 +92,7 @@ struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions, ClassifierOpti
   // has 1; 0: no window, all entries 0. Prediction modules attend as the last layer does.
   int64_t attention_window() const;
   std::vector<int64_t> layers_with_window() const;
-  bool has_windows() const;  // in any layer
+  bool has_windows() const;
   // By layer: 1 where queries and keys are not rotated; all 0 without rotary positions.
   std::vector<int64_t> layers_without_rotation() const;
   int64_t num_prediction_modules() const { return mtp_num_layers.value_or(0); }

@@ -14,8 +14,8 @@ namespace megalith {
 class Parameter;
 
 struct ModelPart {
-  std::vector<Unit> units;       // of the whole model
-  UnitRange range;               // the chunk's
+  std::vector<Unit> units;  // of the whole model
+  UnitRange range;
   int64_t layers_per_block = 1;  // consecutive layers in one Block; the last may have fewer
   // Parameters its units use from another chunk of this rank, by canonical name. The chunk copies any that are neither
   // its own nor found here.

@@ -27,7 +27,7 @@ class PredictionModule : public Module {
                      const RotaryAngles& angles);
 
   const std::string& loss_name() const { return loss_name_; }  // "mtp_1 loss"
-  int64_t layer() const { return layer_; }                     // in the whole model
+  int64_t layer() const { return layer_; }
   ExpertRouter* router() { return block_.router(); }
 
  private:

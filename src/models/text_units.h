@@ -12,13 +12,11 @@
 
 namespace megalith {
 
-// A layer's mask and rotation.
 struct LayerView {
   ForwardContext context;
   RotaryAngles angles;
 };
 
-// By kind of layer, for one pass.
 struct LayerViews {
   LayerView whole, windowed;
   std::optional<ops::AttentionMask> chunked;  // rotated layers, if chunked
@@ -46,7 +44,6 @@ class LayerViewer {
   at::Tensor local_frequencies_;               // of windowed layers; undefined: as the others
 };
 
-// A set of sequences that a pass reads.
 struct TextSide {
   at::Tensor tokens, token_types;  // (b, s) int64; types undefined: all 0
   ForwardContext context;

@@ -17,7 +17,6 @@ namespace megalith {
 
 namespace {
 
-// The end of a stage that gives states.
 void make_text_states(UnitModule& unit, const ModelConfig& config, const TransformerNames& names,
                       const LayerContext& context, bool has_pooler) {
   Norm* norm = add_final_norm(unit, config, names, context);
@@ -33,7 +32,6 @@ void make_text_states(UnitModule& unit, const ModelConfig& config, const Transfo
   };
 }
 
-// Head of a decoder or a BERT, and of prediction modules.
 struct TextHead {
   const ModelConfig& config;
   Group& cp;

@@ -28,7 +28,6 @@ inline constexpr InputSpec kSentenceLabels{"sentence_labels", {InputSize::kRows}
 // Term without an objective: sentences a BERT classifies correctly, of those that count.
 inline constexpr const char* kSentenceAccuracy = "sop accuracy";
 
-// Kinds of units.
 inline constexpr const char *kEmbeddingUnit = "embedding", *kLayerUnit = "layer",
                             *kPredictionUnit = "prediction module", *kHeadUnit = "head", *kStatesUnit = "states",
                             *kPooledStatesUnit = "pooled states";
@@ -55,7 +54,6 @@ class Transformer : public UnitChunk {
   std::shared_ptr<const LayerViewer> viewer_;
 };
 
-// With Llama's names.
 std::unique_ptr<Model> build_transformer(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
 
 }  // namespace megalith

@@ -22,8 +22,8 @@ struct TransformerNames {
   ExpertNames experts;
   std::string final_norm = "model.norm", head = "lm_head";
   std::vector<std::string> head_bias = {};  // whole names of the logits' bias, canonical first; empty: none
-  BertHeadNames bert_head = {};             // of a BERT
-  bool is_transposed = false;               // files keep layer matrices (in, out), as GPT-2's
+  BertHeadNames bert_head = {};
+  bool is_transposed = false;  // files keep layer matrices (in, out), as GPT-2's
 };
 
 // layer: in the whole model; prediction modules follow the last.

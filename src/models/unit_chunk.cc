@@ -68,7 +68,7 @@ Parameter* UnitChunk::find_parameter(const std::string& name) const {
 void UnitChunk::make_units(const LayerContext& context) {
   MEGALITH_CHECK(part().layers_per_block > 0, "blocks of {} layers", part().layers_per_block);
   int64_t layer = count_units(units_in(part().units, {0, part().range.first}), UnitLetter::kLayer);
-  const std::string* stack = nullptr;  // kind of the previous unit
+  const std::string* stack = nullptr;
   for (const Unit& unit : part().own_units()) {
     const size_t first = modules_.size();
     make_unit(unit, context, layer);

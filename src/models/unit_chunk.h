@@ -97,7 +97,6 @@ class UnitChunk : public Model {
   // Read and give what the unit does, unless changed.
   UnitModule& add_layer(const Unit& unit) { return add_block(unit, ""); }
   UnitModule& add_block(const Unit& unit, std::string block);
-  // The caller sets input, head and output.
   virtual std::shared_ptr<UnitPass> make_pass(const ModelInput& input, const ForwardContext& context) const = 0;
   // This rank's rows of a travelling tensor.
   virtual int64_t num_rows(const std::string& tensor, const ForwardContext& context) const = 0;
@@ -119,11 +118,10 @@ class UnitChunk : public Model {
     UnitModule* module;
     std::vector<size_t> reads, gives;
   };
-  // A block.
   struct Run {
     std::vector<Step> steps;
-    std::vector<size_t> reads, gives;  // of the whole block
-    std::vector<size_t> dead;          // not read again
+    std::vector<size_t> reads, gives;
+    std::vector<size_t> dead;  // not read again
   };
 
   size_t place_of(const std::string& tensor);

@@ -16,12 +16,12 @@ AdafactorRule::Layouts::Layouts(const Parameter& parameter) : matrices(parameter
 struct AdafactorRule::Work {
   const UpdateSlot& slot;
   const Layouts& layouts;
-  at::Tensor scale = {};  // of gradients
+  at::Tensor scale = {};
   std::vector<PieceView> grads = {}, masters = {};
   at::Tensor rows = {}, columns = {};        // means of this step's squares
   at::Tensor weights = {}, directions = {};  // mean squares of each matrix
-  std::vector<at::Tensor> state = {};        // after the step
-  std::vector<PieceView> squares = {};       // of a vector's state
+  std::vector<at::Tensor> state = {};
+  std::vector<PieceView> squares = {};  // of a vector's state
 };
 
 namespace {

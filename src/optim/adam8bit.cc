@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kMoments = 2;
 
-// Indices in a slot's state.
 constexpr size_t codes_of(size_t moment) { return 2 * moment; }
 constexpr size_t absmax_of(size_t moment) { return 2 * moment + 1; }
 
@@ -63,7 +62,7 @@ struct Adam8bitRule::Work {
 
   const UpdateSlot& slot;
   const StateLayout& blocks;
-  std::vector<at::Tensor> absmax;  // after the step
+  std::vector<at::Tensor> absmax;
   std::vector<Elements> elements;
 };
 

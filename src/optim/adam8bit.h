@@ -44,7 +44,6 @@ class Adam8bitRule : public UpdateRule {
   struct Elements;
   struct Work;
 
-  // The moments after the step.
   std::array<at::Tensor, 2> moments(const Elements& elements, const at::Tensor& places, const Work& work,
                                     const UpdateStep& step) const;
   void measure(const Elements& elements, const Work& work, const UpdateStep& step) const;

@@ -13,7 +13,7 @@ namespace megalith {
 
 class AdamwRule : public UpdateRule {
  public:
-  static constexpr size_t kExpAvg = 0, kExpAvgSq = 1;  // in a slot's state
+  static constexpr size_t kExpAvg = 0, kExpAvgSq = 1;
 
   AdamwRule(const OptimizerOptions& options, Kernels kernels) : options_(options), kernels_(kernels) {}
 

@@ -33,7 +33,6 @@ void add_runs(const PlacedBox& box, size_t dim, int64_t element, int64_t place, 
                         .columns = columns,
                         .row_stride = are_whole_rows ? stride_of(dim) : 0,
                         .column_stride = dims == 0 ? 1 : stride_of(dims - 1)};
-    // Consecutive rows become one.
     if (rows == 1 || drawn.row_stride == columns * drawn.column_stride) drawn.columns = rows * columns;
     runs.push_back({{place, place + rows * columns}, drawn});
     return;

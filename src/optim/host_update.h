@@ -46,7 +46,6 @@ class HostUpdate {
   // Updates everything: the host waits for gradients, the current stream for weights.
   void run(const Update& update);
 
-  // Pinned bytes.
   int64_t staging_bytes() const;
   size_t num_chunks() const { return chunks_.size(); }
 
@@ -55,10 +54,10 @@ class HostUpdate {
   struct Piece {
     size_t rule;
     OwnedPart part;
-    UpdateSlot slot;                     // grad, and model or master, view a buffer during the update
-    bool is_weight_needed = false;       // on the host
-    bool is_own_master = false;          // the rule updates the weight itself
-    int64_t grad_at = 0, weight_at = 0;  // byte offsets in the buffer
+    UpdateSlot slot;                // grad, and model or master, view a buffer during the update
+    bool is_weight_needed = false;  // on the host
+    bool is_own_master = false;     // the rule updates the weight itself
+    int64_t grad_at = 0, weight_at = 0;
   };
   struct Chunk {
     std::vector<Piece> pieces;

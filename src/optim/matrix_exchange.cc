@@ -88,7 +88,6 @@ Tensors assemble_slices(Group& shard, const std::vector<ExchangedMatrix>& all, c
   return slices;
 }
 
-// The way back.
 void return_runs(Group& shard, const std::vector<ExchangedMatrix>& all, const Matrices& mine, const Tensors& slices,
                  const at::TensorOptions& like, const MatrixExchange::Write& write) {
   Parcels parcels(shard, like);

@@ -33,7 +33,6 @@ class MatrixExchange {
  public:
   struct Rules {
     bool joins_qkv = false;
-    // For a parameter's transfers and computation.
     std::function<at::ScalarType(const Parameter&)> dtype;
     // Per participating rank; the matrix that reaches it ends a batch.
     int64_t batch_elements = 32 << 20;

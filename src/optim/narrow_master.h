@@ -17,7 +17,6 @@ ops::MasterForm master_form(const UpdateRule& rule, at::ScalarType model, const 
 // Weights in the gradient's dtype: the master, or decoded from its narrow form.
 at::Tensor wide_master(const UpdateSlot& slot);
 
-// Sets the master to the model's weight.
 void reset_master(const UpdateSlot& slot);
 
 // For slots with a remainder: the master, and the state that carries its sign, as in checkpoints.

@@ -65,7 +65,7 @@ struct OptimizerStep {
 
 class Optimizer {
  public:
-  // Updates data's parts; data and groups outlive the optimizer.
+  // data and groups outlive the optimizer.
   Optimizer(DataParallel& data, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
 
   // This rank's addends to a step's numbers, (2 + ranks) float64 on the gradients' device: squared norm; zeros, with
@@ -119,7 +119,7 @@ class Optimizer {
   std::vector<OptimizerTensor> state_;
   std::deque<OwnedPart> empty_parts_;
   std::deque<Placement> whole_placements_;  // of states that are not divided
-  at::Device device_;                 // of the gradients
+  at::Device device_;
   std::unique_ptr<HostUpdate> host_;  // parts with state in host memory; null: none
   at::Tensor num_steps_;              // 0-d fp64, on the CPU if the CPU updates anything
   at::Tensor is_made_;

@@ -8,7 +8,6 @@
 namespace megalith {
 namespace {
 
-// By OptimizerKind.
 constexpr std::array<const char*, 6> kOptimizerWords = {"adam", "sgd", "muon", "lion", "adafactor", "adam8bit"};
 
 std::string_view word_of(OptimizerKind kind) { return kOptimizerWords[static_cast<size_t>(kind)]; }
@@ -154,7 +153,6 @@ std::string_view OptimizerOptions::needs_device() const {
 
 namespace {
 
-// Errors for a rule's options without that rule.
 template <typename RuleOptions>
 void append_unread(const OptimizerOptions& options, OptimizerKind reader, RuleOptions given,
                    std::vector<UserError>& errors) {

@@ -45,7 +45,6 @@ class MeasuringRunner : public BlockRunner {
   std::vector<BlockMemory> blocks_;
 };
 
-// One microbatch's activation bytes on the device.
 struct ActivationCost {
   int64_t kept = 0;  // from forward to backward
   int64_t peak = 0;  // during its passes: backward frees a block's before the previous block's

@@ -112,7 +112,6 @@ class GradReducer {
 
   const BucketPlan& plan() const { return plan_; }
   const ReductionGroups& groups_of(const Bucket& bucket) const { return groups_[bucket.buffer]; }
-  // This rank's part of a bucket, in its buffer.
   FlatRange own_range(const Bucket& bucket) const;
   int64_t num_bytes() const;
 

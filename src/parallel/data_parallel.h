@@ -21,7 +21,6 @@
 
 namespace megalith {
 
-// The part of a parameter that this rank updates.
 struct OwnedPart {
   Parameter* parameter = nullptr;
   // In the flattened local tensor; unset: all of it. Empty ranges are not listed.

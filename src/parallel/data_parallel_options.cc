@@ -68,12 +68,10 @@ void DataParallelOptions::visit(OptionVisitor& v) {
 
 namespace {
 
-// The user's name for FSDP.
 std::string fsdp_name(const DataParallelOptions& options) {
   return options.use_megatron_fsdp ? "use_megatron_fsdp" : "use_torch_fsdp2";
 }
 
-// Translates Megatron-LM's strategies to our options.
 std::vector<UserError> resolve_strategy(DataParallelOptions& options, const OptionSet& set,
                                         std::vector<std::string>& notes) {
   using enum ShardingStrategy;

@@ -101,7 +101,7 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
   // Parameters of several blocks belong to the root.
   std::map<const Parameter*, int> num_blocks;
   std::map<std::string, int> num_uses;
-  std::vector<std::vector<Parameter*>> members;  // by block
+  std::vector<std::vector<Parameter*>> members;
   for (const Block& block : blocks) {
     MEGALITH_CHECK(block.index == static_cast<int64_t>(members.size()), "block {} has index {}", members.size(),
                    block.index);

@@ -44,7 +44,6 @@ class GradientPool {
   at::Tensor take(int64_t num_elements, const at::TensorOptions& options);
   // read  another stream reads it until then
   void give_back(at::Tensor buffer, std::optional<StreamEvent> read = std::nullopt);
-  // Frees the returned buffers.
   void release();
 
  private:

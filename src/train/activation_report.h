@@ -17,7 +17,6 @@ ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const Recomp
 
 // b sequences of this rank's s tokens, as shapes; row_length as in ForwardContext.
 ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
-// Adds further inputs to it.
 void add_shapes(ModelInput& input, const ModelConfig& config, std::span<const InputSpec> specs);
 
 // Peak activation bytes of a rank in a full step's schedule, without kernel workspaces.

@@ -99,7 +99,7 @@ namespace {
 
 // Offsets of each canonical linear's rows in one vector, the same on every rank.
 struct RowTable {
-  std::map<std::string, int64_t> first;  // by the linear's name
+  std::map<std::string, int64_t> first;
   int64_t num_rows = 0;
 };
 

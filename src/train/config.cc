@@ -43,7 +43,6 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
   resolved.kind().check_sequence_parallel(resolved, errors);
 }
 
-// Memory of parameters and optimizer states, and options it excludes.
 void check_host_memory(const Config& config, const Derived& d, std::vector<std::string>& notes,
                        std::vector<UserError>& errors) {
   const bool has_runs = d.data_parallel.fsdp_cpu_offload, has_states = config.optimizer.optimizer_cpu_offload;
@@ -456,7 +455,6 @@ CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
   return options;
 }
 
-// A model kind's default task.
 void name_task_of_model(Resolved& resolved) {
   const std::string word(resolved.kind().default_task());
   if (word.empty()) return;

@@ -75,7 +75,6 @@ struct TrainOptions {
 // Attention on a GPU. The last three are Megatron-LM's words: for cuDNN, and twice the reference.
 enum class AttentionBackend { kAuto, kCudnn, kFlash, kReference, kFused, kUnfused, kLocal };
 
-// This machine.
 struct RuntimeOptions {
   DeviceOptions device;
   ThreadOptions threads;
@@ -123,7 +122,7 @@ struct Config {
 struct Derived {
   int64_t world_size = 1, data_parallel_size = 1;
   int64_t micro_batch_size = 1, global_batch_size = 1, num_microbatches = 1;  // of a full step
-  BatchSchedule batches;                                                      // of every step
+  BatchSchedule batches;
   // train_samples  read by the run; schedule_samples  length of the schedules
   int64_t seq_length = 0, train_iters = 0, train_samples = 0, schedule_samples = 0;
   PipelinePlan pipeline;
@@ -143,11 +142,10 @@ struct Derived {
   std::optional<std::string> text_tokenizer;  // recorded in the checkpoint (train/text_tokenizer.h)
 };
 
-// A resolved run: configuration, derived numbers, notes.
 struct Resolved {
   Kinds kinds;  // all
   Config config;
-  std::unique_ptr<OptionSet> options;  // bound to config
+  std::unique_ptr<OptionSet> options;
   Derived derived;
   std::unique_ptr<Tokenizer> tokenizer;  // null if not named and not needed
   std::vector<std::string> notes;
@@ -159,7 +157,7 @@ struct Resolved {
   explicit Resolved(Kinds all, const std::function<void(OptionVisitor&)>& extra = {});
   Resolved(const Resolved&) = delete;
 
-  const Kind& kind() const;  // of the model
+  const Kind& kind() const;
 };
 
 // A command's needs before anything is allocated.

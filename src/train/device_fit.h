@@ -19,8 +19,8 @@ inline constexpr double kUsableMemory = 0.95;
 struct DeviceFit {
   KnownGpu gpu;
   int64_t needed_bytes = 0;
-  std::vector<MemorySaving> savings;  // if it does not fit
-  std::vector<std::string> notes;     // options that fall back to a reference there
+  std::vector<MemorySaving> savings;
+  std::vector<std::string> notes;  // options that fall back to a reference there
 
   int64_t left_bytes() const;  // negative: missing
   bool fits() const { return left_bytes() >= 0; }

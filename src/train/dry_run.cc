@@ -7,7 +7,6 @@
 namespace megalith {
 
 DryRun make_dry_run(const Resolved& resolved) {
-  // As rank 0 of the configured world.
   const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
                       fake_group_factory(/*rank=*/0));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);

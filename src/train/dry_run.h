@@ -13,7 +13,7 @@ namespace megalith {
 struct DryRun {
   ModelNumbers numbers;
   MemoryEstimate memory;  // of the rank with the most
-  std::optional<DeviceFit> fit;  // with dry_run_device
+  std::optional<DeviceFit> fit;
 };
 
 // For the configuration's world, on the meta device.

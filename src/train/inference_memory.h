@@ -10,7 +10,6 @@
 
 namespace megalith {
 
-// One forward pass.
 struct InferenceShape {
   int64_t rows = 1;
   int64_t length = 0;            // tokens of a row, over all ranks that share it

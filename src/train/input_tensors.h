@@ -7,7 +7,6 @@
 
 namespace megalith {
 
-// visit(name, tensor)
 template <typename Input, typename Visit>
 void for_each_tensor(Input& input, const Visit& visit) {
   visit("tokens", input.tokens);

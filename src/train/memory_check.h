@@ -16,7 +16,6 @@
 
 namespace megalith {
 
-// A rank's available memory.
 struct MemoryThere {
   int64_t bytes = 0;
   std::string text;  // its source: "14.2 GiB of 62.8 GiB of main memory are free, for 2 ranks"

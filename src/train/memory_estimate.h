@@ -44,7 +44,6 @@ struct MemoryEstimate {
   int64_t total() const { return state() + cache + activations + logits + data; }
   // For a CPU device: host memory merged into the device's.
   MemoryEstimate of_one_memory() const;
-  // Non-empty owners.
   std::vector<MemoryRow> rows() const;
   // "parameters 1.2 GiB, gradients 2.4 GiB, …"
   std::string text() const;
@@ -59,7 +58,6 @@ MemoryEstimate estimate_largest(const Resolved& resolved);
 // A table, one line per owner, with a final newline.
 std::string memory_table(const MemoryEstimate& memory, int64_t world_size);
 
-// An option that saves memory, and how much on this rank.
 struct MemorySaving {
   std::string words;  // "--recompute_activations"
   int64_t bytes = 0;

@@ -23,7 +23,6 @@ bool says_nothing(const ops::MaskRuns* runs) {
          (runs->queries.empty() && runs->keys.empty() && runs->documents.empty() && runs->lengths.empty());
 }
 
-// Captured values that are not tensors.
 std::string key_of(const ModelInput& input, bool is_first) {
   const ForwardContext& context = input.context;
   const ops::AttentionMask& mask = context.mask;

@@ -47,7 +47,7 @@ class MicrobatchGraphs {
   std::vector<Parameter*> parameters_;
   int64_t warmup_steps_, num_steps_ = 0, num_microbatches_ = 0;
   c10::Stream stream_;
-  std::map<std::string, std::unique_ptr<Captured>> captured_;  // by key
+  std::map<std::string, std::unique_ptr<Captured>> captured_;
 };
 
 }  // namespace megalith

@@ -18,7 +18,6 @@ struct Config;
 struct Resolution;
 struct Resolved;
 
-// The layout of a run's folder (--output_dir).
 struct RunFolder {
   std::filesystem::path root;
 

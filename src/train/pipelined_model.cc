@@ -27,7 +27,6 @@ ModelChunks::ModelChunks(Model& whole) : models{&whole}, plan(plan_of_whole(whol
 ModelChunks::ModelChunks(std::vector<Model*> chunks, PipelinePlan pipeline, DeferredGradients* deferred_gradients)
     : models(std::move(chunks)), plan(std::move(pipeline)), deferred(deferred_gradients) {}
 
-// A chunk for the executor, with the current run's settings.
 class PipelinedModel::Stage : public PipelineStage {
  public:
   Stage(Model& model, bool is_first, const Groups& groups) : model_(model), is_first_(is_first), groups_(groups) {}

@@ -17,7 +17,6 @@
 
 namespace megalith {
 
-// By chunk index, with their pipeline.
 struct ModelChunks {
   std::vector<Model*> models;
   PipelinePlan plan;

@@ -41,7 +41,6 @@ struct ModelNumbers {
 // built may be on the meta device.
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved);
 
-// Facts known only once a run has begun.
 struct ReportFacts {
   std::string attention;           // its library; empty on a CPU
   std::string graphs;              // what is captured; may be empty

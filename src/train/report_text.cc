@@ -107,7 +107,6 @@ std::string short_path(const std::string& path) {
   return "…" + path.substr(from);
 }
 
-// Dtypes of computation and storage.
 std::string precision_text(const Resolved& resolved) {
   const Config& c = resolved.config;
   const at::ScalarType dtype = resolved.derived.dtype;
@@ -276,7 +275,6 @@ std::string compute_text(const Resolved& resolved, const ModelNumbers& numbers, 
   return text;
 }
 
-// The paths of the run's outputs.
 std::string output_text(const Resolved& resolved) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
   const LogOptions& log = resolved.config.log;

@@ -18,7 +18,6 @@ std::string row(std::string_view topic, std::string_view text) { return fmt::for
 
 std::string loss_text(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
 
-// Quoted for a shell.
 std::string quoted(const std::string& text) {
   const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("/._-+:,=@%").find(static_cast<char>(c)) != std::string_view::npos;

@@ -13,14 +13,13 @@
 
 namespace megalith {
 
-// One start of the program.
 struct RunStart {
   std::string run_id;
   std::string begin, end;  // UTC; end is empty while running and after a kill
   std::string status;      // "running", "finished", "stopped by a signal", "stopped as configured", "failed: …"
   int64_t first_iteration = 0, last_iteration = 0;  // done before it, and at its end
   std::string version, commit, torch_version;
-  std::vector<std::string> command;     // the command line
+  std::vector<std::string> command;
   std::string directory;                // base of relative paths
   std::vector<std::string> hosts;       // by rank
   std::map<std::string, int64_t> axes;  // axis sizes: {"cp": 1, "dp": 4, …}

@@ -93,7 +93,6 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
       "use_torch_fsdp2), or choose a smaller one");
 }
 
-// The parameters replicated on several pipeline ranks.
 std::map<std::string, std::vector<int>> copied_parameters(const PipelinePlan& pipeline, const Groups& groups) {
   std::map<std::string, std::vector<int>> copied;
   std::set<std::vector<int>> own;

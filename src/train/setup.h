@@ -23,9 +23,9 @@ struct BuiltModel {
   const ModelFamily* family = nullptr;
   PipelinePlan pipeline;
   std::unique_ptr<DeferredGradients> deferred;  // null unless the schedule splits backward
-  std::vector<std::unique_ptr<Model>> chunks;   // by chunk index
-  std::vector<RecomputePlan> recompute;         // by chunk
-  std::string attention;                        // its library (train/attention_choice.h); empty on a CPU
+  std::vector<std::unique_ptr<Model>> chunks;
+  std::vector<RecomputePlan> recompute;
+  std::string attention;  // its library (train/attention_choice.h); empty on a CPU
 
   ModelChunks view() const;
   const ModelConfig& config() const { return chunks[0]->config(); }
@@ -49,8 +49,8 @@ std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const
 
 // Runners of the chunks' blocks: data parallelism, and inside it recomputation and offload. Used until replaced.
 struct BlockRunners {
-  std::unique_ptr<HostOffload> offload;                     // null without offload
-  std::vector<std::unique_ptr<RecomputeRunner>> of_chunks;  // by chunk index
+  std::unique_ptr<HostOffload> offload;  // null without offload
+  std::vector<std::unique_ptr<RecomputeRunner>> of_chunks;
 };
 BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device);
 

@@ -20,8 +20,8 @@ struct SinkSettings {
   std::string run_id = {};                                  // of this start; empty: a new one
   std::function<void(std::string_view)> also_printed = {};  // receives the console's text too
   std::function<void()> on_closed_output = {};              // standard output has lost its reader
-  std::vector<std::string> command = {};                    // the command line
-  std::string commit = {};                                  // of this build
+  std::vector<std::string> command = {};
+  std::string commit = {};
 };
 
 // Console, metrics file, pictures, TensorBoard, W&B, MLflow and the terminal's progress line, as configured.

@@ -55,7 +55,6 @@ struct PassBits {
   std::vector<int64_t> digests;             // of collectives' buffers, parts' gradients, sums
 };
 
-// A rank's first difference between two passes.
 struct FirstDifference {
   enum class Kind { kNothing, kGave, kGot, kGradient, kSums };
 

@@ -27,8 +27,8 @@ struct LossSum {
 // Output that a model of the task shows during training.
 enum class SampleKind {
   kNone,
-  kText,     // continues a prompt
-  kPicture,  // draws one
+  kText,
+  kPicture,
 };
 
 class Task {

@@ -133,7 +133,7 @@ class Trainer {
   bool is_data_open_ = false;
   double peak_flops_ = 0;  // of the device, per second; 0: unknown
   Profiler profiler_;
-  std::unique_ptr<RunSamples> samples_;  // if there is a sample_interval
+  std::unique_ptr<RunSamples> samples_;
   std::unique_ptr<CheckpointSaver> saver_;    // null without --save
   LossScaler loss_scaler_;
   LossWatch loss_watch_;
@@ -147,7 +147,7 @@ class Trainer {
   std::optional<IssuedStep> issued_;
   Stopwatch since_settled_;
   int64_t num_steps_ = 0;  // since the program's start
-  MemoryStats memory_;     // last reported
+  MemoryStats memory_;
 
   int64_t iteration_ = 0, consumed_samples_ = 0;
   int64_t schedule_samples_ = 0;  // consumed by steps that were made: the schedules' position

@@ -23,7 +23,6 @@ struct StageResult {
   at::Tensor objective;  // 0-d, this stage's terms of the objective; may be undefined
 };
 
-// One of a rank's chunks.
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;

@@ -254,7 +254,6 @@ class PlanMaker {
     }
   }
 
-  // Each stack over its own ranks.
   void share_out_stacks() {
     std::vector<int64_t> sizes;
     const auto share = [&](const char* stack, int64_t layers, int64_t ranks) {
