@@ -5,8 +5,8 @@
 //   absmax = largest |m| of the block;   code = of the map's value that is nearest to m / absmax
 //
 // A block is 256 row-major elements of a canonical tensor (of one expert). Ranks that hold parts of a block exchange
-// maxima (shared_sums.h), so steps do not depend on layout. Moments are decoded both before and after, to keep no
-// temporary of their size.
+// maxima (shared_sums.h), so steps do not depend on layout. Moments are decoded both before and after that exchange, to
+// keep no temporary of their size.
 // Source: Dettmers et al. 2021, arXiv:2110.02861; maps: bitsandbytes.functional.create_dynamic_map. As on its CPU,
 // unlike its CUDA kernel, a moment near zero may lose its sign.
 #pragma once

@@ -75,7 +75,7 @@ class Optimizer {
   // is_allowed: 0-d bool on the same device; undefined: true. Reads these only on the CPU.
   void step(const LearningRates& rates, double weight_decay, double loss_scale, const at::Tensor& numbers,
             const at::Tensor& is_allowed = {});
-  // 0-d bool: the last step is made; undefined if the host knew.
+  // 0-d bool: the last step is made; undefined if the host knew it is.
   const at::Tensor& is_made() const { return is_made_; }
   // A step's outcome from its numbers, on the host. has_gradients: this step's still exist. is_allowed: as in step().
   OptimizerStep read(const at::Tensor& numbers, double loss_scale, bool has_gradients, bool is_allowed = true) const;

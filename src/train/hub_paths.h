@@ -20,8 +20,9 @@ class HubPaths {
   // exports      the experiment's `env`, which overrides it
   HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports);
 
-  // load_hf: fetches files for architecture and tokenizer, if `may_fetch`. True if derived.checkpoint.load_hf is now a
-  // path, or no hub name. UserError when there is no such model, HubError when it is unavailable; likewise below.
+  // load_hf: fetches files for architecture and tokenizer; without `may_fetch` the hub is not asked. True if
+  // derived.checkpoint.load_hf is now a path, or no hub name. UserError when there is no such model, HubError when it
+  // is unavailable; likewise below.
   bool find_model(Resolved& resolved, bool may_fetch);
 
   // Likewise for tokenizer_model; also true without one.

@@ -1,8 +1,8 @@
 // A rank's memory by owner before allocation, for dry runs, refusals, out-of-memory messages and the doctor.
 //
-// Parameters, gradients and optimizer come from the run's own objects on the meta device, exact to the byte; so are
-// activations measured (parallel/activation_memory.h). Not included: program and libraries, GPU contexts, communication
-// buffers, kernel workspaces, fragmentation.
+// Parameters, gradients and optimizer come from the run's own objects on the meta device, exact to the byte;
+// activations are measured there too (parallel/activation_memory.h). Not included: program and libraries, GPU contexts,
+// communication buffers, kernel workspaces, fragmentation.
 #pragma once
 
 #include <cstdint>
