@@ -1,8 +1,7 @@
 // AMD's benchmarks: the models of its PyTorch training scripts (-m), and the tags of its models.json (--model_repo).
-//
-// A tag of another backend's benchmark is a run of that backend's scripts: the table has the variables that they would
-// be called with, so such a benchmark and its script have one meaning.
 // Both are tables of config/dialects/.
+//
+// A tag of another backend's benchmark runs that backend's script; the table has the variables to call it with.
 #pragma once
 
 #include <optional>
@@ -15,7 +14,7 @@
 
 namespace megalith {
 
-// What the setup makes of bghira/pseudo-camera-10k, in the current folder.
+// Made by the setup from bghira/pseudo-camera-10k, in the current folder.
 inline constexpr std::string_view kPreparedPictures = "pseudo-camera-10k";
 
 enum class BenchmarkBackend {
@@ -30,11 +29,11 @@ enum class BenchmarkBackend {
 struct BenchmarkModel {
   std::string name;    // of -m, and in the names of files
   std::string preset;  // of configs/models
-  int pretrain_batch = 0;  // samples of a GPU; 0: no such benchmark
+  int pretrain_batch = 0;  // samples per GPU; 0: no such benchmark
   int finetune_batch = 0;
   int seq_length = 0;
   std::string repo;       // on the hub
-  std::string chat_repo;  // where conversations are learned, when that is another
+  std::string chat_repo;  // for training on conversations, if another
 
   bool has_pictures() const { return name == "Flux"; }
 };
@@ -43,22 +42,22 @@ struct BenchmarkTag {
   std::string tag;
   std::string model;  // as in the names of files
   BenchmarkBackend backend;
-  FrontEnd front_end;  // whose script runs it
-  // Assignments of the script, and behind them the trainer's options.
+  FrontEnd front_end;  // the script that runs it
+  // Assignments of the script, followed by options of the trainer.
   std::vector<std::string> variables, options;
 };
 
-// What a plan is measured for.
+// One benchmark: what it measures, and its files.
 struct BenchmarkRun {
   BenchmarkBackend backend = BenchmarkBackend::kTorchtitan;
   std::string model, mode, precision;  // "Llama-3.1-8B", "pretrain", "BF16"
   std::string log, results;            // files
-  std::string made_rows = {};          // a file of rows that is made before the run where it is not there
+  std::string made_rows = {};          // a file of rows made before the run if missing
 };
 
 std::span<const BenchmarkModel> benchmark_models();
 std::span<const BenchmarkTag> benchmark_tags();
-// Without regard to case; null when there is none.
+// Case-insensitive; null if unknown.
 const BenchmarkModel* find_benchmark_model(std::string_view name);
 const BenchmarkTag* find_benchmark_tag(std::string_view tag);
 

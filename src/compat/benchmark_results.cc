@@ -1,4 +1,3 @@
-// See benchmark_results.h.
 #include "compat/benchmark_results.h"
 
 #include <fmt/format.h>
@@ -65,13 +64,13 @@ double mean_of(const std::vector<double>& values, size_t begin, size_t end) {
          static_cast<double>(end - begin);
 }
 
-// Counts with a digit behind the point, small figures of toys with more.
+// Counts get one decimal; small figures of toys get four significant digits.
 std::string figure_text(double value) {
   return value >= 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.4g}", value);
 }
 
-// By the rules of AMD's two scripts: the later one takes the second half of the steps, the older one all but the first.
-// Its tokens are all that a step has, those out of the loss among them, which the iteration lines count.
+// As AMD's two scripts compute it: the newer takes the second half of the steps, the older all but the first. Its rate
+// counts all tokens of a step, as the iteration lines do, including those not in the loss.
 BenchmarkFigures finetuning_figures(const std::string& log) {
   const std::vector<double> memory = matches_in(log, R"(peak_memory_alloc:([0-9]+\.[0-9]+))");
   const std::vector<double> learned = matches_in(log, R"(tokens_per_second_per_gpu:([0-9]+\.[0-9]+))");
@@ -93,7 +92,7 @@ BenchmarkFigures finetuning_figures(const std::string& log) {
   return figures;
 }
 
-// Steps of the warm-up are left out: ten, or half of a short run.
+// Leaves out the warm-up: ten steps, or half of a short run.
 BenchmarkFigures picture_figures(const std::string& log) {
   const auto mean = [&](const char* pattern) {
     const std::vector<double> values = matches_in(log, pattern);
@@ -198,7 +197,7 @@ std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figur
   }
   names.emplace_back("build_commit");
   Results results = read_results(earlier);
-  // Another back end's file has other columns, which its rows keep.
+  // Rows from another back end's file keep their other columns.
   for (const std::string& name : results.names) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.insert(names.end() - 1, name);
   }

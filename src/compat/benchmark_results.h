@@ -1,4 +1,4 @@
-// What a benchmark measured: figures from its log, as AMD's scripts take them, and the file perf_MODEL.csv.
+// Results of a benchmark: figures from its log, as AMD's scripts compute them, and the file perf_MODEL.csv.
 //
 // Source: ROCm/MAD scripts/pytorch_train/pytorch_benchmark_report.sh, scripts/megatron-lm, scripts/primus.
 #pragma once
@@ -13,42 +13,40 @@
 
 namespace megalith {
 
-// In the current folder, for FLUX: a line of names and one of means, which AMD's script reads.
+// FLUX's summary in the current folder, read by AMD's script: a line of names and a line of means.
 inline constexpr const char* kRunsSummaryFile = "runs_summary.csv";
 
 struct BenchmarkFigures {
-  // Names of AMD's and values of a GPU, in the order of the file of results.
+  // AMD's names and per-GPU values, in the order of the results file.
   std::vector<std::pair<std::string, double>> metrics;
-  std::vector<std::string> lines = {};  // that AMD's script prints of them, and reads
-  std::string note = {};                // how they were taken, where AMD's own way was not open
+  std::vector<std::string> lines = {};  // printed and read by AMD's script
+  std::string note = {};                // how they were computed, where AMD's own way was not possible
   std::string summary = {};             // of kRunsSummaryFile: FLUX's means
 };
 
-// UserError when the log has no line of the backend's.
-//   torchtitan  the mean of the lines 30 to 39, counted from 0, of `tps:` and `tflops:`
-//   megatron    the last `tokens/GPU/s:` and `throughput per GPU:`, which the summary has
-//   primus      the mean of the same ten iteration lines
-//   torchtune   of the later half of the steps the most memory (GiB) and the mean rate of tokens in the loss
-//   flux        the means of `fps_gpu:` and `tflops/s:` over all lines but the first ten, or of the later half where
-//               there are fewer than 20; the summary has those of `fps:`, `step_time_total:` and `step_loss:` too
-// A log of fewer than 40 lines of torchtitan's or Primus's gives the mean of its last ten, or of its later half where
-// it has fewer than 20.
+// UserError if the log has no line of the backend's.
+//   torchtitan  mean of lines 30 to 39, counted from 0, of `tps:` and `tflops:`
+//   megatron    last `tokens/GPU/s:` and `throughput per GPU:`, from the summary
+//   primus      mean of the same ten iteration lines
+//   torchtune   peak memory (GiB) and mean rate of tokens in the loss over the second half of the steps
+//   flux        means of `fps_gpu:` and `tflops/s:` over all lines but the first ten, or the second half of fewer than
+//               20; the summary also has those of `fps:`, `step_time_total:` and `step_loss:`
+// With fewer than 40 lines, torchtitan and Primus use the last ten, or the second half of fewer than 20.
 BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::string& log);
 
-// Those of fine-tuning with Hugging Face's libraries beside them: samples a second of all GPUs, each of which is a
-// whole sequence.
+// Adds the figure of fine-tuning with Hugging Face's libraries: samples per second over all GPUs, one per sequence.
 void add_sample_rate(BenchmarkFigures& figures, const Resolved& resolved);
 
 struct ResultsContext {
   std::string device, build_commit;
 };
 
-// The file's text: AMD's columns, and after them the commit that the program was built of.
-// earlier  the file's text until now: its rows of other modes stay, those of this one are replaced
+// Text of the file: AMD's columns, then the commit the program was built from.
+// earlier  the file's current text: rows of other modes stay, those of this one are replaced
 std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figures, const Resolved& resolved,
                           const ResultsContext& context, std::string_view earlier = {});
 
-// UserError when the folder of the results is not there or cannot be written, or the file has something else.
+// UserError if the folder of the results is missing or not writable, or the file holds something else.
 void check_results_folder(const BenchmarkRun& run);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See benchmark_rules.h.
 #include "compat/benchmark_rules.h"
 
 #include <fmt/format.h>
@@ -22,8 +21,8 @@ bool is_benchmark_flag(const std::string& word) {
   return row != nullptr && row->acts_in(FrontEnd::kBenchmark);
 }
 
-// Where a benchmark writes. AMD's harness starts a script with --model_repo and takes the results from the folder that
-// it started it in; the page's commands are typed in a folder below.
+// AMD's harness starts a script with --model_repo and takes the results from the folder it started it in; the
+// documented commands are typed in a folder below.
 void name_files(BenchmarkRun& run, bool is_of_harness) {
   run.log = fmt::format("{}-{}.csv", run.model, run.mode);
   run.results = fmt::format("{}perf_{}.csv", is_of_harness ? "" : "../", run.model);
@@ -43,7 +42,7 @@ std::vector<std::string> echoed_block(const BenchmarkRun& run,
   return lines;
 }
 
-// Rules of one benchmark, each in a function; they take and give options in this order.
+// Rules of one benchmark. Each takes and gives options, so their order matters.
 class BenchmarkRules {
  public:
   BenchmarkRules(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan)
@@ -184,7 +183,7 @@ class BenchmarkRules {
     words_.apply("pictures");
   }
 
-  // A size that a flag or a variable says.
+  // Sets a size from a flag or a variable.
   void set_size(std::string_view flag, std::string_view variable, const char* option, int fallback) {
     const ScriptValue *by_flag = values_.given(flag), *by_variable = values_.given(variable);
     if (by_flag != nullptr && by_variable != nullptr && by_flag->value != by_variable->value) {
@@ -227,7 +226,7 @@ class BenchmarkRules {
   bool is_finetuning_ = false;
 };
 
-// What a flag is in the words of another front end: a variable of ROCm's scripts, or options behind Primus's.
+// A flag in another front end's words: a variable of ROCm's scripts, or options after Primus's.
 std::vector<std::string> as_words(const ScriptValue& flag, bool is_primus) {
   const std::string_view name = flag.variable->name();
   if (name == "-n") return {"GPUS_PER_NODE=" + flag.value};
@@ -256,7 +255,7 @@ const BenchmarkTag* tag_of_other_script(const std::vector<std::string>& words) {
 
 LaunchPlan plan_tagged_benchmark(const BenchmarkTag& tag, const LaunchInputs& inputs) {
   const bool is_primus = tag.front_end == FrontEnd::kPrimus;
-  // The flags by themselves, and the words that are the other script's.
+  // The flags, and the words for the other script.
   LaunchInputs flags, script = inputs;
   flags.front_end = FrontEnd::kBenchmark;
   script.front_end = tag.front_end;
@@ -279,7 +278,7 @@ LaunchPlan plan_tagged_benchmark(const BenchmarkTag& tag, const LaunchInputs& in
   if (run.mode != "pretrain") {
     errors.emplace_back(fmt::format("-t {}: {} is a benchmark of pretraining", run.mode, tag.tag), "write -t pretrain");
   }
-  // The table's words are the lowest, so that the user's win.
+  // The table's words have the lowest priority, so the user's win.
   std::string assignments = fmt::format("TRAIN_LOG='{}'\n", run.log);
   std::vector<std::string> words(tag.options.begin(), tag.options.end());
   for (const std::string& variable : tag.variables) {

@@ -1,4 +1,4 @@
-// What the flags of AMD's benchmark scripts mean together.
+// Turns the flags of AMD's benchmark scripts into a plan.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-// The tag among the words whose benchmark another front end's script runs; null when there is none.
+// The tag among the words if another front end's script runs its benchmark; else null.
 const BenchmarkTag* tag_of_other_script(const std::vector<std::string>& words);
 // The plan of that script, with the flags in its own variables.
 LaunchPlan plan_tagged_benchmark(const BenchmarkTag& tag, const LaunchInputs& inputs);

@@ -1,4 +1,3 @@
-// See benchmark_setup.h.
 #include "compat/benchmark_setup.h"
 
 #include <fmt/format.h>
@@ -62,7 +61,7 @@ std::string setup_models() {
   return join(names, ", ");
 }
 
-// Those of a model, by its name or a tag; all without one.
+// Items of a model, by name or tag; all if none is given.
 std::vector<const SetupItem*> chosen_items(const ScriptValue* given, std::vector<UserError>& errors) {
   std::vector<const SetupItem*> chosen;
   const BenchmarkTag* tag = given == nullptr ? nullptr : find_benchmark_tag(given->value);
@@ -80,7 +79,7 @@ std::vector<const SetupItem*> chosen_items(const ScriptValue* given, std::vector
   return chosen;
 }
 
-// Gated repositories that are not in the cache, where there is no token to ask with.
+// Refuses gated repositories that are not in the cache when there is no token.
 void check_token(const HubSettings& settings, const std::vector<const SetupItem*>& items,
                  std::vector<UserError>& errors) {
   if (!settings.token.empty() || settings.is_offline) return;

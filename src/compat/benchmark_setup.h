@@ -1,4 +1,4 @@
-// What AMD's PyTorch benchmarks need from the hub, and fetching it.
+// Fetches what AMD's PyTorch benchmarks need from the hub.
 #pragma once
 
 #include <filesystem>
@@ -11,14 +11,14 @@
 
 namespace megalith {
 
-// Pictures that were fetched for FLUX, and the folder of the model whose encoders read them.
+// FLUX's pictures, and the folder of the model whose encoders read them.
 struct FetchedPictures {
   std::filesystem::path pictures, model;
 };
 
-// `words` and the environment are those of the script: -m MODEL for one model, DRY_RUN=1 to see what, from where and
-// how large. Prints the folder of each repository. Gives the pictures that are to be prepared then, as
-// kPreparedPictures (benchmark.h). Throws UserErrors before anything is fetched, and what fetching throws.
+// `words` and the environment are the script's: -m MODEL limits it to one model, DRY_RUN=1 lists what would be fetched,
+// from where, and its size. Prints the folder of each repository. Returns pictures still to be prepared as
+// kPreparedPictures (benchmark.h). UserErrors come before anything is fetched; errors of fetching are passed on.
 std::optional<FetchedPictures> set_up_benchmarks(const LaunchInputs& inputs, Logger& log);
 
 }  // namespace megalith

@@ -25,7 +25,6 @@ bool is_article_title(std::string_view line) {
          !text.ends_with("= =");
 }
 
-// Each line of a source of texts.
 template <typename Take>
 void for_each_line(TextSource& source, const Take& take) {
   std::array<char, 1 << 16> block{};

@@ -16,8 +16,8 @@ inline constexpr const char *kWikitextFile = "wikitext_train.json", *kWikitextCo
 inline constexpr const char* kWikitextRepo = "Salesforce/wikitext";
 inline constexpr const char* kWikitextSubset = "wikitext-103-raw-v1";
 
-// Puts articles together from their lines, one after the other. An article begins with its title, " = Title = ", behind
-// an empty line; titles of sections have more marks.
+// Joins consecutive lines into articles. An article begins with its title, " = Title = ", after an empty line; section
+// titles have more marks.
 class ArticleMaker {
  public:
   explicit ArticleMaker(std::function<void(const std::string& article)> take) : take_(std::move(take)) {}
@@ -31,11 +31,12 @@ class ArticleMaker {
   bool is_after_empty_ = true;
 };
 
-// Writes the articles in these files of rows (a column `text`) as JSON lines {"input": …}; returns their number.
+// Writes the articles in these files of rows (column `text`) as JSON lines {"input": …}; returns their number.
 // UserError for files that cannot be read.
 int64_t write_articles(const std::vector<std::string>& files, const std::filesystem::path& into);
 
-// The training articles at `into`, from the hub or its cache, unless they are there. UserError for what cannot be had.
+// Writes the training articles to `into`, from the hub or its cache, unless they are there. UserError if they cannot be
+// had.
 void ensure_wikitext(const std::filesystem::path& into, const EnvironmentMap& environment, Logger& log);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See cvs_case.h.
 #include "compat/cvs_case.h"
 
 #include <algorithm>
@@ -10,13 +9,13 @@
 namespace megalith {
 namespace {
 
-// The file for several nodes was made for so many.
+// Number of nodes that the file for several nodes was made for.
 constexpr int64_t kNodesOfBatch = 4;
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kGpuNames = {
     {{"mi300x", "mi300x"}, {"mi325x", "mi325"}, {"mi350x", "mi350"}, {"mi355x", "mi355"}}};
 
-// What tells CVS's models apart.
+// Tells CVS's models apart.
 struct CvsModelShape {
   std::string_view model;
   int64_t num_layers, hidden_size;
@@ -25,7 +24,7 @@ constexpr std::array<CvsModelShape, 2> kCvsShapes = {{{"llama3_1_8b", 32, 4096},
 
 const std::vector<std::string> kNicTypes = {"ainic", "thor2", "cx7"};
 
-// Reads the texts of one case as numbers, and keeps every error.
+// Reads the texts of one case as numbers, collecting every error.
 class CaseReader {
  public:
   CaseReader(const CvsConfig& config, const CvsCaseRequest& request) : config_(config), request_(request) {}

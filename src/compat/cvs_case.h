@@ -1,4 +1,4 @@
-// One case of a CVS file, resolved: which of them, and what its texts say as numbers.
+// One case of a CVS file, selected and parsed into numbers.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-// What is known of the run before its case is chosen.
+// Facts about the run, known before its case is chosen.
 struct CvsFacts {
   std::string device;  // "AMD Instinct MI300X VF, …"; empty when unknown
   std::optional<int64_t> num_layers, hidden_size;
@@ -19,7 +19,7 @@ struct CvsFacts {
 
 struct CvsCaseRequest {
   std::optional<std::string> name;  // MODE/MODEL/GPU
-  bool is_launch = false;           // the keys that only starting a run needs are needed
+  bool is_launch = false;           // require the keys that only starting a run needs
   bool scale_batch = false;         // batch_size/4 x nnodes
   CvsFacts facts;
 };
@@ -39,19 +39,19 @@ struct CvsCase {
   int64_t batch_size = 0, micro_batch_size = 0, sequence_length = 0;
   int64_t tensor_parallelism = 1, pipeline_parallelism = 1;
   bool recompute = false, fsdp = false, is_fp8 = false, mock_data = true;
-  bool verify_network_errors = false;  // counters of errors are compared, before and after a run that is started here
+  bool verify_network_errors = false;  // compare error counters before and after a run started here
   std::vector<CvsBound> bounds;
-  std::vector<std::string> notes;  // choices made for this case that a person should know
+  std::vector<std::string> notes;  // choices made for this case, worth telling
 
   std::string name() const { return mode + "/" + model + "/" + gpu; }
   int64_t num_runs() const { return is_distributed ? 1 : nnodes; }
   int64_t nodes_of_run() const { return is_distributed ? nnodes : 1; }
   const CvsBound* find_bound(const std::string& key) const;
-  // Ranks that share a model's tensors: FSDP takes the place of tensor parallelism.
+  // Ranks that share a model's tensors: FSDP replaces tensor parallelism.
   int64_t tensor_ranks() const { return fsdp ? 1 : tensor_parallelism; }
 };
 
-// UserErrors with all that is wrong; the error of an unknown or an undetermined case lists those that the file has.
+// UserErrors with all that is wrong; for an unknown or ambiguous case they list the file's cases.
 CvsCase resolve_cvs_case(const CvsConfig& config, const CvsCaseRequest& request);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See cvs_config.h.
 #include "compat/cvs_config.h"
 
 #include <algorithm>
@@ -14,7 +13,6 @@ namespace {
 
 constexpr std::string_view kExample = "_example_";
 
-// The names of an object in CVS's files.
 const std::vector<std::string>& known_names_of(std::string_view object) {
   static const auto all = [] {
     std::map<std::string, std::vector<std::string>, std::less<>> names;
@@ -44,7 +42,7 @@ TextPlace place_of(std::string_view text, size_t byte) {
   return place;
 }
 
-// The text with blanks for commas that nothing follows.
+// Replaces each comma that nothing follows with a blank.
 std::string without_trailing_commas(std::string_view text, const std::string& file,
                                     std::vector<std::string>& warnings) {
   std::string result(text);
@@ -122,7 +120,7 @@ class CvsReader {
 
   std::optional<std::string> text_of(const Json& value, const std::string& where) {
     if (const std::string* text = try_text(value)) return resolved(*text);
-    if (value.is_number() || value.is_boolean()) return dump_json(value);  // as if it stood in quotes
+    if (value.is_number() || value.is_boolean()) return dump_json(value);  // as if quoted
     errors_.emplace_back(fmt::format("{}: {} is {}, expected a text", out_.file, where, dump_json(value).substr(0, 40)),
                          "every value of CVS's files is a text in quotes");
     return std::nullopt;
@@ -200,7 +198,7 @@ class CvsReader {
     }
   }
 
-  // Calls `read` for every member that is an object; notes are passed over, all else is an error.
+  // Calls `read` for every member that is an object; skips notes; anything else is an error.
   template <typename Read>
   void each_object(const Json& object, const std::string& where, const Read& read) {
     for (const auto& [key, value] : object.items()) {

@@ -3,9 +3,9 @@
 //   {"config": {"nnodes": "2", …}, "model_params": {"single_node": {"llama3_1_8b": {"mi300x": {…, "result_dict":
 //   {…}}}}}}
 //
-// Every value is a text. Names are read without regard to case, and '-' and '.' are '_'. A name that begins with '_' is
-// a note, and `_example_x` says what x may look like. `{user-id}` is the login name. `<changeme>` marks what a person
-// has still to fill in. Source: ROCm/cvs, its guide to the Megatron configuration files.
+// Every value is a text. Names are case-insensitive, and '-' and '.' are read as '_'. A name that begins with '_' is a
+// note; `_example_x` shows what x may look like. `{user-id}` is the login name. `<changeme>` marks what the user must
+// still fill in. Source: ROCm/cvs, its guide to the Megatron configuration files.
 #pragma once
 
 #include <map>
@@ -40,20 +40,20 @@ struct CvsConfig {
   std::vector<std::pair<std::string, std::string>> volume_dict;  // host, container
   std::map<std::string, std::string> training_scripts;           // part of the tokenizer's name: script
   std::vector<CvsEntry> entries;
-  std::vector<std::string> warnings;  // what was accepted and should be mended
+  std::vector<std::string> warnings;  // what was accepted but should be fixed
 };
 
 // "mi300X" is mi300x, "llama3.1-8b" is llama3_1_8b.
 std::string cvs_name(std::string_view text);
 
-bool is_unresolved(std::string_view text);  // has <changeme>
+bool is_unresolved(std::string_view text);  // contains <changeme>
 
-// UserError with file, line and column for what is not JSON; UserErrors with every name whose value is none that CVS
-// has. A comma before a closing bracket is a warning: CVS's own page has two.
+// UserError with file, line and column if not JSON; UserErrors for every name or value unknown to CVS. A comma before a
+// closing bracket is a warning: CVS's own page has two.
 CvsConfig parse_cvs_config(std::string_view text, const std::string& file, const std::string& user);
 
-// Sets what the words of --set say, NAME=VALUE: a name of `config`, of a case's parameters or of its result_dict, in
-// every case. UserErrors for words without '=' and names that CVS has not.
+// Applies the words of --set, NAME=VALUE: a name of `config`, of a case's parameters or of its result_dict, in every
+// case. UserErrors for words without '=' and names unknown to CVS.
 void set_cvs_values(CvsConfig& config, std::span<const std::string> words, const std::string& user);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See cvs_judge.h.
 #include "compat/cvs_judge.h"
 
 #include <fmt/format.h>
@@ -15,7 +14,7 @@
 namespace megalith {
 namespace {
 
-// The log is that of the case's run, and whole; else judging it would mean nothing.
+// Refuses a log that is truncated or of another run: judging it would mean nothing.
 void check_is_same_run(const CvsCase& of, const CvsRun& run) {
   std::vector<UserError> errors;
   const CvsLog& log = run.main_log();
@@ -51,7 +50,7 @@ std::string plain_option(const RunStart& start, const std::string& name) {
   return found == start.options.end() ? "" : found->second;
 }
 
-// What run.json or Megatron-LM's list says otherwise than the case.
+// Settings in run.json or Megatron-LM's list that differ from the case.
 CvsFindings differing_settings(const CvsCase& of, const CvsRun& run) {
   const std::pair<const char*, int64_t> expected[] = {{"seq_length", of.sequence_length},
                                                       {"micro_batch_size", of.micro_batch_size},
@@ -203,7 +202,7 @@ CvsFindings judge_kernel_log(const std::optional<std::string>& kernel_log) {
   }
   CvsFindings findings;
   constexpr std::string_view kKernel = "kernel_";
-  const auto phrases = cvs_patterns::phrases_of(kKernel);  // the exempt ones are the first
+  const auto phrases = cvs_patterns::phrases_of(kKernel);  // exempt ones come first
   for (size_t begin = 0; begin < kernel_log->size();) {
     const size_t end = std::min(kernel_log->find('\n', begin), kernel_log->size());
     const std::string_view line = std::string_view(*kernel_log).substr(begin, end - begin);

@@ -1,4 +1,4 @@
-// CVS's verdict on a run: a list of findings with what was expected and what was found.
+// CVS's verdict on a run: findings, each with what was expected and found.
 //
 //   configuration   the case, its precision, options of the run that differ from it
 //   containers      the steps of a launch (cvs_launch.h)
@@ -7,7 +7,7 @@
 //   performance     means of speed and memory against result_dict
 //   results         all iterations are done, the program ended well, no phrase of a failure in the logs
 //
-// A run passes when no finding is an error. Everything here is a pure function of what was read before.
+// A run passes if no finding is an error. All pure functions.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,12 @@ struct CvsFinding {
 
 using CvsFindings = std::vector<CvsFinding>;
 
-// One run as it is judged.
 struct CvsRun {
   std::string name;          // of its first log or its folder
-  std::vector<CvsLog> logs;  // one a node that wrote one; the iterations stand in the one that has most
+  std::vector<CvsLog> logs;  // one per node that wrote one; iterations come from the one that has most
   std::optional<RunStart> record;
-  std::optional<std::string> kernel_log;  // "TIME TEXT" lines of while it ran; nothing when it may not be read
-  CvsFindings launch;                     // what starting it found
+  std::optional<std::string> kernel_log;  // "TIME TEXT" lines during the run; nothing if unreadable
+  CvsFindings launch;                     // findings from starting it
 
   bool has_steps() const;
   const CvsLog& main_log() const;
@@ -57,8 +56,8 @@ struct CvsVerdict {
   bool is_passed() const;
 };
 
-// UserErrors when the log is that of another run than the case describes, or is cut. A run that was launched here and
-// did not come to train has a verdict of its launch.
+// UserErrors if the log is truncated or of another run than the case describes. A run launched here that never reached
+// training has a verdict of its launch.
 CvsVerdict judge_cvs_run(const CvsCase& of, const CvsRun& run, const CvsJudgeOptions& options);
 
 // The parts, for tests.

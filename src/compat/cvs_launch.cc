@@ -1,4 +1,3 @@
-// See cvs_launch.h.
 #include "compat/cvs_launch.h"
 
 #include <fmt/format.h>
@@ -21,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDefaultRoot = "/workspace/Megatron-LM";
 constexpr const char* kBroadcomLibrary = "libbnxt_re-rdmav34.so";
-// Part of the size that /dev/shm may lack: the engine rounds to pages.
+// Share of the size that /dev/shm may lack: the engine rounds to pages.
 constexpr double kShmSlack = 0.01;
 constexpr size_t kLastWords = 300;
 
@@ -30,7 +29,7 @@ std::string value_of(const CvsConfig& config, const std::string& key, const std:
   return found == nullptr || is_unresolved(*found) ? otherwise : *found;
 }
 
-// 128G is 137438953472; nothing for what is no size.
+// 128G is 137438953472; nothing if not a size.
 std::optional<int64_t> bytes_of(const std::string& text) {
   const std::string lower = lower_case(trim(text));
   const size_t digits = lower.find_first_not_of("0123456789");
@@ -45,7 +44,7 @@ bool is_broadcom(const std::string& nic) {
   return nic.find("broadcom") != std::string::npos || nic.find("thor") != std::string::npos;
 }
 
-// What CVS sets for a kind of network card.
+// CVS's settings for a kind of network card.
 std::map<std::string, std::string> nic_settings(const std::string& nic) {
   if (nic == "ainic") return {{"NCCL_IB_GID_INDEX", "1"}, {"NCCL_IB_TC", "104"}, {"NCCL_IB_FIFO_TC", "192"}};
   return {};
@@ -93,7 +92,7 @@ class CvsLauncher {
     words.insert(words.begin(), {"exec", name_});
     return engine(std::move(words));
   }
-  // What a program said last, in one line.
+  // The last words of a program, in one line.
   static std::string words_of(const ProcessResult& result) {
     std::string text(trim(result.errors.empty() ? result.output : result.errors));
     if (text.size() > kLastWords) text.erase(0, text.size() - kLastWords);
@@ -124,7 +123,7 @@ class CvsLauncher {
     bool is_good = true;
     for (const std::string& path : paths) {
       std::error_code code;
-      // Device nodes belong to the machine, folders to the person.
+      // Device nodes are the machine's, folders the user's.
       const fs::path place = path.starts_with("/dev/") ? launch_.machine / path.substr(1) : fs::path(path);
       const bool is_there = fs::exists(place, code);
       is_good = is_good && is_there;
@@ -162,7 +161,7 @@ class CvsLauncher {
     return pulled.exit_code == 0;
   }
 
-  // Whether a container of exactly this name is there; -a lists those that have ended, too.
+  // True if a container of exactly this name exists; -a includes those that have ended.
   bool is_there(bool with_ended) {
     std::vector<std::string> words = {"ps", "--filter", "name=" + name_, "--format", "{{.Names}}"};
     if (with_ended) words.insert(words.begin() + 1, "-a");
@@ -276,7 +275,7 @@ class CvsLauncher {
                : value_of(config_, "megatron_root", kDefaultRoot);
   }
 
-  // Another tool's image runs and is judged too; only its run.json is missing.
+  // Another tool's image runs and is judged too; only run.json is missing.
   void check_program() {
     const ProcessResult result =
         inside({"sh", "-c", fmt::format("command -v megalith || ls {}/build/megalith", shell_quoted(root()))});
@@ -292,7 +291,7 @@ class CvsLauncher {
     make_directories(log.parent_path());
     remove_tree(log);
     std::map<std::string, std::string> exports = cvs_exports(config_, of_, launch_.node_rank);
-    // For run.json; the checkpoint of such a model would take longer than the run.
+    // Output only for run.json; saving such a model would take longer than the run.
     const fs::path folder = cvs_run_folder(config_, of_, launch_.node_rank);
     exports["MEGALITH_OUTPUT_DIR"] = folder.string();
     exports["MEGALITH_SAVE"] = "null";
@@ -312,7 +311,7 @@ class CvsLauncher {
       std::vector<std::string> head = {launch_.engine, "exec"};
       for (const auto& [name, value] : exports) head.insert(head.end(), {"-e", name + "=" + value});
       if (!token_.empty())
-        head.insert(head.end(), {"-e", "HF_TOKEN"});  // its value comes by the environment: nobody sees it
+        head.insert(head.end(), {"-e", "HF_TOKEN"});  // passed by name: the value stays off the command line
       head.push_back(name_);
       words.insert(words.begin(), head.begin(), head.end());
     }

@@ -1,4 +1,3 @@
-// See cvs_log.h.
 #include "compat/cvs_log.h"
 
 #include <fmt/format.h>
@@ -21,7 +20,7 @@ namespace {
 
 namespace patterns = cvs_patterns;
 
-// std::regex recurses once for each character, so no longer line is handed to it.
+// std::regex recurses once for each character, so longer lines are not matched.
 constexpr size_t kLongestLine = 4096;
 constexpr size_t kMostPhrases = 20;
 constexpr size_t kMostArguments = 2000;
@@ -95,7 +94,7 @@ class LogReader {
     }
   }
 
-  // A line on an iteration has a time: others, such as that of a checkpoint, only mention one.
+  // Only lines with a time report an iteration: others, such as a checkpoint's, mention one.
   void read_step(const std::string& text) {
     std::smatch found;
     if (!std::regex_search(text, found, fields_.iteration.regex())) return;
@@ -116,7 +115,7 @@ class LogReader {
     step.batch_size = fields_.batch.whole(text);
     step.num_skipped = fields_.skipped.whole(text).value_or(0);
     step.num_nan = fields_.nan.whole(text).value_or(0);
-    // A restart goes back: what it does again counts.
+    // After a restart, repeated iterations replace the earlier ones.
     while (!log_.steps.empty() && log_.steps.back().iteration >= step.iteration) log_.steps.pop_back();
     log_.steps.push_back(step);
   }
@@ -127,7 +126,7 @@ class LogReader {
   LogFields fields_;
 };
 
-// What each line tells of begins behind the line before it; the first, as far before it as the second is behind it.
+// Each line covers the iterations since the line before it; the first is assumed to cover as many as the second.
 void set_beginnings(std::vector<CvsStep>& steps) {
   for (size_t i = 1; i < steps.size(); ++i) steps[i].before = steps[i - 1].iteration;
   if (steps.empty()) return;
@@ -153,7 +152,7 @@ std::string last_lines(std::string_view text, int count) {
   return lines;
 }
 
-// How many iterations most lines tell of.
+// The most common number of iterations per line.
 int64_t usual_interval(const std::vector<CvsStep>& steps) {
   std::vector<int64_t> gaps;
   for (size_t i = 1; i < steps.size(); ++i) gaps.push_back(steps[i].num_iterations());

@@ -1,4 +1,4 @@
-// What a training log says, read by the patterns of cvs_patterns.h; and the same from a metrics_file of ours.
+// Reads a training log by the patterns of cvs_patterns.h, or the same from a metrics_file of ours.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace megalith {
 
-// One line on an iteration, or on several where not every iteration is logged.
+// A log line: one iteration, or several if not every one is logged.
 struct CvsStep {
-  int64_t before = 0, iteration = 0;  // it tells of the iterations after `before`
+  int64_t before = 0, iteration = 0;  // covers the iterations after `before`
   std::optional<double> loss, grad_norm, elapsed_ms, tflops, causal_tflops, tokens_per_s, memory_fraction;
   std::optional<int64_t> batch_size;
   int64_t num_skipped = 0, num_nan = 0;
@@ -29,25 +29,25 @@ struct CvsPhrase {
 struct CvsLog {
   std::string file;
   bool is_metrics_file = false;
-  std::vector<CvsStep> steps;  // ascending; what a restart did again counts as it was done last
+  std::vector<CvsStep> steps;  // ascending; iterations repeated by a restart count as last done
   int64_t train_iters = 0;     // as the lines say
   std::vector<CvsPhrase> failures, out_of_memory;
   std::optional<int64_t> world_size;
-  std::map<std::string, std::string> arguments;  // that Megatron-LM listed
+  std::map<std::string, std::string> arguments;  // as listed by Megatron-LM
   std::string tail;                              // the last lines that CVS looks at
-  bool ends_in_line = false;                     // without a line break
+  bool ends_in_line = false;                     // no final line break
 
   int64_t last_iteration() const { return steps.empty() ? 0 : steps.back().iteration; }
-  std::optional<int64_t> argument(const std::string& name) const;  // when it is a whole number
+  std::optional<int64_t> argument(const std::string& name) const;  // if a whole number
 };
 
 CvsLog parse_cvs_log(std::string_view text, const std::string& file);
 
-// UserError for a file that cannot be read or has nothing in it.
+// UserError if the file cannot be read or has nothing in it.
 CvsLog read_cvs_log(const std::filesystem::path& file);
 CvsLog read_cvs_metrics(const std::filesystem::path& metrics_file);
 
-// UserError when the log lacks its beginning or a part in its middle.
+// UserError if the log lacks its beginning or a part of its middle.
 void check_log_is_whole(const CvsLog& log);
 
 // Every match of CVS's legacy patterns in the last lines, by key.

@@ -1,4 +1,4 @@
-// The parts of cvs_judge.h that compare numbers: the loss's curve, and means of speed and memory.
+// The parts of cvs_judge.h that compare numbers: the loss curve, and means of speed and memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,21 +12,19 @@
 namespace megalith {
 namespace {
 
-// As CVS's means: the first two iterations warm up, and the last one may be disturbed by what follows.
+// As in CVS's means: the first two iterations warm up, and the last may be disturbed by what follows.
 constexpr int64_t kWarmUpIterations = 2;
 constexpr int64_t kFewestForLoss = 8;
-// A threshold that implies another within this share says the same.
+// Thresholds that imply one another within this share agree.
 constexpr double kSameShare = 0.05;
 
-// Floating-point operations that attention does for keys which a causal mask hides, for each token: half of
-// 12 x layers x hidden x sequence.
+// Attention GFLOP per token for keys that a causal mask hides: half of 12 x layers x hidden x sequence.
 double hidden_gflop_per_token(const CvsCase& of) {
   const bool is_70b = of.model.find("70b") != std::string::npos, is_8b = of.model.find("_8b") != std::string::npos;
   const double layers = is_70b ? 80 : 32, hidden = is_70b ? 8192 : 4096;
   return is_70b || is_8b ? 6 * layers * hidden * static_cast<double>(of.sequence_length) / 1e9 : 0;
 }
 
-// With as many digits as a person reads.
 std::string number_of(double value) {
   const double size = std::fabs(value);
   return size >= 10 && size < 1e7 ? fmt::format("{:.1f}", value) : fmt::format("{:.4g}", value);
@@ -34,7 +32,7 @@ std::string number_of(double value) {
 
 using StepValue = std::function<std::optional<double>(const CvsStep&)>;
 
-// The mean over iterations without the first two and the last; nothing when no line is left or has the value.
+// Mean over iterations without the first two and the last; nothing if no line is left or has the value.
 std::optional<double> mean_of(const std::vector<CvsStep>& steps, const StepValue& value) {
   double sum = 0, count = 0;
   for (size_t i = 0; i + 1 < steps.size(); ++i) {
@@ -161,7 +159,7 @@ CvsFinding judge_measure(const CvsCase& of, const Measure& measure, int64_t num_
   return finding;
 }
 
-// Bounds of which one says more than another, or something else.
+// Notes bounds that imply or contradict one another.
 void note_contradictions(const CvsCase& of, int64_t num_devices, std::optional<double> gflop_per_token,
                          CvsFindings& findings) {
   const CvsBound* tokens = of.find_bound("tokens_per_gpu");

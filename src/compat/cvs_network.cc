@@ -1,4 +1,3 @@
-// See cvs_network.h.
 #include "compat/cvs_network.h"
 
 #include <fmt/format.h>
@@ -30,13 +29,13 @@ bool counts_errors(const std::string& counter) {
   return cvs_patterns::first_phrase(parts, lower_case(counter)) != nullptr;
 }
 
-// What a file of sysfs says; nothing when it cannot be read, as counters that a driver lacks.
+// Text of a sysfs file; nothing if unreadable, as for counters that a driver lacks.
 std::optional<std::string> read_word(const fs::path& file) {
   const std::optional<std::string> text = try_read_facts(file);
   return text ? std::optional(std::string(trim(*text))) : std::nullopt;
 }
 
-// "=mlx5_0:1,mlx5_1" is mlx5_0 and mlx5_1; nothing for a list of what is left out, "^docker".
+// "=mlx5_0:1,mlx5_1" is mlx5_0 and mlx5_1; nothing for a list of exclusions, "^docker".
 std::vector<std::string> named_devices(const std::string& list) {
   std::vector<std::string> names;
   if (list.starts_with('^')) return names;

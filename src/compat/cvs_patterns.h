@@ -1,6 +1,6 @@
-// Every pattern by which a training log, the kernel's log and network counters are read, so that logs of Megatron-LM,
-// of Primus and ours are judged alike. Source: ROCm/cvs, cvs/lib/megatron_training_lib.py and its newer suites;
-// Megatron-LM and Primus for what their lines have beside it.
+// All patterns for training logs, the kernel's log and network counters, so that logs of Megatron-LM, Primus and ours
+// are judged alike. Source: ROCm/cvs, cvs/lib/megatron_training_lib.py and its newer suites; Megatron-LM and Primus for
+// the rest of their lines.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace megalith::cvs_patterns {
 
-// Fields of an iteration's line. Regular expressions of ECMAScript, without regard to case; what counts is the first
-// group. "instant/mean" gives the instant.
+// Fields of an iteration's line: case-insensitive ECMAScript regular expressions; the first group is the value.
+// "instant/mean" gives the instant.
 #define MEGALITH_CVS_NUMBER R"((-?(?:[0-9.]+(?:e[+-]?[0-9]+)?|nan|inf)))"
 inline constexpr const char* kIteration = R"(iteration\s+(\d+)\s*/\s*(\d+))";
 inline constexpr const char* kElapsed = R"(elapsed time per iteration\s*\([^)]*\)\s*:\s*)" MEGALITH_CVS_NUMBER;
@@ -31,7 +31,7 @@ inline constexpr const char* kNan = R"(number of nan iterations:\s*(\d+))";
 inline constexpr const char* kWorldSize = R"(using world size:\s*(\d+))";
 inline constexpr const char* kArgument = R"(^\s*(\w+) \.{2,} (\S.*)$)";  // Megatron-LM's list of its arguments
 
-// How many lines at the end CVS's legacy tests look at, and for what: every match must reach its bound.
+// CVS's legacy tests look at this many last lines, where every match must reach its bound.
 inline constexpr int kTailLines = 15;
 struct TailPattern {
   std::string_view key;
@@ -45,14 +45,14 @@ inline constexpr std::array<TailPattern, 4> kTail = {{
 }};
 inline constexpr const char* kTailComplete = R"(throughput per GPU(?:\s*\([^)]*\))?\s*:|tokens/GPU/s\s+[0-9]+)";
 
-// A row of config/dialects/cvs_phrases.table; kind is failure, out_of_memory, counter, kernel_exempt, or what the
-// kernel tells of, such as kernel_crash. kernel_warn is known to cost speed only.
+// A row of config/dialects/cvs_phrases.table; kind is failure, out_of_memory, counter, kernel_exempt, or a kernel event
+// such as kernel_crash. kernel_warn only costs speed.
 struct CvsPhraseRow {
   std::string kind, phrase;
 };
-// The rows whose kind begins so.
+// Rows whose kind begins with this.
 std::vector<CvsPhraseRow> phrases_of(std::string_view kind);
-// The first of them that the text has; null when it has none.
+// The first one found in the text; null if none.
 const CvsPhraseRow* first_phrase(const std::vector<CvsPhraseRow>& phrases, std::string_view text);
 
 }  // namespace megalith::cvs_patterns

@@ -1,4 +1,3 @@
-// See cvs_report.h.
 #include "compat/cvs_report.h"
 
 #include <fmt/format.h>
@@ -26,7 +25,7 @@ Findings plain_findings(const CvsVerdict& verdict) {
   return plain;
 }
 
-// XML 1.0 has no place for most control characters, in whatever form they are written.
+// XML 1.0 cannot represent most control characters, even escaped.
 std::string escape_xml(const std::string& text) {
   std::string clean;
   for (const char c : escape_html(text)) {
@@ -36,7 +35,7 @@ std::string escape_xml(const std::string& text) {
   return clean;
 }
 
-// "finite", and where one topic looks at several things with one word, "note 2".
+// "finite"; numbered, "note 2", if a topic has several of one name.
 std::vector<std::string> case_names(const CvsVerdict& verdict) {
   std::vector<std::string> names;
   for (size_t i = 0; i < verdict.findings.size(); ++i) {

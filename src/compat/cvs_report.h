@@ -15,7 +15,7 @@ std::string verdicts_text(std::span<const CvsVerdict> verdicts);
 // "remedy"}]}]}
 OrderedJson verdicts_json(std::span<const CvsVerdict> verdicts);
 
-// A test suite a run, a test case a finding: errors fail, warnings are printed, what is shown and not judged is
+// A test suite per run, a test case per finding: errors fail, warnings are printed, findings shown but not judged are
 // skipped.
 //   timestamp  UTC, "2026-01-31T09:01:28"
 std::string verdicts_junit(std::span<const CvsVerdict> verdicts, const std::string& timestamp);

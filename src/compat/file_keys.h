@@ -1,5 +1,5 @@
-// The keys of other trainers' files, torchtitan's jobs and torchtune's recipes: what each is without a word of the
-// file, and what becomes of it here. The rows are config/dialects/torchtitan.table and torchtune.table.
+// The keys of other trainers' files, torchtitan's jobs and torchtune's recipes: each key's default, and its meaning
+// here. The rows are config/dialects/torchtitan.table and torchtune.table.
 #pragma once
 
 #include <string>
@@ -10,29 +10,29 @@ namespace megalith {
 
 enum class FileKeyKind {
   kOption,    // one option of ours: `text`
-  kAlias,     // an older name of the key `text`, which counts where both are written
-  kRule,      // read by a row of torchtitan_rules.table or torchtune_rules.table, or by the code beside them
-  kNoEffect,  // changes nothing here, and is named
-  kRefused,   // an error unless it is as it would be without a word: `text` says what it asks for
+  kAlias,     // an older name of the key `text`; that key wins if both are written
+  kRule,      // read by a row of torchtitan_rules.table or torchtune_rules.table, or by the code next to them
+  kNoEffect,  // ignored, with a note
+  kRefused,   // an error unless it has its default value: `text` says what it asks for
 };
 
 struct FileKey {
-  std::string name;  // "training.steps"; with ".*" at its end all keys below
+  std::string name;  // "training.steps"; ".*" at its end: all keys below
   FileKeyKind kind;
-  std::string fallback;  // what the other trainer takes when nobody says anything
+  std::string fallback;  // the other trainer's default
   std::string text;
 };
 
 class FileKeys {
  public:
-  // unset: what a row without a fallback has.
+  // unset: the default of a row without one.
   FileKeys(std::string_view dialect, std::string_view unset);
 
-  // Null when there is no such key.
+  // Null if unknown.
   const FileKey* find(std::string_view name) const;
-  // For the nearest name.
+  // For suggesting the nearest name.
   std::vector<std::string> names() const;
-  // Whether keys lie below this name: "optimizer".
+  // True if there are keys below this name: "optimizer".
   bool is_section(std::string_view name) const;
   const std::vector<FileKey>& all() const { return keys_; }
 

@@ -1,5 +1,5 @@
-// What a file of another trainer says: its keys flattened ("optimizer.lr"), each with its place, and the configuration
-// that rules (word_rules.h) and code make of them.
+// A file of another trainer: its keys flattened ("optimizer.lr"), each with its location, and the configuration that
+// rules (word_rules.h) and code make of them.
 #pragma once
 
 #include <filesystem>
@@ -19,16 +19,16 @@ namespace megalith {
 struct FileWord {
   WrittenValue written;
   std::string where;  // "llama3_8b.toml:31", "command line"
-  std::string key;    // as the file spells it: an alias, perhaps
+  std::string key;    // as written: perhaps an alias
 };
 
-// How a trainer is spoken of.
+// A trainer's name and syntax, for messages.
 struct FileTrainer {
   std::string_view name;                    // "torchtitan"
   std::string_view assigns, takes;          // " = ", "it takes"
   std::string_view switch_values;           // "true or false"
-  bool has_null = false;                    // a key that is null is as if it were not written
-  std::string_view component_remedy = "";  // of a refused …._component_
+  bool has_null = false;                    // a null key counts as not written
+  std::string_view component_remedy = "";  // for a refused …._component_
 };
 
 class FileWords : public RuleWords {
@@ -37,10 +37,10 @@ class FileWords : public RuleWords {
             const EnvironmentMap& environment)
       : keys_(keys), trainer_(trainer), root_(std::move(config_root)), environment_(environment) {}
 
-  // Null where the file does not say it; it may say null.
+  // Null if not in the file; the value may be null.
   const FileWord* find(std::string_view name) const;
   const std::map<std::string, FileWord, std::less<>>& all() const { return words_; }
-  // The value as it stands: of a component with the modules that it is in, which text() leaves out.
+  // The value as written: for a component with its modules, which text() omits.
   std::string written_text(std::string_view name) const;
   std::vector<std::string> items(std::string_view name) const override;
   bool is_written(std::string_view name) const override;
@@ -55,11 +55,11 @@ class FileWords : public RuleWords {
     result.errors.emplace_back(std::move(message), std::move(remedy));
   }
 
-  // Calls each in turn; what one throws is an error of the file, and the others follow.
+  // Calls each in turn, collecting what they throw as errors of the file.
   void apply_all(const std::vector<std::function<void()>>& rules);
-  // The keys that are one option by themselves.
+  // Sets the keys that map to one option.
   void take_options();
-  // A note on the keys without effect; `is_shown` may leave some out.
+  // Notes the keys without effect; `is_shown` may leave some out.
   void name_useless_keys(const std::string& file, const std::function<bool(const std::string& name)>& is_shown);
 
   ConfigFile result;

@@ -1,6 +1,6 @@
-// The front ends of `megalith launch`: whose scripts and variables are understood. Each is a script of examples/ or
-// scripts/ that people of other tools know by name: a row of config/dialects/front_ends.table. What it sets by itself
-// is in script_words.table, what people set in scripts.table (compat/variable.h).
+// The front ends of `megalith launch`: scripts of examples/ or scripts/ that users of other tools know by name, rows of
+// config/dialects/front_ends.table. What a script sets itself is in script_words.table, what users set in scripts.table
+// (compat/variable.h).
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@
 
 namespace megalith {
 
-// In the order of their table.
+// In their table's order.
 enum class FrontEnd {
   kLlama2,
   kLlama3,
@@ -37,7 +37,7 @@ enum class FrontEnd {
 };
 inline constexpr size_t kNumFrontEnds = static_cast<size_t>(FrontEnd::kIct) + 1;
 
-// Several of them, a bit each.
+// A bit set.
 using FrontEnds = unsigned;
 constexpr FrontEnds only(FrontEnd one) { return 1U << static_cast<unsigned>(one); }
 constexpr bool has(FrontEnds several, FrontEnd one) { return (several & only(one)) != 0; }
@@ -65,30 +65,30 @@ inline constexpr FrontEnds kOneProcessScripts =
 inline constexpr FrontEnds kTrainingScripts = kMegatronScripts | kBenchmarkScripts | kStanfordScripts;
 inline constexpr FrontEnds kAllFrontEnds = kTrainingScripts | kSetupScripts;
 
-// A value of MODEL_SIZE, without the letter behind it: "8" is 8B, 8b and 8.
+// A value of MODEL_SIZE, without the letter after it: "8" is 8B, 8b and 8.
 struct ModelSize {
   std::string size, preset;  // preset: of configs/models
   int num_layers = 0;
-  int num_dense = 0;  // first layers that have no experts, of a model with experts in the others
+  int num_dense = 0;  // leading layers without experts in a mixture-of-experts model
 };
 
 struct FrontEndRow {
   FrontEnd id;
   std::string name, title;
   std::vector<std::string> scripts;
-  std::vector<ModelSize> sizes;   // the first is what MODEL_SIZE is without a word of the user
-  std::vector<SaidOption> fixed;  // what the script always says to the trainer
+  std::vector<ModelSize> sizes;   // the first is the default
+  std::vector<SaidOption> fixed;  // always passed to the trainer by the script
 };
 
 std::span<const FrontEndRow> front_ends();
 const FrontEndRow& row_of(FrontEnd id);
-// Null when there is none of that name.
+// Null if unknown.
 const FrontEndRow* find_front_end(std::string_view name);
 // "llama2, llama3"
 std::string names_of(FrontEnds several);
-// The same for pages: "pretrain_bert…" for all scripts whose names begin so.
+// The same for pages: "pretrain_bert…" for all scripts with that prefix.
 std::string owners_of(FrontEnds several);
-// "llamas+mixtral" in a row of a table: front ends by their own names, or by those of groups.
+// "llamas+mixtral" in a row of a table: names of front ends or of groups.
 FrontEnds front_ends_called(const DialectRow& row, const std::string& names);
 
 }  // namespace megalith

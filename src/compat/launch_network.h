@@ -1,4 +1,4 @@
-// The network of a run over several machines: what the user left open is chosen, and said with the reason.
+// The network of a run over several machines: chooses what the user left open, giving the reason.
 #pragma once
 
 #include "compat/launch_plan.h"
@@ -6,8 +6,8 @@
 
 namespace megalith {
 
-// NCCL_IB_HCA, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME where neither is among the plan's exports. UserError, with
-// what this machine has: a name that is set and is not there, or a MASTER_ADDR to which no way leads.
+// NCCL_IB_HCA, NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME if not among the plan's exports. UserError, listing what this
+// machine has, for a name that is set but missing, or an unreachable MASTER_ADDR.
 std::vector<PlannedExport> choose_network_exports(const LaunchPlan& plan, const EnvironmentMap& environment,
                                                   const HostNetwork& host);
 

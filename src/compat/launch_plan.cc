@@ -1,4 +1,3 @@
-// See launch_plan.h.
 #include "compat/launch_plan.h"
 
 #include <fmt/format.h>
@@ -63,7 +62,7 @@ std::string meaning_of(const LaunchPlan& plan, const ScriptValue& value) {
   return "";
 }
 
-// A line for each variable that was set, and one for those that were not.
+// A line for each variable that was set, and one for all defaults.
 std::vector<std::string> what_became(const ScriptValues& values, const LaunchPlan& plan) {
   std::vector<std::string> lines, defaults;
   for (const ScriptValue& one : values.all()) {
@@ -72,7 +71,7 @@ std::vector<std::string> what_became(const ScriptValues& values, const LaunchPla
       if (kind != VariableKind::kExported) defaults.push_back(one.text());
       continue;
     }
-    // What other tools left in the environment, and is not this script's own, would fill the screen.
+    // Leftovers of other tools in the environment would fill the screen.
     const std::string said = one.variable->is_secret ? one.spelling + " (not shown)" : one.text();
     lines.push_back(fmt::format("{}: {}", said, meaning_of(plan, one)));
   }
@@ -84,11 +83,11 @@ std::vector<std::string> what_became(const ScriptValues& values, const LaunchPla
 
 bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
-// Replaces `from` where it stands as a word of its own.
+// Replaces whole words equal to `from`.
 void replace_words(std::string& text, const std::string& from, const std::string& to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
     const size_t end = at + from.size();
-    // In quotation marks stands what the user wrote, or could.
+    // Quoted text is what the user wrote, or could.
     if ((at > 0 && (is_word(text[at - 1]) || text[at - 1] == '\'' || text[at - 1] == '-')) ||
         (end < text.size() && is_word(text[end]))) {
       at = end;

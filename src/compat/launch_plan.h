@@ -1,7 +1,8 @@
-// What a front end's variables mean: options for `megalith train`, variables for its processes, where its log goes, how
-// many processes there are. A pure function of what it is given: it starts nothing and looks at nothing.
+// Turns a front end's variables into options for `megalith train`, variables for its processes, a log path and a number
+// of processes. A pure function: it starts nothing and looks at nothing.
 //
-// From low to high: the table's defaults, `.env` in the current folder, the environment, words KEY=VALUE, --options.
+// From lowest priority to highest: the table's defaults, `.env` in the current folder, the environment, words
+// KEY=VALUE, --options.
 #pragma once
 
 #include <functional>
@@ -21,23 +22,23 @@ namespace megalith {
 struct LaunchInputs {
   FrontEnd front_end = FrontEnd::kLlama3;
   EnvironmentMap environment = {};
-  std::optional<std::string> env_file = {};            // the text of `.env`; nothing when there is none
-  std::vector<std::string> words = {};                 // behind the front end's name
+  std::optional<std::string> env_file = {};            // text of `.env`; nothing if missing
+  std::vector<std::string> words = {};                 // after the front end's name
   std::string tree = {};                               // the folder that has examples/, with '/' at its end
   std::string now = {};                                // "2025-06-01_12-00-00", part of a log's path
-  int num_processors = 1;                              // of this machine, which bound its ranks where it has no GPU
+  int num_processors = 1;                              // of this machine, which bound its ranks without a GPU
   std::function<int()> count_gpus = [] { return 0; };  // of this machine; not called in a dry run
-  // Whether there is a file or folder, and the files of a folder, for the nearest name.
+  // `exists`: a file or folder is there. `files_of`: a folder's files, for suggesting the nearest name.
   std::function<bool(const std::string& path)> exists = [](const std::string&) { return false; };
   std::function<std::vector<std::string>(const std::string& folder)> files_of = nullptr;
 };
 
 enum class DryRunKind { kNone, kText, kJson };
 
-// An option of the trainer, and the variable that it is from.
+// An option of the trainer, and the variable it comes from.
 struct PlannedOption {
   std::string name, value;
-  std::string variable;  // as the user spelled it, or the table does; empty: the script's own
+  std::string variable;  // as spelled by the user or the table; empty: set by the script itself
   std::string given;     // the variable's value
 };
 
@@ -50,12 +51,12 @@ struct LaunchPlan {
   FrontEnd front_end = FrontEnd::kLlama3;
   std::string config;                      // preset or file
   std::vector<PlannedOption> options;      // each name once
-  std::vector<PlannedOption> inputs = {};  // weights and rows, which a dry run does not look for
+  std::vector<PlannedOption> inputs = {};  // weights and rows, not looked for in a dry run
   std::vector<std::string> user_options;
   std::vector<PlannedExport> exports;
-  std::vector<std::string> unset = {};  // variables that the processes must not have
+  std::vector<std::string> unset = {};  // variables removed from the processes' environment
 
-  int num_gpus = 0;  // of this machine; those that a dry run takes to be there
+  int num_gpus = 0;  // of this machine; assumed in a dry run
   int num_nodes = 1, node_rank = 0, ranks_per_node = 1;
   bool has_port = false;  // MASTER_PORT was set
   std::string master_address = "localhost";
@@ -70,30 +71,29 @@ struct LaunchPlan {
   bool is_tiny = false;
   bool starts = true;  // NO_TRAINING=0
 
-  std::optional<BenchmarkRun> benchmark;  // what is measured, when the run is a benchmark of AMD's
+  std::optional<BenchmarkRun> benchmark;  // set if the run is a benchmark of AMD's
 
   std::vector<std::string> notes;  // what each set variable became, and what was switched off
-  std::vector<UserError> errors;   // all that is wrong; the rest of the plan leaves it out
+  std::vector<UserError> errors;   // all that is wrong; left out of the rest of the plan
 
-  // What `megalith launch` calls it; a benchmark may run another script's plan.
+  // Name for `megalith launch`; a benchmark may run another script's plan.
   std::string command_name() const;
   int world_size() const { return num_nodes * ranks_per_node; }
   const PlannedOption* find(std::string_view name) const;
-  // Whether the user gave the option itself, which then wins over a variable.
+  // True if the user gave the option itself, which overrides a variable.
   bool is_typed(const std::string& name) const;
   void set(PlannedOption option);  // replaces one of the same name
-  void set_fixed();                // what the front end's script always says
+  void set_fixed();                // what the front end's script always passes
   void drop(std::string_view name);
-  // Arguments of `megalith train`; the user's own options come last, and so win.
+  // Arguments of `megalith train`; the user's own options come last and override the rest.
   std::vector<std::string> arguments() const;
-  // The same with made-up tokens in the place of inputs.
+  // The same with mock data instead of inputs.
   std::vector<std::string> arguments_without_inputs() const;
 };
 
 LaunchPlan plan_launch(const LaunchInputs& inputs);
 
-// The same error with options in the words of the variables that they are from: "TP=3" for
-// "tensor_model_parallel_size 3".
+// The same error with options replaced by the variables they come from: "TP=3" for "tensor_model_parallel_size 3".
 UserError in_users_words(const UserError& error, const LaunchPlan& plan);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See launch_process.h.
 #include "compat/launch_process.h"
 
 #include <fmt/format.h>
@@ -30,7 +29,7 @@ std::optional<std::string> find_in_path(const EnvironmentMap& environment, const
   return std::nullopt;
 }
 
-// The file of LibTorch that this process has loaded: …/lib/python3.11/site-packages/torch/lib/libc10.so.
+// LibTorch as loaded by this process: …/lib/python3.11/site-packages/torch/lib/libc10.so.
 int find_libtorch(dl_phdr_info* info, size_t /*size*/, void* found) {
   const std::string_view name = info->dlpi_name;
   if (!name.ends_with("/torch/lib/libc10.so")) return 0;
@@ -38,7 +37,7 @@ int find_libtorch(dl_phdr_info* info, size_t /*size*/, void* found) {
   return 1;
 }
 
-// …/bin/torchrun of the Python environment that LibTorch lies in.
+// …/bin/torchrun of the Python environment that holds LibTorch.
 std::optional<std::string> torchrun_of_libtorch() {
   std::string libtorch;
   ::dl_iterate_phdr(find_libtorch, &libtorch);
@@ -127,7 +126,7 @@ std::vector<std::string> container_command(const LaunchPlan& plan, const LaunchT
   for (const char* device : {"/dev/dri", "/dev/kfd", "/dev/infiniband"}) {
     if (::access(device, F_OK) == 0) command.insert(command.end(), {"--device", device});
   }
-  // By name: a value, such as a token, would stand in the list of processes.
+  // By name only: a value, such as a token, would show in the process list.
   for (const std::string& name : variables) command.insert(command.end(), {"--env", name});
   command.insert(command.end(), {plan.image, "megalith", "launch", plan.command_name()});
   command.insert(command.end(), words.begin(), words.end());

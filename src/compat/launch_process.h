@@ -1,4 +1,4 @@
-// What is started: the command line of a plan, and a process that is waited for.
+// The command line of a plan, and starting and waiting for a process.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,10 @@
 
 namespace megalith {
 
-// How the program and what it needs are called on this machine.
+// Names of the program and its tools on this machine.
 struct LaunchTools {
   std::string program;                        // this program
-  std::optional<std::string> torchrun;        // nothing: there is none
+  std::optional<std::string> torchrun;        // nothing if missing
   std::optional<std::string> container_tool;  // docker or podman
   std::string folder;                         // the current one
 };
@@ -20,27 +20,27 @@ struct LaunchTools {
 // From PATH; torchrun also from the Python environment whose LibTorch this program uses.
 LaunchTools find_launch_tools(const EnvironmentMap& environment);
 
-// The trainer, by torchrun where there are several ranks. UserError when torchrun is missing.
+// The trainer, started by torchrun for several ranks. UserError if torchrun is missing.
 std::vector<std::string> training_command(const LaunchPlan& plan, const LaunchTools& tools,
                                           const std::vector<std::string>& arguments);
 
-// `words` of `megalith launch` again, on every machine of Slurm's, or in a container. UserError when there is no
-// container tool or no image.
+// `words` of `megalith launch` again, on every machine of a Slurm job or in a container. UserError if there is no
+// container tool or image.
 std::vector<std::string> slurm_command(const LaunchPlan& plan, const LaunchTools& tools,
                                        const std::vector<std::string>& words, bool is_in_allocation);
 std::vector<std::string> container_command(const LaunchPlan& plan, const LaunchTools& tools,
                                            const std::vector<std::string>& words,
                                            const std::vector<std::string>& variables);
 
-// One word in single quotes; a command with quotes where a word needs them.
+// shell_quoted: one word in single quotes. shell_text: a command, quoting only words that need it.
 std::string shell_quoted(std::string_view word);
 std::string shell_text(const std::vector<std::string>& command);
 
-// Runs a command and returns its exit code, 128 + N for signal N; SIGTERM and SIGINT that come meanwhile go to it.
-//   output_file  takes its standard output and error, which the console then does not show
+// Runs a command and returns its exit code, 128 + N for signal N; forwards SIGTERM and SIGINT to it.
+//   output_file  receives its standard output and error instead of the console
 int run_and_wait(const std::vector<std::string>& command, const std::optional<std::string>& output_file);
 
-// Whether standard output is this file, by device and inode.
+// True if standard output is this file, by device and inode.
 bool is_standard_output(const std::string& path);
 
 }  // namespace megalith

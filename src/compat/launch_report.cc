@@ -1,4 +1,3 @@
-// See launch_report.h.
 #include "compat/launch_report.h"
 
 #include <fmt/format.h>
@@ -66,7 +65,7 @@ struct BannerTopic {
   std::vector<std::string_view> beginnings;
 };
 
-// In a table of Markdown a bar would end the cell.
+// Escapes bars, which would end the cell of a Markdown table.
 std::string cell(std::string_view text) {
   std::string result;
   for (const char c : text) result += c == '|' ? std::string("\\|") : std::string(1, c);
@@ -74,7 +73,7 @@ std::string cell(std::string_view text) {
 }
 
 std::string defaults_text(const ScriptVariable& row) {
-  // Front ends with one default are named together.
+  // Groups front ends with one default.
   std::vector<std::pair<std::string_view, FrontEnds>> values;
   for (const FrontEndRow& front_end : front_ends()) {
     const auto value = row.default_of(front_end.id);

@@ -1,4 +1,4 @@
-// What `megalith launch` says: the JSON object of a dry run, Primus's banners, a front end's help, and docs/scripts.md.
+// Output of `megalith launch`: the JSON object of a dry run, Primus's banners, a front end's help, and docs/scripts.md.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace megalith {
 
-// One object with the layout, the memory of a rank, and what would be started; a line break at its end.
+// One JSON object with the layout, the memory of a rank and the command; ends with a line break.
 std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const DryRun& run,
                          const std::vector<std::string>& command);
 
-// Lines between which Primus's log readers look for the settings of a run.
+// Lines between which Primus's log readers look for a run's settings.
 std::string primus_banner(const LaunchPlan& plan, const std::string& host);
 
-// The variables of a front end, each with its default and what it is.
+// The variables of a front end with defaults and meanings.
 std::string front_end_help(FrontEnd front_end);
 
 // The page docs/scripts.md.

@@ -22,7 +22,7 @@ std::string variable_of(const LaunchInputs& inputs, const std::string& name) {
   return found == inputs.environment.end() ? "" : found->second;
 }
 
-// A task of srun on each machine: then Slurm says which machine this is.
+// True under srun with a task per machine, where Slurm says which machine this is.
 bool is_slurm_task(const LaunchInputs& inputs) {
   return !variable_of(inputs, "SLURM_STEP_ID").empty() && !variable_of(inputs, "SLURM_NODEID").empty();
 }
@@ -80,7 +80,7 @@ void plan_primus_options(const ScriptValues& values, const LaunchInputs& inputs,
 
 void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan) {
   const bool is_dry = plan.dry_run != DryRunKind::kNone;
-  // A toy runs here: that a script is Slurm's, and for many machines, is then only its default.
+  // A toy runs here: a script's use of Slurm and of many machines is then only a default.
   const bool is_toy = values.is_on("TINY");
   plan.num_nodes = is_toy && values.given("NNODES") == nullptr ? 1 : values.count("NNODES");
   const bool asks_slurm = values.is_on("SLURM") && !(is_toy && values.given("SLURM") == nullptr);
@@ -106,7 +106,7 @@ void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPl
   plan.uses_slurm = !is_dry && !is_task && (asks_slurm || is_batch);
   if (plan.uses_slurm && is_batch && values.given("NNODES") == nullptr) plan.num_nodes = *slurm_nodes(inputs);
   plan.uses_container = !is_dry && !plan.uses_slurm && (values.is_on("CONTAINER") || (is_task && !plan.image.empty()));
-  // Inside of its own container nobody starts another.
+  // Inside its own container no other is started.
   if (!variable_of(inputs, "MEGALITH_IN_CONTAINER").empty()) plan.uses_container = false;
   if (plan.node_rank >= plan.num_nodes) {
     plan.errors.emplace_back(fmt::format("NODE_RANK={} is not below NNODES={}", plan.node_rank, plan.num_nodes),
@@ -159,7 +159,7 @@ void plan_exports(const ScriptValues& values, const LaunchInputs& inputs, Launch
   for (const ScriptValue& one : values.all()) {
     if (one.variable->kind != VariableKind::kExported) continue;
     if (one.variable->name() == "CUDA_DEVICE_MAX_CONNECTIONS" && is_fsdp && one.is_default) {
-      continue;  // gathers must not wait in the queue of the products
+      continue;  // gathers must not queue with matrix products
     }
     plan.exports.push_back({std::string(one.variable->name()), one.value,
                             one.is_default ? "the script's own value" : "as it was set", !one.variable->is_secret});

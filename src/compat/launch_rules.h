@@ -1,4 +1,4 @@
-// What variables mean together: the rows of the table that one option does not say (compat/variable.h, kOptions).
+// Rules for variables that do not map to one option (compat/variable.h, kOptions).
 #pragma once
 
 #include "compat/launch_plan.h"
@@ -6,22 +6,19 @@
 
 namespace megalith {
 
-// The options of ROCm's scripts: the model, what the table says by itself, and the rules between variables.
+// Options of ROCm's scripts: the model, the table's own, and the rules between variables.
 void plan_rocm_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
-// Primus's: the experiment file says what is trained.
+// Options of Primus, whose experiment file says what is trained.
 void plan_primus_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
-// Stanford's: a model of one size, its files, and where it is saved.
+// Options of Stanford's scripts: a model of one size, its files, and where it is saved.
 void plan_stanford_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
-// How many processes run where.
 void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
-// The log's file.
 void plan_log(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
-// Variables of the processes.
 void plan_exports(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See migration.h.
 #include "compat/migration.h"
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// As the guides of Primus spell it.
+// As Primus's guides spell it.
 std::string spelled(const std::string& option) { return option == "fp8_format" ? "fp8" : option; }
 
 std::string quoted_list(const std::vector<std::string>& texts) {
@@ -66,7 +65,7 @@ std::string unsupported_text() {
   return text;
 }
 
-// A command over several lines, each at most so long.
+// A command over several lines of at most kColumns.
 std::string folded(const std::string& command, std::string_view indent) {
   constexpr size_t kColumns = 100;
   std::string text;

@@ -1,4 +1,3 @@
-// See process.h.
 #include "compat/process.h"
 
 #include <fcntl.h>
@@ -22,10 +21,10 @@ extern char** environ;
 namespace megalith {
 namespace {
 
-constexpr int kNoProgram = 127;  // as shells have it
+constexpr int kNoProgram = 127;  // as in shells
 constexpr int kLongestWait_ms = 1000;
 
-// Both ends of a pipe, closed in the end.
+// Both ends of a pipe, closed on destruction.
 struct Pipe {
   int ends[2] = {-1, -1};
 
@@ -44,7 +43,7 @@ struct Pipe {
   }
 };
 
-// While it lives, signals that end a program or tell of a child's end are read from a descriptor.
+// While it lives, terminating signals and SIGCHLD are read from a descriptor.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -63,7 +62,7 @@ class HeldSignals {
 
   int descriptor() const { return descriptor_; }
   const sigset_t& before() const { return before_; }
-  // The next one that waits, or 0.
+  // The next pending signal, or 0.
   int next() const {
     signalfd_siginfo info{};
     const ssize_t got = retry_interrupted([&] { return ::read(descriptor_, &info, sizeof(info)); });
@@ -92,7 +91,7 @@ std::vector<char*> pointers_of(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// The error number, 0 when it runs.
+// Returns errno; 0 if it runs.
 int start(const Process& process, const sigset_t& mask, const Pipe& output, const Pipe& errors, pid_t& child) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -118,7 +117,7 @@ int start(const Process& process, const sigset_t& mask, const Pipe& output, cons
   return failed;
 }
 
-// Appends what a pipe holds; closes it at its end.
+// Appends a pipe's content; closes it at its end.
 void read_some(Pipe& pipe, std::string& text) {
   char block[4096];
   const ssize_t got = retry_interrupted([&] { return ::read(pipe.ends[0], block, sizeof(block)); });
@@ -129,12 +128,12 @@ void read_some(Pipe& pipe, std::string& text) {
   }
 }
 
-// Reads the pipes as they fill and passes signals on, until the child has ended and nobody holds its outputs.
+// Reads the pipes as they fill and forwards signals, until the child has ended and no process holds its outputs.
 int wait_for(pid_t child, const HeldSignals& signals, Pipe& output, Pipe& errors, ProcessResult& result) {
   int status = 0;
   bool has_ended = false;
   while (!has_ended || output.ends[0] >= 0 || errors.ends[0] >= 0) {
-    // A descriptor below 0 is passed over. Another thread may have taken SIGCHLD, so nobody waits for it forever.
+    // poll skips a descriptor below 0. Another thread may have taken SIGCHLD, hence a timeout.
     std::array<pollfd, 3> waited = {
         {{signals.descriptor(), POLLIN, 0}, {output.ends[0], POLLIN, 0}, {errors.ends[0], POLLIN, 0}}};
     retry_interrupted([&] { return ::poll(waited.data(), waited.size(), kLongestWait_ms); });

@@ -1,5 +1,4 @@
-// Starting another program and waiting for its end: the trainer behind `megalith launch`, and what CVS does with docker
-// and dmesg.
+// Starts another program and waits for it: the trainer for `megalith launch`, docker and dmesg for CVS.
 #pragma once
 
 #include <functional>
@@ -10,23 +9,22 @@
 namespace megalith {
 
 struct Process {
-  std::vector<std::string> words;                       // the program, looked for on the PATH, and its arguments
-  std::map<std::string, std::string> environment = {};  // beside that of this process
-  std::string output_file = {};                         // takes both outputs, behind what is there
-  bool captures = true;    // without output_file: both outputs come back; else the console's
-  bool has_input = false;  // reads this process's input; else there is none
+  std::vector<std::string> words;                       // the program, searched on PATH, and its arguments
+  std::map<std::string, std::string> environment = {};  // added to that of this process
+  std::string output_file = {};                         // both outputs are appended to it
+  bool captures = true;    // without output_file: captures both outputs; else they go to the console
+  bool has_input = false;  // reads this process's input; else has none
 };
 
 struct ProcessResult {
-  int exit_code = 0;  // 127: it could not be started, which `errors` says; 128 + N: signal N ended it
+  int exit_code = 0;  // 127: could not be started, see `errors`; 128 + N: ended by signal N
   std::string output = {}, errors = {};
 };
 
-// Tests bring their own.
+// Replaced in tests.
 using ProcessRunner = std::function<ProcessResult(const Process& process)>;
 
-// SIGTERM and SIGINT that come meanwhile go to the program, whose end is awaited all the same: what was started is
-// never left behind.
+// Forwards SIGTERM and SIGINT to the program and still waits for its end: no process is left running.
 ProcessResult run_process(const Process& process);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// launch_rules.h: what the variables of ROCm's scripts mean together.
+// launch_rules.h for ROCm's scripts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-// The rows of script_rules.table in their order, and the facts that they speak of.
+// Applies the rows of script_rules.table in order, and computes their facts.
 class RocmRules {
  public:
   RocmRules(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan)
@@ -65,14 +65,14 @@ class RocmRules {
         plan_.set({std::string(row.option), value, one.spelling, one.value});
       }
     }
-    // A layout of experts says nothing of a model that has none.
+    // Drops an expert layout if the model has no experts.
     for (const char* name : {"expert_model_parallel_size", "expert_tensor_parallel_size"}) {
       const PlannedOption* option = plan_.find(name);
       if (option != nullptr && option->value == "1" && has(kLlamas, plan_.front_end)) plan_.drop(name);
     }
   }
 
-  // The model's pattern of experts has an entry for every layer.
+  // Shortens the model's expert pattern, which has an entry for every layer.
   void cut_layers() {
     const bool is_cut = values_.given("NUM_LAYERS") != nullptr;
     const int count = is_cut ? values_.count("NUM_LAYERS") : size_.num_layers;

@@ -1,4 +1,3 @@
-// See script_values.h.
 #include "compat/script_values.h"
 
 #include <fmt/format.h>
@@ -79,7 +78,7 @@ std::string canonical_value(const ScriptVariable& row, const std::string& spelli
   return text;
 }
 
-// Every name that a front end knows, for the nearest one.
+// All names of a front end, for suggesting the nearest.
 std::vector<std::string> spellings_in(FrontEnd front_end) {
   std::vector<std::string> names;
   for (const ScriptVariable* row : variables_of(front_end)) {
@@ -101,7 +100,7 @@ UserError unknown_variable(const std::string& name, FrontEnd front_end) {
       fmt::format("megalith launch {} --help lists the variables", row.name));
 }
 
-// What a layer says of a variable; nothing when it is silent. An empty value is silent, as in ${TP:-8}.
+// A layer's value of a variable; nothing if unset or empty, as in ${TP:-8}.
 std::optional<ScriptValue> value_in(const Layer& layer, const ScriptVariable& row, std::vector<UserError>& errors) {
   std::optional<ScriptValue> found;
   for (const std::string_view spelling : row.spellings) {
@@ -136,7 +135,7 @@ std::map<std::string, std::string> read_env_file(std::string_view text, std::vec
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');
     if (equals == std::string_view::npos || !is_name(line.substr(0, equals))) {
-      // Without its text, which may be a token.
+      // Without the line's text, which may be a token.
       errors.emplace_back(fmt::format(".env:{} is no assignment", number), "write NAME=VALUE, or remove the line");
       continue;
     }
@@ -184,7 +183,7 @@ ScriptValues::ScriptValues(const LaunchInputs& inputs, std::vector<UserError>& e
     for (const Layer* layer : std::initializer_list<const Layer*>{&words, &inputs.environment, &file}) {
       const size_t num_errors = errors.size();
       if (!value) value = value_in(*layer, *row, errors);
-      if (errors.size() > num_errors) break;  // what lies below was not meant
+      if (errors.size() > num_errors) break;  // an invalid value: no fallback to lower layers
     }
     if (!value) {
       if (const auto fallback = row->default_of(inputs.front_end)) {

@@ -1,4 +1,4 @@
-// A script's variables and flags as rules (word_rules.h) read them; what the rules say goes into the plan.
+// A script's variables and flags as rules (word_rules.h) read them; results go into the plan.
 #pragma once
 
 #include "compat/script_values.h"
@@ -8,14 +8,14 @@ namespace megalith {
 
 class ScriptWords : public RuleWords {
  public:
-  // names_defaults: an option is said by its variable even where nobody set that.
+  // names_defaults: messages name an option's variable even if unset.
   ScriptWords(const ScriptValues& values, LaunchPlan& plan, bool names_defaults)
       : values_(values), plan_(plan), names_defaults_(names_defaults) {}
 
   // Rows of script_rules.table.
   void apply(std::string_view part);
   void set_switch(std::string fact, bool is_on) { set_fact(std::move(fact), is_on ? "true" : "false"); }
-  // An error for each path, words of a variable, that is neither a weight nor there.
+  // An error for each path in a variable's text that is neither a weight nor there.
   void check_paths(const std::string& said, const std::string& paths, const LaunchInputs& inputs,
                    const std::string& remedy);
 

@@ -1,4 +1,4 @@
-// launch_rules.h: what the variables of Stanford's scripts mean together.
+// launch_rules.h for Stanford's scripts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -66,7 +66,7 @@ class StanfordRules {
     words_.set(paths.variable->name(), option, paths.value);
   }
 
-  // The files of the vocabulary are opened where there is data to read, or where the user names them.
+  // Vocabulary files are opened only if there is data to read or the user names them.
   void choose_tokenizer() {
     if (plan_.is_typed("tokenizer_type") || plan_.is_typed("tokenizer_model")) return;
     std::vector<const ScriptValue*> missing;
@@ -85,7 +85,7 @@ class StanfordRules {
     words_.apply("tokenizer");
   }
 
-  // Upstream's script asks for top 100 of 32 texts, which is always 100 %; here that is an error.
+  // Upstream's script asks for top 100 of 32 texts, always 100 %; here that is an error.
   void leave_out_wide_accuracies() {
     const PlannedOption* places = plan_.find("retriever_report_topk_accuracies");
     const PlannedOption* rows = plan_.find("micro_batch_size");

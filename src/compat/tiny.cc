@@ -1,4 +1,3 @@
-// See tiny.h.
 #include "compat/tiny.h"
 
 #include <algorithm>
@@ -10,14 +9,14 @@
 namespace megalith {
 namespace {
 
-// What a toy of the doctor has, and a run keeps: real tokens must be in the vocabulary, and the rest is no size.
+// Set by the doctor's toy but kept here: real tokens must be in the vocabulary, and the rest are not sizes.
 constexpr std::string_view kKept[] = {"vocab_size", "train_iters", "eval_iters", "fp32",     "kernels",
                                       "clip_grad",  "adam_eps",    "split",      "mock_data"};
 
-// Tokens of a row of sentences: in rows as short as the doctor's no word is hidden, so nothing would be learned.
+// Tokens per row of sentences: the doctor's rows are so short that no word is masked and nothing is learned.
 constexpr int64_t kSentenceTokens = 64;
 
-// The sizes of a task on sentences that are not those of the doctor's toy.
+// Sizes for a task on sentences that differ from the doctor's toy.
 std::map<std::string, std::string> longer_rows(const Resolved& resolved) {
   std::map<std::string, std::string> values;
   const TaskOptions& task = resolved.config.task;
@@ -69,10 +68,10 @@ TinyRun make_tiny(const Resolved& resolved) {
     const bool is_size = option->traits().in_toy == InToy::kMade &&
                          std::find(std::begin(kKept), std::end(kKept), option->name()) == std::end(kKept);
     if (!is_size || option->text() == resolved.options->find(option->name())->text()) continue;
-    // What stands in quotes in YAML, such as a pipeline's layout, is a word without them.
+    // Quoted in YAML, such as a pipeline's layout, but not on the command line.
     tiny.options.push_back(fmt::format("--{}={}", option->name(), plain_text(option->text())));
   }
-  // The toy's batch is said in samples.
+  // The toy's batch is in samples.
   if (resolved.config.train.gradient_accumulation_steps) {
     tiny.options.emplace_back("--gradient_accumulation_steps=null");
   }

@@ -1,4 +1,4 @@
-// TINY=1: a front end's run at toy width, so that its script really trains on a processor.
+// TINY=1: runs a front end at toy width, so that its script really trains on a CPU.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace megalith {
 
-// Options that make parallel sizes fit into so few ranks: what does not divide them becomes 1. Empty when all fit.
+// Options that make parallel sizes fit this many ranks: sizes that do not divide them become 1. Empty if all fit.
 std::vector<std::string> fitting_layout(const ParallelOptions& parallel, int world_size);
 
 struct TinyRun {
-  std::vector<std::string> options;  // behind all others on the command line
+  std::vector<std::string> options;  // go last on the command line
   std::string note;                  // one line
 };
 
-// The sizes to which `doctor --parallel` shrinks the same configuration, with longer rows for sentences. Data,
-// vocabulary, duration, precision and learning rate stay as they are.
+// Shrinks the configuration as `doctor --parallel` does, with longer rows for sentences. Keeps data, vocabulary,
+// duration, precision and learning rate.
 TinyRun make_tiny(const Resolved& resolved);
 
 }  // namespace megalith

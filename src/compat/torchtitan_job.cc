@@ -1,4 +1,4 @@
-// See torchtitan_job.h. What keys become is torchtitan_rules.table; here are the figures that several of them make.
+// See torchtitan_job.h. Most keys are handled by torchtitan_rules.table; here are figures made from several.
 #include "compat/torchtitan_job.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Job files of torchtitan (TOML), and Primus's experiments with framework: torchtitan (YAML with the same keys), read
-// as a configuration of ours: `--config llama3_8b.toml`.
+// Reads torchtitan's job files (TOML), and Primus's experiments with framework: torchtitan (YAML with the same keys),
+// as our configuration: `--config llama3_8b.toml`.
 //
 // Keys that a file leaves out have torchtitan's own values, not ours. Keys that change nothing here are named in a
 // note, what cannot be done is an error with file and line. Source: torchtitan v0.2.2, torchtitan/config/job_config.py.
@@ -11,11 +11,11 @@
 
 namespace megalith {
 
-// As read_config_file(): what is wrong is in `errors`.
+// As read_config_file(): problems are in `errors`.
 ConfigFile read_torchtitan_job(const std::filesystem::path& file, const std::filesystem::path& config_root,
                                const EnvironmentMap& environment);
 
-// As read_config_file(), for every experiment of Primus's.
+// As read_config_file(), for any Primus experiment.
 ConfigFile read_primus_file(const std::filesystem::path& file, const std::filesystem::path& config_root,
                             const EnvironmentMap& environment);
 

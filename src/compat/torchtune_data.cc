@@ -40,14 +40,13 @@ RecipePart part_of(const RecipeWords& words, const std::string& key) {
   return part;
 }
 
-// The rows of a section, dataset or dataset_val.
+// Sets the rows of a section, dataset or dataset_val.
 void choose_paths(RecipeWords& words, const std::string& section, const std::string& option) {
   const std::string key = section + ".source", files = section + ".data_files", folder = section + ".data_dir";
   std::string source = words.text(words.is_written(key) ? key : "@source");
   std::vector<std::string> paths;
   if (words.is_written(files)) paths = words.items(files);
   if (paths.empty() && words.is_written(folder)) paths = {words.text(folder)};
-  // The kind of local files.
   const bool is_kind =
       source == "json" || source == "csv" || source == "parquet" || source == "text" || source == "arrow";
   if (is_kind && paths.empty()) {
@@ -79,7 +78,7 @@ void choose_parts(RecipeWords& words) {
   if (train.end == 100 && validates) {
     words.refuse(key, "a part of the rows where others are for validation, such as train[:95%]");
   }
-  // What is left is for validation, where there is any.
+  // The remainder is for validation.
   words.set(key, "split", fmt::format("{},{},0", train.end, 100 - train.end));
 }
 

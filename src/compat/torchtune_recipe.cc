@@ -1,4 +1,4 @@
-// See torchtune_recipe.h. What keys become is torchtune_rules.table; here are the facts that its rows speak of.
+// See torchtune_recipe.h. Most keys are handled by torchtune_rules.table; here are the facts its rows use.
 #include "compat/torchtune_recipe.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One file for a process, whenever it is asked for.
+// One file per process.
 std::string log_name() {
   static const std::string name = fmt::format("log_{}.txt", std::time(nullptr));
   return name;
@@ -52,7 +52,7 @@ class RecipeReader : public RecipeWords {
   }
 
  protected:
-  // The folder's own config.json says what lies in it.
+  // The folder's own config.json describes the model.
   void take_preset(const std::string& name) override {
     for (const Setting& setting : read_preset(name).settings) {
       if (setting.name == "num_layers") set_fact("@num_layers", setting.value.text());
@@ -123,7 +123,7 @@ class RecipeReader : public RecipeWords {
   void choose_tokenizer() {
     const fs::path path(text("tokenizer.path"));
     const std::string weights = text("checkpointer.checkpoint_dir");
-    // Beside the weights lies the same vocabulary in Hugging Face's form.
+    // The same vocabulary is next to the weights in Hugging Face's form.
     const std::string inner = path.lexically_normal().lexically_relative(weights).string();
     const bool is_beside = !weights.empty() && !inner.empty() && !inner.starts_with("..");
     const fs::path named = path.filename() == "vocab.json" ? path.parent_path() : path;
@@ -194,7 +194,7 @@ class RecipeReader : public RecipeWords {
   std::optional<int64_t> num_steps_;
 };
 
-// The value of --config among the arguments; the last one counts.
+// The last --config among the arguments.
 std::optional<std::string> config_among(const std::vector<std::string>& arguments) {
   std::optional<std::string> found;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -221,7 +221,7 @@ bool is_torchtune_recipe(const fs::path& file) {
       const size_t line = text.rfind('\n', at) + 1;  // 0 in the first line
       if (text.find_first_not_of(" ", line) == at) return true;
     }
-  } catch (const UserError&) {  // whoever reads it says so
+  } catch (const UserError&) {  // reported by the code that reads it
   }
   return false;
 }

@@ -1,4 +1,3 @@
-// See torchtune_words.h.
 #include "compat/torchtune_words.h"
 
 #include <fmt/format.h>
@@ -25,7 +24,7 @@ bool is_key_char(char c) {
 
 bool is_key(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_key_char); }
 
-// Each ${KEY} stands for itself while the file is read: a word may still change what it means.
+// Leaves each ${KEY} in place while reading: a word may still change it.
 EnvironmentMap kept_references(const std::filesystem::path& file, const EnvironmentMap& environment) {
   EnvironmentMap kept = environment;
   const std::string text = read_file(file);
@@ -117,7 +116,7 @@ void RecipeWords::change(const std::string& word) {
   }
   const size_t equals = word.find('=');
   std::string name = word.substr(0, equals);
-  // The component of a section, as in optimizer=torch.optim.SGD.
+  // A section name means its component, as in optimizer=torch.optim.SGD.
   const std::string component = name + "._component_";
   if (torchtune_keys().find(name) == nullptr && torchtune_keys().find(component) != nullptr) name = component;
   std::string text = word.substr(equals + 1);

@@ -1,5 +1,5 @@
-// What a recipe of torchtune says: its keys flattened ("optimizer.lr"), changed by words of the command line, with
-// ${KEY} replaced by that key's value.
+// Words of a torchtune recipe: keys flattened ("optimizer.lr"), changed by the command line, ${KEY} replaced by that
+// key's value.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace megalith {
 
 class RecipeWords : public FileWords {
  public:
-  // What is wrong goes to result.errors: a file that cannot be read, unknown keys, a ~KEY of nothing.
+  // Errors go to result.errors: an unreadable file, unknown keys, a ~KEY that is not set.
   RecipeWords(const std::filesystem::path& file, const std::vector<std::string>& words,
               const std::filesystem::path& config_root, const EnvironmentMap& environment);
 
@@ -28,10 +28,10 @@ class RecipeWords : public FileWords {
   void check_keys();
 };
 
-// Whether a word of the command line is a recipe's: ~KEY, or KEY=VALUE of a key or section of recipes.
+// True for a recipe's word: ~KEY, or KEY=VALUE of a recipe's key or section.
 bool is_recipe_word(std::string_view word);
 
-// The options of a recipe's data set: its rows, the part of them that is for validation, packs.
+// Sets the options of a recipe's data set: rows, validation split, packing.
 void choose_recipe_data(RecipeWords& words, const WordRules& rules);
 
 }  // namespace megalith

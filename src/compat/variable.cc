@@ -1,4 +1,3 @@
-// See variable.h.
 #include "compat/variable.h"
 
 #include <fmt/format.h>
@@ -106,7 +105,7 @@ std::string said_as(std::string_view spelling, std::string_view value) {
 std::span<const ScriptVariable> script_variables() { return std::span(all_variables()).subspan(script_flags().size()); }
 
 std::span<const ScriptVariable> script_flags() {
-  // They are the table's first part.
+  // Flags come first in the table.
   const std::vector<ScriptVariable>& all = all_variables();
   const auto end = std::find_if(all.begin(), all.end(), [](auto& row) { return !row.name().starts_with('-'); });
   return {all.begin(), end};

@@ -1,4 +1,3 @@
-// See word_rules.h.
 #include "compat/word_rules.h"
 
 #include <fmt/format.h>
@@ -32,7 +31,7 @@ RuleCondition read_condition(const DialectRow& row, const std::string& text) {
   return {std::move(name), kind, std::move(values)};
 }
 
-// Texts between separators, without the blanks around them.
+// Splits and trims.
 std::vector<std::string> split_at(std::string_view text, std::string_view separator) {
   std::vector<std::string> parts;
   for (size_t end = 0; end != std::string_view::npos; text.remove_prefix(end + separator.size())) {
@@ -84,7 +83,7 @@ WordRule read_rule(const DialectRow& row) {
   return rule;
 }
 
-// The text with values for {}, {NAME} and {said NAME}.
+// Substitutes {}, {NAME} and {said NAME}.
 std::string filled_in(std::string_view text, const std::string& word, const std::string& value,
                       const RuleWords& words) {
   std::string result;

@@ -1,19 +1,19 @@
-// What another trainer's words become, as rows of a table of config/dialects/: one applier for files and for scripts.
+// Translates another trainer's words by rows of a table of config/dialects/, for files and scripts alike.
 //
 //   part | when | word | becomes | says
 //   sharding | parallelism.tensor_parallel_degree>1 | parallelism.tensor_parallel_degree | sequence_parallel=true
 //
-// part     rows that are applied together, one after the other
-// when     all of these hold: NAME=A|B, NAME!=A, NAME>N, NAME<N; +NAME was written by the user, -NAME was not. Whole
-//          numbers, decimals and true are compared as such, A* is a beginning.
-// word     by whose value the options are said
+// part     rows applied together, in order
+// when     all must hold: NAME=A|B, NAME!=A, NAME>N, NAME<N; +NAME was written by the user, -NAME was not. Whole
+//          numbers, decimals and true are compared as such, A* is a prefix.
+// word     its value sets the options
 // becomes  OPTION=VALUE …, where {} is the word's value and {NAME} another's. -OPTION takes an option back, @FACT=VALUE
-//          is for the rows behind it, and stop ends the part. "A|B: OPTION=VALUE …; C: …" tells what each value becomes,
-//          and refuses all others; of a list, each item.
-// says     note TEXT; error MESSAGE => REMEDY; takes EXPECTED => REMEDY refuses the value, and behind values goes on
-//          with their list. {said NAME} is a word with its value and place.
+//          is for later rows, and stop ends the part. "A|B: OPTION=VALUE …; C: …" maps each value, or each item of a
+//          list, and refuses all others.
+// says     note TEXT; error MESSAGE => REMEDY; takes EXPECTED => REMEDY refuses the value; after a list of values, it
+//          adds to the expected ones. {said NAME} is a word with its value and location.
 //
-// A name that begins with @ is a fact, which code works out.
+// A name that begins with @ is a fact, computed by code.
 #pragma once
 
 #include <map>
@@ -26,20 +26,20 @@
 
 namespace megalith {
 
-// The words of a run, and what rules do with it.
+// The words of a run, and setting what rules make of them.
 class RuleWords {
  public:
   virtual ~RuleWords() = default;
 
-  // What the user wrote, else the other trainer's own; nothing when that has none. Facts come first.
+  // The user's value, else the other trainer's default; nothing if it has none. Facts come first.
   std::string text(std::string_view name) const;
   bool has(std::string_view name) const;
-  // As they must be read; what cannot be is refused.
+  // Typed values; anything else is refused.
   bool is_on(std::string_view name) const;
   int64_t whole(std::string_view name) const;
   double number(std::string_view name) const;
 
-  // by: the word that says the fact, in messages and for the options that it becomes.
+  // by: the word that messages name for the fact and for the options it becomes.
   void set_fact(std::string name, std::string value, std::string by = "");
 
   virtual bool is_written(std::string_view name) const = 0;
@@ -54,7 +54,7 @@ class RuleWords {
  protected:
   virtual std::optional<std::string> value_of(std::string_view word) const = 0;
   virtual std::string_view switch_values() const { return "true or false"; }
-  // The word itself, or the one that says the fact.
+  // The word itself, or a fact's word.
   std::string_view sayer(std::string_view name) const;
 
  private:
@@ -75,7 +75,7 @@ struct WordRule {
   std::string where, part;
   std::vector<RuleCondition> when;
   std::string word;
-  // What each value becomes; one without values when all become the same.
+  // The outcome of some values; without values, of any.
   struct Outcome {
     std::vector<std::string> values;
     std::vector<SaidOption> options;
@@ -89,7 +89,7 @@ struct WordRule {
 
 class WordRules {
  public:
-  // Reads the table of that name; InternalError for a row that cannot be read.
+  // Reads the table of that name; InternalError for a malformed row.
   explicit WordRules(std::string_view table)
       : WordRules(dialect_rows(table, {"part", "when", "word", "becomes", "says"})) {}
   explicit WordRules(const std::vector<DialectRow>& rows);
