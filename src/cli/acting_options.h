@@ -1,5 +1,5 @@
-// Which options of a run's configuration have an effect in a command that does not train. The others are refused on its
-// command line and are not in its help; a configuration file, which is made for training, may have them.
+// Options of a run's configuration that have an effect in a command that does not train. Others are refused on its
+// command line and left out of its help; a configuration file, made for training, may have them.
 #pragma once
 
 #include <string_view>
@@ -8,11 +8,11 @@
 
 namespace megalith {
 
-// command  "generate", "bench gemm". A command's own options always act, and so do all options in `train`, and in
-//          `doctor` and `inspect config`, which are given a run's whole command line.
+// command  "generate", "bench gemm". A command's own options always act, as do all options in `train`, `doctor` and
+//          `inspect config`, which take a run's whole command line.
 bool acts_in(std::string_view command, const Option& option);
 
-// Whether the option belongs to the configuration of a run, which several commands have.
+// True for an option of a run's configuration, shared by several commands.
 bool is_run_option(const Option& option);
 
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// The commit that the program was built of, for run.json and whoever asks which program this is; "unknown" where the
-// source is no git repository. The build writes its definition (cmake/build_commit.cmake).
+// The commit the program was built from, for run.json and version messages; "unknown" outside a git repository. Defined
+// by the build (cmake/build_commit.cmake).
 #pragma once
 
 #include <fmt/format.h>

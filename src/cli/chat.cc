@@ -61,7 +61,7 @@ struct ChatOptions {
 // Set by Ctrl-C; a signal handler can reach nothing else.
 volatile std::sig_atomic_t is_interrupted = 0;
 
-// The prompt's read is interrupted too, so the action has no SA_RESTART.
+// No SA_RESTART: the prompt's read must be interrupted too.
 void catch_interrupts() {
   struct sigaction action = {};
   action.sa_handler = [](int) { is_interrupted = 1; };
@@ -129,7 +129,7 @@ class Chat {
 
   std::string call_name() const { return pending_calls_.front(); }
 
-  // A tool's result while the model waits for one, else the person's message.
+  // Takes a tool's result if the model waits for one, else the user's message.
   void take(const std::string& line) {
     if (pending_calls_.empty()) {
       talk_.messages.push_back({{"role", "user"}, {"content", line}});
@@ -150,7 +150,7 @@ class Chat {
     if (!keeps_question && messages.size() > begin_.messages.size()) messages.erase(messages.size() - 1);
   }
 
-  // False where the line is no command, and is_over_ at the end.
+  // False if the line is not a command; sets is_over_ at the end.
   bool obey(const std::string& line) {
     const size_t blank = line.find(' ');
     const std::string word = line.substr(0, blank);
@@ -269,7 +269,7 @@ class Chat {
   TextBatch batch_;
   int64_t longest_;
   Conversation begin_, talk_;
-  std::deque<std::string> pending_calls_;  // names of tools whose results the model waits for
+  std::deque<std::string> pending_calls_;  // tools whose results the model waits for
   bool is_over_ = false;
 };
 

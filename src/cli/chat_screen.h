@@ -11,9 +11,10 @@ class ChatScreen {
  public:
   ChatScreen();
 
-  // Both ends are a terminal: prompts and colours.
+  // Both input and output are a terminal: prompts and colours.
   bool is_terminal() const { return is_terminal_; }
-  // The next line, joined with those that follow a backslash at its end; nothing at the end of input and at Ctrl-C.
+  // The next line, joined with the following ones while it ends in a backslash; nothing at the end of input and at
+  // Ctrl-C.
   std::optional<std::string> read_line(std::string_view prompt);
   void say(std::string_view text) const;
   void say_dimly(std::string_view text) const;
@@ -22,14 +23,14 @@ class ChatScreen {
   bool is_terminal_;
 };
 
-// Leaves out what a model writes between <think> and </think>, or shows it dimly.
+// Drops the text between <think> and </think>, or shows it dimly.
 class ThinkingFold {
  public:
   // begins_inside  the prompt ends with <think>
-  // has_colours    of a terminal: what it would obey is made visible; a pipe gets every byte
+  // has_colours    for a terminal: control characters are made visible; a pipe gets every byte
   ThinkingFold(bool begins_inside, bool is_shown, bool has_colours);
 
-  // What to print now.
+  // Returns what to print now.
   std::string push(std::string_view text);
   std::string finish();
 

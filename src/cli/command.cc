@@ -1,4 +1,4 @@
-// What subcommands share.
+// Code shared by subcommands.
 #include "cli/command.h"
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 namespace megalith {
 namespace {
 
-// The commands with an option of that name, in their order. Topics of the running command's own family are named in
-// full, of the others the family: "inspect data" in "inspect tokenizer", otherwise "inspect".
-//   sets  of each command; made for the first name that is asked for, which takes a while
+// The commands with an option of that name, in order. Topics of the running command's family are named in full, of
+// others only the family: "inspect data" in "inspect tokenizer", otherwise "inspect".
+//   sets  of each command; filled at the first call, which takes a while
 std::vector<std::string> commands_with_option(std::span<const Command> commands,
                                               std::vector<std::vector<CommandOptions>>& sets, const std::string& here,
                                               std::string_view name) {
@@ -39,7 +39,7 @@ std::vector<std::string> commands_with_option(std::span<const Command> commands,
   return found;
 }
 
-// What a shell is told of an option, from its type as help writes it.
+// An option for shell completion, from its type as in help.
 OptionWord completed(const Option& option) {
   OptionWord word{.name = option.name(),
                   .is_switch = option.is_switch(),

@@ -1,4 +1,4 @@
-// A subcommand of the program, and what it is called with.
+// A subcommand of the program and its context.
 #pragma once
 
 #include <filesystem>
@@ -22,10 +22,10 @@ inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUserError = 2;
 inline constexpr int kExitSignal = 3;
 
-// Ends the program with this code, without a word: another rank says what there is to say.
+// Ends the program with this code, silently: another rank reports the reason.
 struct SilentExit {
   int code = kExitFailure;
-  std::string reason = {};  // what that rank says
+  std::string reason = {};  // reported by that rank
 };
 
 inline constexpr std::string_view kProgramVersion = "0.1.0";
@@ -33,18 +33,18 @@ inline constexpr std::string_view kProgramVersion = "0.1.0";
 struct CommandContext;
 class LogCopy;
 
-// An option as a shell completes it.
+// An option, for shell completion.
 struct OptionWord {
   std::string name;
   bool is_switch = false, is_list = false, takes_text = false;
-  std::vector<std::string> values;  // to choose from
+  std::vector<std::string> values;  // choices
   std::string meaning;              // one sentence
 };
 
 // The options that have an effect in a command.
 struct CommandOptions {
   std::string command;             // "prepare"; of a topic "prepare merge"
-  std::vector<std::string> names;  // every name under which they are set
+  std::vector<std::string> names;  // every name that sets one
   std::vector<OptionWord> words = {};
 };
 
@@ -52,33 +52,33 @@ struct Command {
   std::string_view name;
   std::string_view summary;
   int (*run)(CommandContext& context);
-  // Its own options, and those of its topics; null for a topic.
+  // Options of the command and of its topics; null for a topic.
   std::vector<CommandOptions> (*options)() = nullptr;
 };
 
 struct CommandContext {
-  std::vector<std::string> arguments;  // behind the subcommand's name
+  std::vector<std::string> arguments;  // after the subcommand's name
   std::map<std::string, std::string> environment;
-  std::filesystem::path config_root;  // the folder configs/ that came with the program
+  std::filesystem::path config_root;  // the folder configs/ shipped with the program
   Logger& log;
   std::string command = {};                    // "prepare"; of a topic "prepare merge"
-  std::span<const Command> all_commands = {};  // of the program: one that meets another's option says whose it is
-  LogCopy* log_copy = nullptr;                 // the logger's second place; null in tests
+  std::span<const Command> all_commands = {};  // of the program, to tell which command an unknown option belongs to
+  LogCopy* log_copy = nullptr;                 // the logger's second output; null in tests
   std::vector<std::string> words = {};         // the whole command line
 
-  // Configuration sources for a command whose options are read from `arguments`: --config FILE is taken out.
+  // Configuration sources for a command that reads its options from `arguments`, without --config FILE.
   ConfigInputs config_inputs() const;
-  // Reads the options of a command that takes words beside them, says what reading had to say, and returns the words.
-  // Nothing where help was asked for, which is then printed.
+  // Reads options mixed with words, logs what reading reports, and returns the words. If help is asked for, prints it
+  // and returns nothing.
   std::optional<std::vector<std::string>> read_words(OptionSet& options, std::string_view usage);
-  bool wants_help() const;  // --help or -h is among the arguments, perhaps as --help=WORD
+  bool wants_help() const;  // --help, -h or --help=WORD is among the arguments
 };
 
 std::span<const Command> commands();
 
 CommandOptions command_options(std::string command, const OptionSet& options);
 
-// What a command declares: the options of structs with visit(), in one set.
+// The options declared by a command: those of structs with visit(), in one set.
 template <typename... Structs>
 CommandOptions options_of(std::string command) {
   std::tuple<Structs...> values;
@@ -86,8 +86,8 @@ CommandOptions options_of(std::string command) {
                     values);
 }
 
-// Runs the topic that the first argument names, with the arguments behind it; prints the topics for --help. UserError
-// when there is none or an unknown one.
+// Runs the topic named by the first argument with the arguments after it; prints the topics for --help. UserError if
+// there is none or it is unknown.
 int run_topic(CommandContext& context, std::string_view command, std::span<const Command> topics);
 
 int run_train(CommandContext& context);

@@ -1,7 +1,7 @@
 // megalith completion: a script for bash, zsh or fish that completes commands, topics, options and their values.
 //
-// The script holds all that it needs, so completing starts no program. It is made from the declarations of the options:
-// an option's words complete to its values, and a text to files.
+// The script is self-contained, so completing starts no program. It is made from the options' declarations: choices
+// complete to their values, texts to files.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -16,8 +16,8 @@
 namespace megalith {
 namespace {
 
-// A command with its topics and options. A topic is "prepare merge"; a flag that makes a command of its own, as
-// "doctor --parallel", is an option.
+// A command with its topics and options. A topic is "prepare merge"; a flag that selects a command, as in "doctor
+// --parallel", is an option.
 struct CompletedCommand {
   std::string name, summary;
   std::vector<std::string> topics;
@@ -51,7 +51,7 @@ std::vector<CompletedCommand> completed_commands(std::span<const Command> comman
   return all;
 }
 
-// What can follow an option, over all commands that have it.
+// Completions of an option, over all commands that have it.
 struct CompletedValues {
   std::set<std::string> words;
   bool is_switch = true, is_list = false, takes_file = false;
@@ -92,7 +92,7 @@ std::string quoted(const std::string& text) {
   return "'" + result + "'";
 }
 
-// The functions that bash and zsh share: what a command has, and what may follow an option.
+// Functions shared by bash and zsh: a command's options, and an option's values.
 std::string shell_tables(const std::vector<CompletedCommand>& commands) {
   std::vector<std::string> names;
   std::string topics, options;
@@ -237,7 +237,7 @@ std::string fish_script(const std::vector<CompletedCommand>& commands) {
   std::string script =
       "# Completion of megalith for fish. Made by 'megalith completion fish'; for this shell:\n"
       "#   megalith completion fish | source\n\ncomplete -c megalith -f\n";
-  std::map<std::string, std::vector<std::string>> owners;  // an option's commands
+  std::map<std::string, std::vector<std::string>> owners;  // the commands of an option
   for (const CompletedCommand& command : commands) {
     script += fmt::format("complete -c megalith -n __fish_use_subcommand -a {} -d {}\n", command.name,
                           quoted(command.summary));

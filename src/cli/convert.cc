@@ -1,4 +1,4 @@
-// megalith convert: checkpoints and Hugging Face folders into one another, without building the model.
+// megalith convert: checkpoints to Hugging Face folders and back, without building the model.
 #include "checkpoint/convert.h"
 
 #include <ATen/ATen.h>
@@ -148,7 +148,7 @@ at::Tensor logits_of_hf(const std::filesystem::path& folder, NonfiniteWeights no
   });
 }
 
-// The same with adapters beside the weights, which are not merged.
+// The same with unmerged adapters next to the weights.
 at::Tensor logits_with_adapter(const std::filesystem::path& folder, const std::filesystem::path& adapter,
                                const ReadAdapter& read, NonfiniteWeights nonfinite) {
   const HfModel hf = read_hf_config(folder);
@@ -164,14 +164,14 @@ at::Tensor logits_with_adapter(const std::filesystem::path& folder, const std::f
   return compute_logits(*hf.family, hf.config, load, std::make_shared<const LoraOptions>(read.options));
 }
 
-// What is not finite agrees with nothing, whatever was meant to be in it.
+// Non-finite logits agree with nothing.
 int report_not_finite() {
   fmt::print(stderr, "error: the logits are not finite, so nothing was compared\n");
   return kExitFailure;
 }
 
-// A merged folder: its weights with the adapters taken out are those of the base but for the rounding, and its logits
-// are those of the base with the adapters beside it.
+// Checks a merged folder: subtracting the adapters gives the base's weights up to rounding, and its logits are those of
+// the base with the adapters.
 int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapter_folder, const StoredModel& merged,
                  const StoredModel& base, NonfiniteWeights nonfinite) {
   const double difference = unmerged_difference(adapter, merged, base);
@@ -193,7 +193,7 @@ int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapte
   return kExitFailure;
 }
 
-// What was written against what was read. Equal bits must give equal logits; narrower ones may differ.
+// Compares written with read logits. Equal bits must give equal logits; narrower dtypes may differ.
 int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_lossless) {
   const double difference = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
   print_out("logits of {} tokens agree to {:.3g} of the largest ({:.3g} of {:.3g})\n", read.size(1),
@@ -204,9 +204,8 @@ int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_
   return kExitFailure;
 }
 
-// The tokenizer that goes with the model: the one that is named, that of load_hf, or the one that the run of load read.
-// A run may have been moved since, without its tokenizer.
-// Returns its options.
+// Adds the model's tokenizer: the one named, or that of load_hf or of load's run, which may have been moved since
+// without it. Returns its options.
 TokenizerOptions add_tokenizer(const ConvertOptions& options, const StoredModel& model, CommandContext& context,
                                ModelConfig& config, HfExport& settings) {
   TokenizerOptions named;
@@ -276,7 +275,7 @@ int run_convert(CommandContext& context) {
     written = save_checkpoint(*options.save, model.state, groups, context.log,
                               {.with_optimizer = !options.no_save_optim, .retention = {}});
   } else {
-    // The masters are what training moved: bf16 weights are their rounding.
+    // The masters are what training updated: bf16 weights are their rounding.
     const bool has_masters = !model.tensors_of(kMasterKey).empty();
     const at::ScalarType dtype = chosen_dtype(options, model.dtype_of(kModelKey));
     const bool takes_masters = has_masters && c10::elementSize(dtype) > c10::elementSize(model.dtype_of(kModelKey));

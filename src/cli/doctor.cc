@@ -1,7 +1,7 @@
-// megalith doctor: whether this machine, or all machines of a launch, are fit for a run.
+// megalith doctor: checks that this machine, or all machines of a launch, are fit for a run.
 //
-// Findings of many small checks, grouped by topic, as a list or as JSON. Exit code 0 when none is an error, 1 when one
-// is. The model is Primus's preflight; the demands are its guides', Megatron-LM's for ROCm and CVS's.
+// Findings of many small checks, grouped by topic, as a list or as JSON. Exit code 0 if none is an error, else 1.
+// Modelled on Primus's preflight; requirements come from its guides, Megatron-LM's for ROCm and CVS's.
 #include "cli/doctor.h"
 
 #include <fmt/format.h>
@@ -37,10 +37,10 @@ constexpr std::array<std::string_view, 12> kDoctorTopics = {"devices",       "me
                                                             "shared memory", "NUMA",        "limits",   "disk",
                                                             "data",          "environment", "speed",    "collectives"};
 
-// As large as the messages of AMD's figures, and a step of the table's sizes.
+// The message size of AMD's figures, which is also a row of the table.
 constexpr int64_t kBenchMessage_mib = 1024;
 
-// Findings in the order of the topics; within one as they came.
+// Stable sort by topic.
 void sort_by_topic(Findings& findings) {
   const auto place = [](const Finding& finding) {
     return std::find(kDoctorTopics.begin(), kDoctorTopics.end(), finding.topic) - kDoctorTopics.begin();
@@ -49,13 +49,13 @@ void sort_by_topic(Findings& findings) {
                    [&](const Finding& a, const Finding& b) { return place(a) < place(b); });
 }
 
-// Whether the options describe a model that could be trained; without one only the machine is looked at.
+// True if the options describe a model that could be trained; else only the machine is checked.
 bool names_a_model(const Resolved& resolved) {
   const Config& config = resolved.config;
   return config.model.num_all_layers() > 0 || config.checkpoint.load_hf || config.checkpoint.load;
 }
 
-// The whole configuration, checked for the ranks that were launched, or without a launcher for as many as it needs.
+// The whole configuration, checked for the launched ranks, or without a launcher for as many as it needs.
 std::unique_ptr<Resolved> resolve_whole(const CommandContext& context, const Config& read, const Launch& launch,
                                         const std::function<void(OptionVisitor&)>& extra) {
   ConfigInputs inputs = context.config_inputs();
@@ -108,7 +108,7 @@ void print_doctor_report(const DoctorReport& report, bool as_json) {
   print_out("{}", findings_text(report.findings));
 }
 
-// A rank whose launch cannot be understood still learns of its machine.
+// A rank with a malformed launch still checks its machine.
 Launch read_launch(CommandContext& context, Findings& findings) {
   try {
     const Launch launch = join_launch(context);
@@ -125,8 +125,7 @@ Launch read_launch(CommandContext& context, Findings& findings) {
   }
 }
 
-// The ranks wait for one another for ever: reports what was found before, and leaves the process from the watchdog's
-// thread.
+// The ranks wait for one another forever: reports earlier findings and ends the process from the watchdog's thread.
 [[noreturn]] void leave_hanging(CommandContext& context, DoctorReport report, const std::string& message,
                                 const DoctorOptions& own, bool speaks) {
   report.findings.push_back({"collectives", "world", FindingLevel::kError, message.substr(0, message.find('\n')),
@@ -138,7 +137,7 @@ Launch read_launch(CommandContext& context, Findings& findings) {
   ::_exit(kExitFailure);
 }
 
-// The collectives' part of --bench, once they are measured.
+// Adds the measured collectives to --bench.
 void add_all_reduce(const Launch& launch, DoctorReport& report) {
   if (report.speed.rows.empty()) return;
   const auto row = all_reduce_row(report.bandwidth, launch.world_size, launch.local_world_size, report.speed.expected);
@@ -186,7 +185,7 @@ int run_doctor(CommandContext& context) {
   DoctorOptions own;
   const auto extra = [&](OptionVisitor& v) { own.visit(v); };
   auto resolved = std::make_unique<Resolved>(all_kinds(), extra);
-  // Without a model only the machine is checked: then only options that cannot be read are errors.
+  // Without a model only the machine is checked: then only unreadable options are errors.
   const Resolution resolution = resolve(*resolved->options, context.config_inputs());
   if (resolution.wants_help) {
     return print_help(context, kDoctorUsage, *resolved->options);
@@ -231,7 +230,7 @@ int run_doctor(CommandContext& context) {
       leave_hanging(context, report, message, own, speaks);
     });
     if (world.is_complete) {
-      // Warnings and errors now come with who has them.
+      // Replaces warnings and errors by the shared ones, which name their ranks.
       std::erase_if(report.findings, [](const Finding& finding) { return finding.level >= FindingLevel::kWarning; });
       append(report.findings, std::move(world.shared));
     } else if (!speaks) {

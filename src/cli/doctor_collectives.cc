@@ -1,4 +1,4 @@
-// What doctor's ranks check together: that they are of one kind and were asked for the same, and their collectives.
+// Checks by doctor's ranks together: same kind, same options, working collectives.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 namespace megalith {
 namespace {
 
-// Long enough for a slow start, and short enough to report a rank that never comes.
+// Long enough for a slow start, short enough to report a rank that never comes.
 constexpr double kMeetingTimeout_s = 120;
 
 void add_finding(Findings& findings, FindingLevel level, std::string check, std::string found,
@@ -32,7 +32,7 @@ void add_finding(Findings& findings, FindingLevel level, std::string check, std:
   findings.push_back({"collectives", std::move(check), level, std::move(found), std::move(remedy)});
 }
 
-// What must be the same on all ranks, a line each: "torch: 2.13.0".
+// Facts that must be the same on all ranks, one per line: "torch: 2.13.0".
 std::string identity(const DoctorCase& one) {
   const BackEnds ends = back_ends();
   std::string text = fmt::format("megalith: {}\ntorch: {}\ndevice: {}\n", kProgramVersion, torch_build().loaded,
@@ -56,7 +56,7 @@ std::map<std::string, std::string> lines_by_key(const std::string& text) {
   return values;
 }
 
-// The differences of the ranks' identities, one finding for each key.
+// Adds one finding for each key that differs between ranks.
 void compare_identities(const std::vector<std::string>& texts, Findings& findings) {
   std::map<std::string, std::map<std::string, std::vector<int>>> ranks_of;  // by key, by value
   std::vector<std::map<std::string, std::string>> of_rank;
@@ -86,7 +86,7 @@ void compare_identities(const std::vector<std::string>& texts, Findings& finding
   }
 }
 
-// The ranks' findings of the collectives: errors with who has them, what is fine once.
+// Findings of the collectives: errors with their ranks, the rest once.
 Findings merged(const std::vector<RankFindings>& ranks) {
   Findings all = shared_findings(ranks);
   for (const Finding& finding : ranks.front().findings) {
@@ -107,7 +107,7 @@ std::vector<RankFindings> exchange_findings(Group& world, const std::string& hos
   return ranks;
 }
 
-// Whether all ranks have the same folder for indices. All ranks take part; without the option they only say so.
+// Checks that all ranks have the same folder for indices. Collective: ranks without the option only say so.
 void check_data_cache(Group& world, const DoctorCase& one, const std::string& host, Findings& findings) {
   const std::string folder = one.resolved.config.data.data_cache_path.value_or("");
   std::optional<SharedFolderProbe> probe;
@@ -117,7 +117,7 @@ void check_data_cache(Group& world, const DoctorCase& one, const std::string& ho
   const bool sees = !left.empty() && std::filesystem::exists(left, error);
   const std::vector<std::string> hosts = gather_texts(world, host, "doctor hosts");
   const std::vector<std::string> seen = gather_texts(world, sees ? "yes" : "no", "doctor shared folder");
-  if (left.empty()) return;  // not asked for, or not to be written: the disk's check says so
+  if (left.empty()) return;  // not asked for, or not writable: reported by the disk's check
   std::vector<FolderSight> sights;
   for (int rank = 0; rank < world.size(); ++rank) {
     const auto i = static_cast<size_t>(rank);
@@ -172,7 +172,7 @@ WorldReport check_world(const DoctorCase& one, const Findings& own,
   } catch (const UserError& error) {
     add_failure(error.message(), error.remedy());
   } catch (const CommunicationError& error) {
-    // What to do stands on the lines below the first.
+    // The remedy is on the lines below the first.
     const std::string text = error.what();
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string remedy = join(split_words(text.substr(end)), " ");

@@ -1,4 +1,4 @@
-// What doctor checks on one machine: gives the checks of verify/ the facts that device/ and launch/ read.
+// Doctor's checks of one machine: passes facts read by device/ and launch/ to the checks of verify/.
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
@@ -37,7 +37,7 @@ namespace {
 
 constexpr const char* kMachineRoot = "/";
 
-// Asking a GPU for its memory costs some of it, in each process that asks: of several ranks each asks its own.
+// Querying a GPU's memory takes some of it, in each process: with several ranks, each queries its own.
 VisibleDevices visible_devices(const TorchBuild& torch, const Launch& launch) {
   VisibleDevices visible{.flavour = torch.flavour, .num_accelerators = accelerator_count(), .memory = {}};
   for (int i = 0; i < visible.num_accelerators; ++i) {
@@ -48,8 +48,8 @@ VisibleDevices visible_devices(const TorchBuild& torch, const Launch& launch) {
   return visible;
 }
 
-// How many functions of operators have which implementation on a run's device: "37 own kernel", or "4 own kernel, 5
-// LibTorch, 28 reference".
+// Number of operator functions per implementation on a run's device: "37 own kernel", or "4 own kernel, 5 LibTorch, 28
+// reference".
 std::string operators_text(bool uses_gpu) {
   const bool on_gpu = uses_gpu && accelerator_count() > 0;
   const at::Device device = on_gpu ? at::Device(*at::accelerator::getAccelerator(/*checked=*/true), 0) : at::kCPU;
@@ -62,7 +62,7 @@ std::string operators_text(bool uses_gpu) {
   return text;
 }
 
-// The threads that a run would have here.
+// Threads that a run would have here.
 Findings check_run_threads(const DoctorCase& one) {
   const std::optional<int64_t>& wanted = one.resolved.config.runtime.threads.num_threads;
   const int ranks = one.launch.local_world_size;
@@ -71,7 +71,7 @@ Findings check_run_threads(const DoctorCase& one) {
   return check_threads(processor_share(threads, ranks), policy == one.environment.end() ? "" : policy->second);
 }
 
-// Nothing where the run uses no GPU, or has none.
+// Nothing if the run uses no GPU, or has none.
 std::optional<std::string> architecture_of_run(bool uses_gpu, int local_rank) {
   const int count = accelerator_count();
   if (!uses_gpu || count == 0) return std::nullopt;
@@ -86,7 +86,7 @@ Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const Sy
     findings.push_back({"versions", std::move(check), level, std::move(found), std::move(remedy)});
   };
   const BackEnds ends = back_ends();
-  // What is missing matters to several ranks on such devices.
+  // Missing libraries only matter to several ranks on such devices.
   const auto level_without = [&](bool is_needed) {
     if (!is_needed) return FindingLevel::kNote;
     return one.launch.world_size > 1 ? FindingLevel::kError : FindingLevel::kWarning;
@@ -98,7 +98,7 @@ Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const Sy
         "install libgloo-dev and build again (make)");
   }
   if (ends.has_nccl) {
-    // RCCL's version is one of the libraries' below.
+    // RCCL's version is among the libraries below.
     if (torch.flavour != "ROCm" || ends.nccl_version.empty()) {
       add(FindingLevel::kOk, torch.flavour == "ROCm" ? "RCCL" : "NCCL",
           ends.nccl_version.empty() ? "of unknown version" : ends.nccl_version);
@@ -127,7 +127,7 @@ Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const Sy
   return findings;
 }
 
-// What the model that is configured takes, against what there is for this rank.
+// The configured model's memory against what this rank has.
 Findings check_model_memory(const DoctorCase& one, const VisibleDevices& visible, const MemoryFacts& memory) {
   if (!one.has_model) return {};
   const MemoryEstimate estimate = estimate_memory(one.resolved, one.launch.rank);
@@ -179,7 +179,7 @@ Findings check_folders(const DoctorCase& one) {
   return findings;
 }
 
-// What a run would refuse of the data that are named.
+// Tokenizer problems that a run would refuse.
 Findings check_tokenizers(const DoctorCase& one) {
   if (one.launch.local_rank != 0) return {};
   std::vector<UserError> errors;

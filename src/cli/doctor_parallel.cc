@@ -1,4 +1,3 @@
-// See doctor_parallel.h.
 #include "cli/doctor_parallel.h"
 
 #include <fmt/ranges.h>
@@ -21,9 +20,9 @@ constexpr const char* kDoctorParallelUsage =
     "Compares losses, gradients and parameters of the configured parallel layout, at toy width, with one rank's.\n"
     "The options are those of megalith train; --dry_run_world_size N says how many ranks the run will have.";
 
-// The most ranks that run as threads of this process; a larger world is made smaller, and the report says so.
+// Most ranks run as threads of this process; a larger world is reduced, and the report says so.
 constexpr int64_t kMostThreadRanks = 32;
-constexpr double kQuiet_s = 2;  // what takes less needs no sign of life
+constexpr double kQuiet_s = 2;  // anything faster needs no progress line
 
 std::string layout_text(const Resolved& resolved, int64_t world_size) {
   const Config& config = resolved.config;
@@ -78,7 +77,7 @@ int print_report(const ParallelReport& report, double elapsed_s) {
 int check_in_processes(CommandContext& context, const Resolved& user, const Launch& launch) {
   const ToyWorld world{.parallel = user.config.parallel, .world_size = launch.world_size, .cuts = {}};
   ParallelCheck check(user, world);
-  // The groups are those of the toy's layout, the settings of the process the person's.
+  // Groups come from the toy's layout, process settings from the user.
   ToyConfig met = make_toy_config(user, world, ToyPrecision::kExact, /*num_steps=*/1);
   met.layout->notes = user.notes;
   met.layout->exports = user.exports;

@@ -1,5 +1,5 @@
-// megalith embed: vectors of texts from a checkpoint or a Hugging Face folder, and the nearest of them; vectors of
-// blocks are in embed_blocks.h.
+// megalith embed: vectors of texts from a checkpoint or a Hugging Face folder, and nearest neighbours; for vectors of
+// blocks see embed_blocks.h.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct EmbedOptions {
   }
 };
 
-// Takes `--NAME WORD …` out of the arguments. Each word is one text, whatever commas and blanks are in it.
+// Takes `--NAME WORD …` out of the arguments. Each word is one text, including its commas and blanks.
 std::vector<std::string> take_texts(std::vector<std::string>& arguments, const std::string& name) {
   std::vector<std::string> texts, rest;
   const std::string option = "--" + name, attached = option + "=";
@@ -89,7 +89,7 @@ void check_given(const EmbedOptions& options, std::vector<UserError>& errors) {
   }
 }
 
-// For blocks, embedding_path is another word for output.
+// For blocks, embedding_path is another name for output.
 void check_output(const Resolved& resolved, EmbedOptions& options, std::vector<UserError>& errors) {
   const char* name = "output";
   if (const std::optional<std::string>& path = resolved.config.block_index.embedding_path; options.blocks && path) {

@@ -1,4 +1,3 @@
-// See embed_blocks.h.
 #include "cli/embed_blocks.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +24,7 @@
 namespace megalith {
 namespace {
 
-// A line for each block, as JSON: {"block":7,"document":2,"sentences":[14,18]}.
+// One JSON line per block: {"block":7,"document":2,"sentences":[14,18]}.
 std::vector<std::string> block_lines(const BlockIndex& index) {
   const at::Tensor places = index.places.contiguous();
   const auto* place = places.const_data_ptr<int64_t>();
@@ -72,7 +71,7 @@ int make_index(CommandContext& context, Session& session, const BlockRequest& re
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
   const Stopwatch watch;
-  constexpr double kNever_s = 1e9;  // lines come by batches; a terminal also has the moving one
+  constexpr double kNever_s = 1e9;  // lines come per batch; a terminal also has the moving one
   Progress progress(context.log, "embed", blocks.num_samples(), "blocks", {.line_every_s = kNever_s});
   int64_t num_batches = 0;
   BlockIndex index =

@@ -1,4 +1,4 @@
-// megalith embed --blocks: the index of a trained biencoder, and the blocks nearest to questions.
+// megalith embed --blocks: the index of a trained biencoder, and the blocks nearest to queries.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace megalith {
 
-// What is asked for beside the run's configuration.
+// The request, apart from the run's configuration.
 struct BlockRequest {
   std::vector<std::string> queries;
-  std::optional<std::string> output;  // file of the vectors
+  std::optional<std::string> output;  // file for the vectors
   bool normalise = false;
 };
 
-// What cannot work. Options of the index are wrong where no blocks are asked for.
+// Errors, including index options if no blocks are asked for.
 std::vector<UserError> check_blocks(const Resolved& resolved, bool asks_for_blocks);
 
-// Makes the index within the session, writes it, and prints the nearest blocks.
+// Builds and writes the index within the session, and prints the nearest blocks.
 int embed_blocks(CommandContext& context, Session& session, const Launch& launch, const BlockRequest& request,
                  const Tokenizer& tokenizer);
 

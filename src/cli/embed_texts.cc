@@ -1,4 +1,3 @@
-// See embed_texts.h.
 #include "cli/embed_texts.h"
 
 #include <ATen/ATen.h>
@@ -44,7 +43,7 @@ std::string beginning_of(const std::string& text) {
   std::string line = text.substr(0, text.find('\n'));
   if (line.size() <= kMost) return line;
   size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;  // within a character
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;  // inside a character
   return line.substr(0, end) + "…";
 }
 

@@ -128,7 +128,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
     std::vector<at::Tensor> rows;
     sums.add(evaluate_batches(model, *task, {batch}, groups, session.device, file ? &rows : nullptr));
     if (file) {
-      // In the order of the ranks, which is that of the samples.
+      // Rank order is sample order.
       const at::Tensor all = groups.dp->gathered(rows[0].contiguous().to(groups.dp->device()), "evaluated rows");
       if (is_speaker) lines += row_lines(all.to(at::kCPU), *task, options.predictions_file ? source : nullptr, done);
     }
@@ -138,7 +138,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   sums.losses = task->concluded(sum_over_data(sums, groups).losses);
   if (!is_speaker) return kExitSuccess;
   if (file) write_file_atomic(*file, lines);
-  // The main loss; what else the task measures goes by its name.
+  // The main loss; the task's other measures go by name.
   const LossSum& main = sums.losses.at(0);
   Json result{{"loss", main.mean()}};
   if (has_perplexity(main.name)) {

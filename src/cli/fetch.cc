@@ -1,4 +1,4 @@
-// megalith fetch: models, tokenizers and data sets from the Hugging Face hub into its own cache.
+// megalith fetch: models, tokenizers and data sets from the Hugging Face hub into the hub's cache.
 #include <cstdio>
 
 #include "cli/command.h"
@@ -51,7 +51,7 @@ HubName fetch_name(const std::string& text, const FetchOptions& options) {
   return name;
 }
 
-// The files in the cache, for when the hub must not be asked.
+// Files from the cache, without asking the hub.
 std::filesystem::path fetch_offline(const HubSettings& settings, const HubName& name) {
   if (const auto folder = cached_snapshot(settings, name)) return *folder;
   throw UserError(

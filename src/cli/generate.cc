@@ -74,16 +74,16 @@ std::vector<int64_t> prompt_of(const GenerateOptions& options, const ModelWords&
   return {ids.begin(), ids.end()};
 }
 
-// Without a seed of its own, sampling takes the run's.
+// The sampling seed; without one, the run's.
 int64_t first_seed(const Resolved& run) {
   const bool has_own = run.options->of(run.config.sampling.sampling_seed).is_set();
   return has_own ? run.config.sampling.sampling_seed : run.config.train.seed;
 }
 
-// What is to be written, checked before anything is allocated for it.
+// A request for text, checked before anything is allocated.
 struct TextTask {
   GenerationRequest request;       // without input
-  std::vector<PromptRow> rows;     // of input
+  std::vector<PromptRow> rows;     // from input
   int64_t longest_prompt = 0;
 
   int64_t rows_together(const GenerateOptions& options) const {
@@ -91,7 +91,7 @@ struct TextTask {
   }
 };
 
-// Every rank goes through the same tokens; the first one shows them.
+// Every rank decodes the same tokens; the first one prints them.
 int64_t write_samples(PipelinedModel& model, const Session& session, const GenerateOptions& options,
                       GenerationRequest request, const ModelWords& words) {
   const Resolved& run = *session.resolved;
@@ -111,7 +111,7 @@ int64_t write_samples(PipelinedModel& model, const Session& session, const Gener
       say(fmt::format("{}\n", fmt::join(ids, " ")));
       continue;
     }
-    // An encoder reads the prompt, and the decoder answers; a decoder goes on with it.
+    // An encoder-decoder answers the prompt, a decoder continues it.
     if (options.prompt && !model.config().has_encoder()) say(*options.prompt);
     AnswerText text(words.require_tokenizer(), options.stop, text_before(model.config(), request));
     const auto show = [&](int64_t id) {
@@ -161,7 +161,7 @@ PictureTask picture_task(const Resolved& run, const GenerateOptions& options) {
   return task;
 }
 
-// Options of one kind of model that are given to the other, and of one form of prompt to another.
+// Refuses options of another kind of model or another form of prompt.
 std::vector<UserError> check_for_texts(const Resolved& run, const GenerateOptions& options) {
   std::vector<UserError> errors;
   for (const char* option : {"output", "steps", "guidance", "height", "width"}) {

@@ -1,4 +1,3 @@
-// See generate_pictures.h.
 #include "cli/generate_pictures.h"
 
 #include <ATen/ATen.h>
@@ -121,7 +120,7 @@ int generate_pictures(CommandContext& context, const Session& session, const Lau
   const std::unique_ptr<FluxEncoders> encoders = FluxEncoders::open(where, context.log);
   const FluxEncoders::Texts texts = encoders->encode_texts({&task.prompt, 1});
   throw_if_any(check_encoders(*encoders, texts, run.config.model));
-  // T5 may be as large as what comes now.
+  // T5 may be as large as the transformer.
   encoders->release_text_encoders();
   const int64_t tokens = request.height * request.width / (4 * kFluxReduction * kFluxReduction);
   const MemoryMeasure measure = [=](const Resolved& resolved, int rank) {

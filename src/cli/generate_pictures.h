@@ -1,4 +1,4 @@
-// megalith generate of a model of pictures: PNG files from a caption.
+// megalith generate for image models: PNG files from a caption.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct PictureOptions {
   void visit(OptionVisitor& v);
 };
 
-// What a person asks of it.
+// A request for pictures.
 struct PictureTask {
   PictureOptions options;
   std::string prompt;
@@ -30,7 +30,7 @@ struct PictureTask {
   uint64_t seed = 0;
 };
 
-// Everything that cannot work, before anything is read or allocated.
+// All errors, before anything is read or allocated.
 std::vector<UserError> check_picture_task(const Resolved& run, const PictureTask& task);
 
 // Within a session, on every rank; the first one writes the files.

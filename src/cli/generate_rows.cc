@@ -1,4 +1,3 @@
-// See generate_rows.h.
 #include "cli/generate_rows.h"
 
 #include <fmt/format.h>
@@ -49,7 +48,7 @@ std::vector<int64_t> prompt_ids_of(const OrderedJson& row, const ModelWords& wor
   return {ids.begin(), ids.end()};
 }
 
-// Rows in their order, whenever they end.
+// Writes rows in order, whenever they finish.
 class AnswerFile {
  public:
   explicit AnswerFile(const std::optional<std::string>& path) : path_(path) {
@@ -80,7 +79,7 @@ class AnswerFile {
   }
 
  private:
-  // What a run that is stopped leaves.
+  // Left by an interrupted run.
   std::string part() const { return *path_ + ".part"; }
 
   std::optional<std::string> path_;
@@ -89,7 +88,7 @@ class AnswerFile {
   size_t num_written_ = 0;
 };
 
-// A row whose answer is being written.
+// A row being answered.
 struct OpenRow {
   std::optional<AnswerText> text;
   std::string answer;

@@ -1,4 +1,4 @@
-// megalith generate --input: answers to a file of prompts, several at a time.
+// megalith generate --input: answers a file of prompts in batches.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@
 namespace megalith {
 
 struct PromptRow {
-  OrderedJson row;  // as it was read
+  OrderedJson row;  // as read
   GenerationRequest request;
 };
 
-// A conversation as --messages gives it: a list of messages, or an object with messages and perhaps tools.
+// A conversation as given with --messages: a list of messages, or an object with messages and optional tools.
 struct Conversation {
   OrderedJson messages = OrderedJson::array(), tools;
 };
 Conversation read_conversation(const std::string& file);
 
-// The rows of a JSON lines file (or list, Parquet, CSV), each with prompt, prompt_ids or messages (and tools); other
-// keys are handed on to its answer. usual: all but the prompt, and the first row's seed; the next ones count up from
-// it. UserErrors with the first of the rows that cannot be used.
+// Rows of a JSON lines file (or list, Parquet, CSV), each with prompt, prompt_ids or messages (and tools); other keys
+// are copied to its answer. usual: all but the prompt, and the first row's seed, incremented per row. UserErrors with
+// the first unusable rows.
 std::vector<PromptRow> read_prompt_rows(const std::string& file, const ModelWords& words,
                                         const GenerationRequest& usual, const ModelConfig& model);
 

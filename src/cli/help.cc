@@ -1,4 +1,3 @@
-// The pages of `--help`; see help.h.
 #include "cli/help.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 namespace megalith {
 namespace {
 
-// So many options are a page that is read whole.
+// Up to this many options are printed on one page.
 constexpr size_t kMostOnOnePage = 45;
 
 // Options that most runs need, and those looked up most often.
@@ -35,7 +34,7 @@ const std::vector<HelpTopic> kCommonTopics = {
     {"Records and evaluation", {"output_dir", "eval_interval", "eval_iters"}},
     {"Machine", {"device", "num_threads"}},
 };
-// `generate` shows it above the others.
+// Shown first by `generate`.
 const HelpTopic kSamplingTopic = {"Sampling", {"temperature", "top_k", "top_p"}};
 
 // Questions in words that are neither an option nor a title.
@@ -84,7 +83,7 @@ std::optional<std::string> asked_word(const std::vector<std::string>& arguments)
   return std::nullopt;
 }
 
-// The page about a question, with the options that the command has; nothing when none is asked.
+// The page for a question, with the command's options; nothing if it is none.
 std::optional<std::string> answer_to(const std::string& asked, const OptionSet& options, const OptionFilter& acts) {
   if (options.find(asked) != nullptr) return std::nullopt;
   std::string plain = fmt::format(" {} ", lower_case(asked));

@@ -1,4 +1,4 @@
-// `--help` of a command: the options that most people use; behind it a topic, an option, a part of names, or `all`.
+// `--help` of a command: the most used options; followed by a topic, an option, part of names, or `all`.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@ namespace megalith {
 
 // Prints what the arguments ask for and returns kExitSuccess.
 //   usage    "usage: megalith train --config FILE [--option value ...]"
-// Throws UserError when nothing is known of the word behind --help.
+// Throws UserError if the word after --help is unknown.
 int print_help(const CommandContext& context, std::string_view usage, const OptionSet& options);
 
 }  // namespace megalith

@@ -1,5 +1,4 @@
-// megalith init: a recipe with its options explained, for a model that came with the program or a folder of Hugging
-// Face's.
+// megalith init: a recipe with explained options, for a preset or a Hugging Face folder.
 #include <cstdio>
 #include <filesystem>
 
@@ -24,7 +23,7 @@ struct InitOptions {
   }
 };
 
-// A line of the recipe; one without effect is written as a comment, ready to be used.
+// A line of the recipe; one without effect is written as a comment, ready for use.
 struct Line {
   std::string_view name, value;
   bool is_comment = false;
@@ -35,7 +34,7 @@ struct Topic {
   std::vector<Line> lines;
 };
 
-// What nearly every run decides. Values suit a first run of any size; the comments are the options' own help.
+// Options that nearly every run sets. Values suit a first run of any size; the comments are the options' own help.
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> all = {
       {"Data",

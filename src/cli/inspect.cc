@@ -1,4 +1,4 @@
-// megalith inspect: what is in a configuration, data set, tokenizer, checkpoint or model.
+// megalith inspect: contents of a configuration, data set, tokenizer, checkpoint or model.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -50,10 +50,10 @@ struct CheckpointInspection {
   }
 };
 
-// `inspect config [--config FILE] [options] [--explain KEY]`: every option's value and who set it.
+// `inspect config [--config FILE] [options] [--explain KEY]`: every option's value and its source.
 int inspect_config(CommandContext& context) {
   ConfigInspection own;
-  // A configuration that cannot run can still be looked at: only what cannot be read is an error here.
+  // A configuration that cannot run can still be inspected: only unreadable options are errors here.
   Resolved resolved(all_kinds(), [&](OptionVisitor& v) { own.visit(v); });
   const Resolution resolution = resolve(*resolved.options, context.config_inputs());
   if (resolution.wants_help) {
@@ -66,7 +66,7 @@ int inspect_config(CommandContext& context) {
     return kExitSuccess;
   }
   if (own.markdown) {
-    // The command's own options do not belong on the page.
+    // The command's own options are not part of the page.
     Config defaults;
     print_out("{}", options_markdown(OptionSet(defaults), "Options of megalith train"));
     return kExitSuccess;
@@ -85,7 +85,7 @@ int inspect_config(CommandContext& context) {
   return kExitSuccess;
 }
 
-// `inspect checkpoint DIR`: what a checkpoint folder holds, and whether its bytes are as they were written.
+// `inspect checkpoint DIR`: contents of a checkpoint folder, and its checksums.
 int inspect_checkpoint(CommandContext& context) {
   CheckpointInspection own;
   OptionSet set(own);

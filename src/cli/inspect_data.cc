@@ -1,4 +1,4 @@
-// What is in a data set; see inspect_data.h.
+// See inspect_data.h.
 #include "cli/inspect_data.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Logits and gradients of a model; see inspect_model.h.
+// See inspect_model.h.
 #include "cli/inspect_model.h"
 
 #include <ATen/ATen.h>
@@ -51,7 +51,7 @@ std::optional<UserError> check_output_file(const OutputOptions& options, const R
   return check_replaceable("output_file", options.output_file, {}, run.config.checkpoint.overwrite);
 }
 
-// Whole canonical tensors of this rank's gradients, in fp32 on the CPU.
+// This rank's gradients as whole canonical tensors, fp32 on the CPU.
 std::map<std::string, at::Tensor> canonical_gradients(const std::vector<Parameter*>& parameters) {
   std::map<std::string, at::Tensor> result;
   for (const Parameter* param : parameters) {

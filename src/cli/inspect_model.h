@@ -1,4 +1,4 @@
-// Topics of `megalith inspect` that run a model: what other frameworks can be compared with, tensor by tensor.
+// Topics of `megalith inspect` that run a model, for tensor-by-tensor comparison with other frameworks.
 #pragma once
 
 #include "cli/command.h"

@@ -1,4 +1,4 @@
-// `megalith inspect picture`: a picture as it is read, and as an image model is given it.
+// `megalith inspect picture`: a picture as decoded, and as an image model's input.
 #pragma once
 
 #include "cli/command.h"

@@ -1,4 +1,3 @@
-// See inspect_run.h.
 #include "cli/inspect_run.h"
 
 #include <fmt/ranges.h>
@@ -37,7 +36,7 @@ struct RunsInspection {
   }
 };
 
-// What is known of a run: of its folder, or of a metrics_file only.
+// A run read from its folder, or from just a metrics_file.
 struct FoundRun {
   std::vector<RunStart> starts;
   RunHistory history;
@@ -125,7 +124,7 @@ std::string evaluations_text(const RunHistory& history) {
     if (std::find(sets.begin(), sets.end(), one.set) == sets.end()) sets.push_back(one.set);
   }
   std::string text;
-  std::string loss_name = history.loss_name;  // as files have it: "lm_loss"
+  std::string loss_name = history.loss_name;  // as in files: "lm_loss"
   std::replace(loss_name.begin(), loss_name.end(), '_', ' ');
   const bool is_log_loss = has_perplexity(loss_name);
   for (const std::string& set : sets) {

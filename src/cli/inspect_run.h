@@ -1,4 +1,4 @@
-// megalith inspect run, inspect runs: the story of a run from its folder, and several runs side by side.
+// megalith inspect run, inspect runs: the history of a run from its folder, and several runs side by side.
 #pragma once
 
 #include "cli/command.h"

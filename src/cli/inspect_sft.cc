@@ -1,4 +1,3 @@
-// See inspect_sft.h.
 #include "cli/inspect_sft.h"
 
 #include <fmt/format.h>
@@ -60,8 +59,8 @@ std::string text_in_loss(const Tokenizer& tokenizer, const SftSample& sample) {
   return text + decoder.finish();
 }
 
-// The text of a sample. What counts in the loss is green on a terminal, where all that is not ours is made visible;
-// elsewhere it stands in brackets.
+// A sample's text. On a terminal, tokens in the loss are green and control characters visible; elsewhere those tokens
+// are bracketed.
 std::string marked_text(const Tokenizer& tokenizer, const SftSample& sample, bool is_terminal) {
   const std::string_view begin = is_terminal ? "\x1b[1;32m" : "⟦", end = is_terminal ? "\x1b[0m" : "⟧";
   const auto shown = [&](std::string piece) { return is_terminal ? visible_text(piece) : std::move(piece); };
@@ -95,7 +94,7 @@ void show_sample(const SftInspection& options, const Tokenizer& tokenizer, const
   print_coloured(marked_text(tokenizer, sample, ::isatty(STDOUT_FILENO) != 0) + "\n\n");
 }
 
-// The sequences that the samples make, as `train` packs them.
+// The samples' sequences, as packed by `train`.
 void describe_sequences(const SftInspection& options, const SftReport& report, const std::vector<int64_t>& lengths) {
   const int64_t s = *options.seq_length;
   const bool splits = report.form == SftForm::kText && options.sft.enable_packed_sequences;

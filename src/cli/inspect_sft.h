@@ -1,4 +1,4 @@
-// `megalith inspect sft`: which tokens of instruction data count in the loss, sample by sample and over the set.
+// `megalith inspect sft`: the tokens of instruction data that count in the loss, per sample and over the set.
 #pragma once
 
 #include "cli/command.h"

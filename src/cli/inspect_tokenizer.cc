@@ -1,4 +1,4 @@
-// Looking at a tokenizer; see inspect_tokenizer.h.
+// See inspect_tokenizer.h.
 #include "cli/inspect_tokenizer.h"
 
 #include <algorithm>
@@ -103,7 +103,7 @@ void measure(const Tokenizer& tokenizer, const std::vector<std::string>& texts, 
   print_out("{}\n", dump_json(report));
 }
 
-// The conversations of a file as the model's chat template writes them: texts, or their ids.
+// Prints a file's conversations rendered by the model's chat template: texts, or their ids.
 void print_conversations(const Tokenizer& tokenizer, const TokenizerInspection& options) {
   if (!options.tokenizer.tokenizer_model) {
     throw UserError("chat_file is given without tokenizer_model",

@@ -1,4 +1,4 @@
-// megalith launch: what other tools' scripts start. The scripts of examples/ are shells around it.
+// megalith launch: implements other tools' scripts. The scripts of examples/ are thin wrappers for it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -83,14 +83,14 @@ LaunchInputs launch_inputs(const CommandContext& context, FrontEnd front_end, st
   return inputs;
 }
 
-// With the exports of the plan, among which HF_HOME and HF_TOKEN may be.
+// Includes the plan's exports, such as HF_HOME and HF_TOKEN.
 EnvironmentMap hub_environment(const CommandContext& context, const LaunchPlan& plan) {
   EnvironmentMap environment = context.environment;
   for (const PlannedExport& one : plan.exports) environment[one.name] = one.value;
   return environment;
 }
 
-// The configuration as the trainer will read it, for this world; nothing is asked of the hub in a dry run.
+// The configuration as the trainer will read it, for this world; a dry run does not ask the hub.
 ConfigInputs trainer_inputs(const CommandContext& context, const LaunchPlan& plan,
                             const std::vector<std::string>& arguments) {
   ConfigInputs inputs = context.config_inputs();
@@ -110,7 +110,7 @@ ConfigInputs trainer_inputs(const CommandContext& context, const LaunchPlan& pla
   return inputs;
 }
 
-// Adds what is wrong with the configuration, in the user's words.
+// Resolves the plan, adding configuration errors in the user's words.
 std::unique_ptr<Resolved> resolve_plan(const CommandContext& context, const LaunchPlan& plan,
                                        const std::vector<std::string>& arguments, std::vector<UserError>& errors) {
   const size_t num_errors = errors.size();
@@ -125,7 +125,7 @@ std::unique_ptr<Resolved> resolve_plan(const CommandContext& context, const Laun
   return nullptr;
 }
 
-// Sizes of a toy behind all other arguments.
+// Appends a toy's sizes to all other arguments.
 std::vector<std::string> tiny_arguments(const CommandContext& context, const LaunchPlan& plan,
                                         std::vector<std::string> arguments, std::vector<UserError>& errors) {
   Resolved first(all_kinds());
@@ -141,7 +141,7 @@ std::vector<std::string> tiny_arguments(const CommandContext& context, const Lau
   return arguments;
 }
 
-// "MI300X", as the driver names the first GPU; "cpu" where there is none.
+// "MI300X", the driver's name of the first GPU; "cpu" if there is none.
 std::string device_name() {
   if (accelerator_count() == 0) return "cpu";
   const GpuFacts gpus = read_gpus("/");
@@ -150,7 +150,7 @@ std::string device_name() {
   return name;
 }
 
-// Its results can be written, and its figures will be those of this run's lines.
+// Checks that results can be written and that figures will come only from this run's lines.
 void prepare_benchmark(const LaunchPlan& plan) {
   check_results_folder(*plan.benchmark);
   std::error_code ignored;
@@ -162,13 +162,13 @@ void append_line(const std::string& file, const std::string& line) {
   std::ofstream(file, std::ios::app) << line << '\n';
 }
 
-// Rows that a benchmark trains on and that are not there yet.
+// Makes a benchmark's rows if they are missing.
 void make_rows(const CommandContext& context, const LaunchPlan& plan) {
   if (!plan.benchmark || plan.benchmark->made_rows.empty() || !plan.starts) return;
   ensure_wikitext(plan.benchmark->made_rows, hub_environment(context, plan), context.log);
 }
 
-// The figures of a benchmark that has ended, printed and written.
+// Prints and writes the figures of a finished benchmark.
 void report_benchmark(const CommandContext& context, const LaunchPlan& plan, const Resolved& resolved) {
   const BenchmarkRun& run = *plan.benchmark;
   BenchmarkFigures figures = read_benchmark_figures(run.backend, read_file(*plan.train_log));
@@ -179,7 +179,7 @@ void report_benchmark(const CommandContext& context, const LaunchPlan& plan, con
   if (!figures.summary.empty()) write_file_atomic(kRunsSummaryFile, figures.summary);
   for (const std::string& line : figures.lines) {
     print_out("{}\n", line);
-    append_line(*plan.train_log, line);  // AMD's own reader takes them from there
+    append_line(*plan.train_log, line);  // read there by AMD's own reader
   }
   for (const auto& [metric, value] : figures.metrics) print_out("performance: {:.6g} {}\n", value, metric);
   context.log.info("results: {}", run.results);
@@ -190,7 +190,7 @@ void say_plan(const CommandContext& context, const LaunchPlan& plan) {
   context.log.info("ranks: {} on {} machine(s)", plan.world_size(), plan.num_nodes);
 }
 
-// Starts this command again where the run is to be: on Slurm's machines, or in a container.
+// Starts this command again where the run goes: on Slurm's machines, or in a container.
 int start_elsewhere(CommandContext& context, const LaunchPlan& plan, const std::vector<std::string>& words) {
   const LaunchTools tools = find_launch_tools(context.environment);
   std::vector<std::string> command;
@@ -207,7 +207,7 @@ int start_elsewhere(CommandContext& context, const LaunchPlan& plan, const std::
   return run_and_wait(command, std::nullopt);
 }
 
-// run.json beside the log, for `megalith verify`; nothing when something else has that name, or the log is no file.
+// run.json next to the log, for `megalith verify`; nothing if something else has that name, or the log is not a file.
 std::optional<std::string> record_beside(const CommandContext& context, const std::filesystem::path& log) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(log, error);
@@ -251,7 +251,7 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   }
   const std::vector<std::string> command = training_command(plan, tools, arguments);
   for (const PlannedExport& one : plan.exports) ::setenv(one.name.c_str(), one.value.c_str(), /*overwrite=*/1);
-  // On one machine, where others may reach the port. On several the user gives all the same file.
+  // On one machine whose port others may reach. For several machines the user provides the same file.
   constexpr const char* kSecretVariable = "MEGALITH_STORE_SECRET_FILE";
   std::optional<StoreSecretFile> secret;
   if (plan.num_nodes == 1 && plan.world_size() > 1 && !context.environment.contains(kSecretVariable)) {
@@ -281,12 +281,12 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
   std::vector<UserError> errors = plan.errors;
   const bool is_dry = plan.dry_run != DryRunKind::kNone;
   if (!is_dry && errors.empty()) make_rows(context, plan);
-  // What a dry run shows would read weights and rows; what it resolves does not look for them.
+  // The command shown by a dry run reads weights and rows; resolving does not look for them.
   std::vector<std::string> arguments = is_dry ? plan.arguments_without_inputs() : plan.arguments();
   std::vector<std::string> shown = plan.arguments();
   const size_t num_shown = arguments.size();
   std::unique_ptr<Resolved> resolved;
-  // Stanford's scripts say the model in words.
+  // Stanford's scripts describe the model in words.
   const bool has_config = has(kStanfordScripts, plan.front_end) ||
                           (!plan.config.empty() && (!has(kPrimusScripts, plan.front_end) || errors.empty()));
   if (has_config && !plan.uses_slurm && !plan.uses_container) {

@@ -1,4 +1,3 @@
-// See log_copy.h.
 #include "cli/log_copy.h"
 
 #include <fcntl.h>
@@ -31,7 +30,7 @@ bool is_smart_terminal() {
   return ::isatty(STDERR_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
 }
 
-// Whole lines, without what moves the cursor.
+// Whole lines, without cursor control.
 std::string lines_of(std::string_view text) {
   std::string lines(text);
   for (size_t at = lines.find(kEraseStatus); at != std::string::npos; at = lines.find(kEraseStatus, at)) {
@@ -48,7 +47,7 @@ LogCopy::~LogCopy() { close_descriptor(fd_); }
 LoggerSettings LogCopy::settings() {
   LoggerSettings settings;
   settings.write = [this](std::string_view text) {
-    (void)write_all(STDERR_FILENO, text);  // there is nowhere left to complain
+    (void)write_all(STDERR_FILENO, text);  // nowhere left to report a failure
     write(text);
   };
   settings.is_terminal = is_smart_terminal();

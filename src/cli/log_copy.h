@@ -1,6 +1,5 @@
-// log_file: what the program says on standard error, and the lines of training on standard output, again in a file.
-// Lines are appended each with one write, so the ranks of a run may share the file. The status line of a terminal,
-// which is rewritten in place, stays out.
+// log_file: a copy of standard error and of the training lines on standard output. Each line is appended by one write,
+// so a run's ranks may share the file. A terminal's status line, rewritten in place, is left out.
 #pragma once
 
 #include <atomic>
@@ -18,12 +17,12 @@ class LogCopy {
   LogCopy(const LogCopy&) = delete;
   LogCopy& operator=(const LogCopy&) = delete;
 
-  // For the program's logger, which this object outlives: standard error, and the file once it is open.
+  // For the program's logger, which this object outlives: standard error, and the file once open.
   LoggerSettings settings();
-  // UserError when the file cannot be opened. empties: what it holds is dropped.
+  // empties: truncates the file. UserError if it cannot be opened.
   void open(const std::string& path, bool empties);
   bool is_open() const { return fd_ >= 0; }
-  // To the file only; nothing before it is open. What cannot be written costs one warning.
+  // To the file only; no-op before it is open. Failed writes cost one warning.
   void write(std::string_view text);
 
  private:

@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
     tune_malloc_for_texts();
   }
   LogCopy log_copy;
-  Logger log(log_copy.settings());  // outlives the command: with several ranks it knows who speaks
+  Logger log(log_copy.settings());  // outlives the command: with several ranks it knows which one speaks
   const auto end = [&](int code, std::string_view message) {
     log.error("{}", message);
     leave_error_file(environment_snapshot(), message);
@@ -150,7 +150,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return end(kExitFailure, "out of memory");
   } catch (const c10::Error& error) {
-    return end(kExitFailure, error.what_without_backtrace());  // such as memory that cannot be had
+    return end(kExitFailure, error.what_without_backtrace());  // such as out of memory
   } catch (const std::exception& error) {
     return end(kExitFailure, error.what());
   }

@@ -1,7 +1,7 @@
-// megalith plan: what a pipeline schedule costs, before and after it runs.
+// megalith plan: the cost of a pipeline schedule, before and after it runs.
 //
-// The pipeline comes from the options of training, the times from the command line or from the trace of a run. The
-// schedule is checked and timed by the simulator (planner/pipeline_simulator.h), as a table, as text and as SVG.
+// The pipeline comes from training options, the times from the command line or a run's trace. The simulator
+// (planner/pipeline_simulator.h) checks and times the schedule; output is a table, text or SVG.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -34,7 +34,7 @@ constexpr const char* kPlanUsage =
     "usage: megalith plan --pipeline_model_parallel_size P --num_layers L [--draw] [--svg_file FILE]\n"
     "                     [--pipeline_trace FILE] [--config FILE] [--option value ...]";
 
-// Nobody looks at a larger picture, and it would take gigabytes.
+// A larger picture is unreadable and would take gigabytes.
 constexpr int64_t kMostComputations = 2'000'000;
 
 struct PlanOptions {
@@ -64,7 +64,7 @@ struct PlanOptions {
   }
 };
 
-// What `plan` works on, once everything is read and agrees.
+// Validated input of `plan`.
 struct Plan {
   PipelinePlan pipeline;
   PipelineSchedule schedule;
@@ -79,7 +79,7 @@ bool has_times(const OptionSet& options) {
   return false;
 }
 
-// The microbatches of a full step, as training counts them for dry_run_world_size ranks.
+// Microbatches of a full step, as counted by training for dry_run_world_size ranks.
 int64_t count_microbatches(const Config& config, const PlanOptions& own, const std::optional<PipelineTrace>& measured,
                            std::vector<UserError>& errors) {
   if (own.num_microbatches) return *own.num_microbatches;
@@ -98,8 +98,8 @@ int64_t count_microbatches(const Config& config, const PlanOptions& own, const s
   return batches.num_microbatches(/*consumed=*/0);
 }
 
-// How many layers' worth of work a stage has. One without layers, which holds only the embedding or the head, counts
-// as one, as account_for_embedding_in_pipeline_split and its sister do.
+// A stage's work in layers. One with only the embedding or the head counts as one layer, as in
+// account_for_embedding_in_pipeline_split and its sister.
 double layers_worth(std::span<const Unit> stage, const PipelineOptions& options) {
   int64_t layers = 0;
   for (const Unit& unit : stage) {
@@ -110,7 +110,7 @@ double layers_worth(std::span<const Unit> stage, const PipelineOptions& options)
   return static_cast<double>(std::max<int64_t>(layers, 1));
 }
 
-// Times and activations of the stages, where a rank with an even share of the layers has the given times and 1.
+// Times and activations of the stages; a rank with an even share of the layers has the given times and 1.
 PipelineCosts costs_of_layers(const PipelinePlan& pipeline, const PipelineOptions& options, const PlanOptions& own) {
   std::vector<double> worths;
   double all = 0;
@@ -163,15 +163,15 @@ Plan make_plan(const Resolved& resolved, const PlanOptions& own) {
   return plan;
 }
 
-// "E 0-3", "4-7", "m L": the numbers of the layers, and the letters of the rest. Layers of two stacks are counted by
-// themselves and named: "E encoder 0-3", "decoder 0-1".
+// "E 0-3", "4-7", "m L": layer numbers, and letters for the rest. Layers of two stacks are counted separately and
+// named: "E encoder 0-3", "decoder 0-1".
 std::string layers_text(const PipelinePlan& pipeline, const UnitRange& stage) {
   std::set<std::string> stacks;
   for (const Unit& unit : pipeline.units) {
     if (unit.letter == UnitLetter::kLayer) stacks.insert(unit.kind);
   }
   std::vector<std::string> words;
-  const Unit *first = nullptr, *last = nullptr;  // of layers of one stack
+  const Unit *first = nullptr, *last = nullptr;  // layers of one stack
   const auto finish = [&] {
     if (first == nullptr) return;
     const std::string stack = stacks.size() > 1 ? first->kind.substr(0, first->kind.find(' ')) + " " : "";
@@ -194,7 +194,7 @@ std::string layers_text(const PipelinePlan& pipeline, const UnitRange& stage) {
   return words.empty() ? "-" : join(words, " ");
 }
 
-// For each rank the layers of its stages.
+// The layers of each rank's stages.
 std::vector<std::string> stages_of_ranks(const Plan& plan) {
   const PipelineShape& shape = plan.schedule.shape;
   std::vector<std::string> stages;
@@ -209,7 +209,7 @@ std::vector<std::string> stages_of_ranks(const Plan& plan) {
   return stages;
 }
 
-// Where more than one tensor travels through the pipeline: which ones reach which stages.
+// If several tensors travel through the pipeline: the stages each one reaches.
 void print_travels(const PipelinePlan& pipeline) {
   std::vector<std::pair<std::string, std::vector<std::string>>> stages_of;  // in order of appearance
   for (size_t stage = 1; stage < pipeline.stages.size(); ++stage) {
@@ -225,7 +225,7 @@ void print_travels(const PipelinePlan& pipeline) {
   print_out("between stages, counted from 0: {}; gradients go back the same way\n", join(parts, "; "));
 }
 
-// A line a rank: its stages, what it does and what it holds.
+// One line per rank: stages, work and memory.
 void print_table(const Plan& plan, const PipelineSimulation& simulated) {
   const PipelineShape& shape = plan.schedule.shape;
   print_out("{}: {} rank{} with {} stage{} each, {} microbatch{}, {:.4g} in all, bubble {:.1f} %\n\n",
@@ -251,7 +251,7 @@ void print_table(const Plan& plan, const PipelineSimulation& simulated) {
   print_travels(plan.pipeline);
 }
 
-// Says how the run went against the schedule; false when it went another way.
+// Compares the run with the schedule; false if it followed another order.
 bool print_comparison(const Plan& plan, const PipelineSimulation& simulated) {
   const std::vector<std::string> differences = compare_with_schedule(*plan.measured, plan.schedule);
   const double took = plan.measured->makespan();
@@ -270,7 +270,7 @@ bool print_comparison(const Plan& plan, const PipelineSimulation& simulated) {
 
 int run_plan(CommandContext& context) {
   PlanOptions own;
-  // Only what cannot be read is an error of the configuration: a pipeline needs neither data nor a whole model.
+  // Only unreadable options are errors: a pipeline needs neither data nor a whole model.
   Resolved resolved(all_kinds(), [&](OptionVisitor& v) { own.visit(v); });
   const Resolution resolution = resolve(*resolved.options, context.config_inputs());
   if (resolution.wants_help) {
@@ -282,7 +282,7 @@ int run_plan(CommandContext& context) {
     if (taken) throw std::move(*taken);
   }
   Plan plan = make_plan(resolved, own);
-  // A trace of another order may lack stages, and its times are not those of this schedule.
+  // A trace of another order may lack stages, and its times are not this schedule's.
   const bool follows = plan.measured && compare_with_schedule(*plan.measured, plan.schedule).empty();
   if (follows && !has_times(*resolved.options)) plan.costs.stages = measured_costs(*plan.measured).stages;
   const PipelineSimulation simulated = simulate_pipeline(plan.schedule, plan.costs);

@@ -1,4 +1,4 @@
-// megalith prepare: text into token files; data sets joined and checked.
+// megalith prepare: converts text into token files; merges and checks data sets.
 #include "data/prepare.h"
 
 #include <algorithm>
@@ -76,7 +76,7 @@ struct CheckOptions {
   }
 };
 
-// `prepare check PREFIX …`: whether every file is whole, and every id one of the vocabulary's.
+// `prepare check PREFIX …`: checks that every file is whole and every id in the vocabulary.
 int prepare_check(CommandContext& context) {
   CheckOptions options;
   OptionSet set(options);

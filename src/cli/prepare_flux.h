@@ -1,4 +1,4 @@
-// `megalith prepare flux`: pictures and captions through FLUX's frozen encoders, ahead of training.
+// `megalith prepare flux`: encodes pictures and captions with FLUX's frozen encoders, ahead of training.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@ namespace megalith {
 
 int prepare_flux_pictures(CommandContext& context);
 
-// The same with all options at their defaults, where `output` does not hold prepared pictures already.
+// The same with all options at their defaults, unless `output` already holds prepared pictures.
 void prepare_pictures_once(const std::filesystem::path& input, const std::filesystem::path& model,
                            const std::filesystem::path& output, Logger& log);
 

@@ -1,11 +1,11 @@
-// `megalith prepare --sft`: rows of instruction data into tokens and masks, ahead of training.
+// `megalith prepare --sft`: instruction data into tokens and masks, ahead of training.
 #pragma once
 
 #include "cli/command.h"
 
 namespace megalith {
 
-// The arguments without --sft.
+// Arguments without --sft.
 int prepare_sft_files(CommandContext& context);
 
 CommandOptions prepare_sft_options();

@@ -1,4 +1,4 @@
-// megalith presets: the models and recipes that came with the program.
+// megalith presets: the models and recipes shipped with the program.
 #include "config/presets.h"
 
 #include <algorithm>
@@ -20,7 +20,6 @@
 namespace megalith {
 namespace {
 
-// Widths of the columns.
 constexpr size_t kNameColumn = 28, kCountColumn = 11, kAboutColumns = 66;
 
 struct PresetsOptions {
@@ -48,10 +47,10 @@ int64_t count_parameters(const Preset& preset, const ConfigInputs& inputs) {
   return family_for(model).build_whole(model, context)->num_parameters();
 }
 
-// Sizes of one model stand together, the smallest first: "llama3.1" of llama3.1_8B.
+// Sort key: sizes of one model are listed together, smallest first: "llama3.1" of llama3.1_8B.
 std::string series(const std::string& name) { return name.substr(0, name.rfind('_')); }
 
-// What comes before the count that many a comment has: there is a column for it.
+// A comment without its parameter count, which has its own column.
 std::string about_model(const Preset& preset) {
   static const std::regex count("[:,]? ?[0-9][0-9,]{6,} parameters.*");
   return std::regex_replace(about(preset), count, "");

@@ -1,4 +1,4 @@
-// Results on standard output; see print.h.
+// See print.h.
 #include "cli/print.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Results, on standard output. A file or a pipe receives every byte as it is; on a terminal, what it would obey is
-// written out (core/visible_text.h), colours in texts of others as well.
+// Results on standard output. A file or pipe receives every byte; on a terminal, control characters are made visible
+// (core/visible_text.h), including colours in other people's texts.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace megalith {
 
 void print_text(std::string_view text);
-// A text with colours of ours: whatever else it holds was made visible before they were added.
+// A text with our colours; the rest must already be visible text.
 void print_coloured(std::string_view text);
 
 template <typename... Args>

@@ -1,4 +1,3 @@
-// See run_folder.h.
 #include "cli/run_folder.h"
 
 #include <torch/version.h>
@@ -27,7 +26,7 @@
 namespace megalith {
 namespace {
 
-// What this start is, beside what the ranks have said of themselves.
+// Describes this start, beyond what the ranks reported themselves.
 void describe(RunStart& start, const CommandContext& context, const Session& session, const Trainer& trainer) {
   const Resolved& resolved = *session.resolved;
   start.version = kProgramVersion;
@@ -52,7 +51,7 @@ void describe(RunStart& start, const CommandContext& context, const Session& ses
   start.first_iteration = start.last_iteration = trainer.iteration();
 }
 
-// Removes what an earlier run left, and writes the configuration.
+// Removes an earlier run's files and writes the configuration.
 void prepare_run_folder(const RunFolder& folder, const Resolved& resolved, const RunStart& start, bool begins_anew) {
   if (begins_anew && resolved.options->of(resolved.config.log.tensorboard_dir).source().where == "output_dir") {
     remove_tree(folder.tensorboard());
@@ -69,7 +68,7 @@ void prepare_run_folder(const RunFolder& folder, const Resolved& resolved, const
                                 run_configuration(resolved)));
 }
 
-// Where the record goes: into the folder of the run, and where record_file says.
+// The record's paths: in the run's folder, and at record_file.
 std::vector<std::filesystem::path> record_files(const LogOptions& log) {
   std::vector<std::filesystem::path> files;
   if (log.output_dir) files.push_back(RunFolder{*log.output_dir}.record());
@@ -82,8 +81,8 @@ std::vector<std::filesystem::path> record_files(const LogOptions& log) {
   return files;
 }
 
-// ".page.html.tmp-4711-7f3a10-187c0d2e": what is written before a rename. One that ends in .old may be the only whole
-// copy of a folder, and stays.
+// ".page.html.tmp-4711-7f3a10-187c0d2e": written before a rename. One that ends in .old may be the only whole copy of a
+// folder, and stays.
 bool is_unfinished(std::string_view name) {
   constexpr std::string_view kMark = ".tmp-";
   const size_t mark = name.rfind(kMark);
@@ -97,8 +96,8 @@ bool is_probe(std::string_view name) {
   return name.starts_with(".megalith_probe_") || name.starts_with(".seen_by_all_");
 }
 
-// What runs that were killed left in a folder that this one holds. A probe is of no use to anyone once it is made, so
-// those beside the folder may go too, whoever made them.
+// Removes files of killed runs in a folder held by this one. Probes are useless once made, so any next to the folder go
+// too.
 void remove_unfinished(const std::filesystem::path& folder, Logger& log) {
   remove_leftovers(folder, log, /*before_step=*/{});
   for (const std::string& name : names_in(folder)) {
@@ -132,7 +131,7 @@ RunHold hold_run_folders(CommandContext& context, const Launch& launch, const Co
   for (const auto& [option, path] : held_folders(config)) {
     if (check_writable(option, path, /*is_folder=*/true)) continue;
     if (launch.rank > 0) {
-      // The first rank waits in the lock itself. Its own name is there when it has got it.
+      // Rank 0 waits in the lock itself and appears as the holder once it has it.
       while (config.log.wait_for_folder) {
         const std::optional<FolderHolder> holder = find_holder(path);
         if (!holder || holder->meeting == meeting) break;
@@ -147,7 +146,7 @@ RunHold hold_run_folders(CommandContext& context, const Launch& launch, const Co
                                 .before_sleep = before_sleep};
     settings.on_lost = [&log = context.log, path = path](const FolderHolder& other) {
       log.error("{} was taken over by {}: this process stood still for too long, and ends", path, other.text());
-      ::_exit(kExitFailure);  // whatever it wrote now would mix with the other's
+      ::_exit(kExitFailure);  // anything written now would mix with the other's
     };
     hold.locks.push_back(std::make_unique<FolderLock>(path, fmt::format("{} {}", option, path), std::move(settings)));
     remove_unfinished(path, context.log);

@@ -1,5 +1,5 @@
-// What a training run leaves beside what the sinks and checkpoints write: configuration, record and log. While it lives
-// no other run writes to its folders.
+// The configuration, record and log of a training run, in addition to what sinks and checkpoints write. Locks the run's
+// folders against other runs.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace megalith {
 
-// What the ranks of a run agree on, and rank 0 records. Nothing without --output_dir and --record_file.
+// Agreed on by the run's ranks, recorded by rank 0. Empty without --output_dir and --record_file.
 struct RunFolderState {
   std::string run_id;
   std::vector<std::unique_ptr<RunRecord>> records;  // rank 0: run.json of the folder, and record_file
@@ -21,12 +21,12 @@ struct RunFolderState {
   void end(const std::string& status, int64_t last_iteration, int64_t exit_code);
 };
 
-// Other runs stay out of the folders while this lives.
+// Keeps other runs out of the folders while it lives.
 struct RunHold {
   RunHold() = default;
   RunHold(RunHold&&) = default;
   RunHold& operator=(RunHold&&) = default;
-  // The innermost folder first, so that empty ones that were made for the locks go.
+  // Innermost folder first, so that empty ones made for the locks are removed.
   ~RunHold() {
     while (!locks.empty()) locks.pop_back();
   }
@@ -35,17 +35,16 @@ struct RunHold {
   std::vector<std::unique_ptr<FolderLock>> locks;
 };
 
-// Holds output_dir and save, on rank 0, and removes what a run that was killed left half-written there. UserError when
-// another run holds one; with wait_for_folder all ranks return when none does. Folders that cannot be written are left
-// to check_outputs(). SilentExit when a signal comes while this waits.
+// Locks output_dir and save, on rank 0, and removes partial files left by a killed run. UserError if another run holds
+// one; with wait_for_folder all ranks wait for it. SilentExit if a signal arrives meanwhile. Unwritable folders are
+// left to check_outputs().
 RunHold hold_run_folders(CommandContext& context, const Launch& launch, const Config& config, const StopRequest& stop);
 
-// Writes the folder's config.yaml and begins the records; collective over the world. The trainer has loaded what it
-// goes on from.
+// Writes the folder's config.yaml and begins the records; collective over the world. Call after the trainer has loaded.
 RunFolderState begin_run_folder(CommandContext& context, const Session& session, const Trainer& trainer,
                                 const RunHold& hold);
 
-// Opens log_file on this rank, if there is one.
+// Opens log_file on this rank, if set.
 void open_log(CommandContext& context, const Resolved& resolved, const Launch& launch);
 
 }  // namespace megalith

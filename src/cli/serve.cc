@@ -136,7 +136,7 @@ ServedModel describe(const Resolved& run, const ServeOptions& options, const Ser
   return served;
 }
 
-// The first rank's side: it listens at once, and answers from open() on.
+// The first rank's side: listens at once, and answers from open() on.
 struct Front {
   ServerMetrics metrics;
   Scheduler scheduler;

@@ -1,4 +1,4 @@
-// Process set-up; see session.h.
+// See session.h.
 #include "cli/session.h"
 
 #include <fmt/ranges.h>
@@ -29,13 +29,13 @@
 namespace megalith {
 namespace {
 
-// How long the last message of a run that hangs may take: the reader of our output may have stopped too.
+// Time limit for a hanging run's last message: the reader of our output may have stopped too.
 constexpr auto kLastWordsPatience = std::chrono::seconds(2);
 
-// How long a rank that is refused before the ranks meet waits for them to come.
+// How long a rank refused before the meeting waits for the others.
 constexpr double kEarlyPatience_s = 3;
 
-// The main thread sits in a collective and will not come back, so nobody can be asked to clean up.
+// The main thread is stuck in a collective and cannot clean up.
 [[noreturn]] void leave_hanging_run(Logger& log, const std::string& message) {
   std::promise<void> said;
   const auto is_said = said.get_future();
@@ -49,7 +49,7 @@ constexpr double kEarlyPatience_s = 3;
   ::_exit(kExitFailure);
 }
 
-// Whether the chip multiplies numbers of eight bits, and which products of this model its library leaves to us.
+// Checks that the chip multiplies 8-bit numbers, and which products of this model its library does not support.
 void check_fp8(const Resolved& resolved, const at::Device& device, const std::string& architecture, Logger& log) {
   const Config& config = resolved.config;
   if (!config.fp8.is_on()) return;
@@ -71,7 +71,7 @@ void set_log_level(Logger& log, const LogOptions& options) {
   if (options.verbose) log.set_level(LogLevel::kDebug);
 }
 
-// Ranks that differ end here, and one of them says how.
+// Ranks that differ end here; one of them says how.
 std::unique_ptr<C10dWorld> meet_ranks(CommandContext& context, const Resolved& resolved, const Launch& launch,
                                       const at::Device& device) {
   const ParallelOptions& parallel = resolved.config.parallel;
@@ -87,12 +87,12 @@ std::unique_ptr<C10dWorld> meet_ranks(CommandContext& context, const Resolved& r
         [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
   } catch (const DifferentTerms& error) {
     if (!error.is_speaker()) throw SilentExit{kExitUserError, error.what()};
-    context.log.set_rank(/*rank=*/0, /*world_size=*/1);  // it is said for all
+    context.log.set_rank(/*rank=*/0, /*world_size=*/1);  // said for all ranks
     throw;
   }
 }
 
-// The secret that a configuration names which cannot be read as a whole.
+// The store's secret, from a configuration that cannot be read as a whole.
 std::string early_secret(const CommandContext& context) {
   ParallelOptions parallel;
   OptionSet options(parallel);
@@ -100,7 +100,7 @@ std::string early_secret(const CommandContext& context) {
   return store_secret(parallel);
 }
 
-// Whether the program and what is asked for fit the chip.
+// Checks that the program and the options fit the chip.
 void check_device(const Resolved& resolved, const at::Device& device, Logger& log) {
   const bool wants_graphs = resolved.config.runtime.graphs.is_on();
   if (device.is_cpu() && wants_graphs) log.note("cuda_graphs does nothing on the CPU, where nothing is launched");
@@ -188,21 +188,21 @@ void share_failure(C10dWorld& world, int rank, int world_size, const std::except
   const std::vector<int> same = world.ranks_that_end_with(error.what());
   if (same.front() != rank) throw SilentExit{exit_code_of(error), error.what()};
   if (std::ssize(same) == world_size) {
-    log.set_rank(/*rank=*/0, /*world_size=*/1);  // what all say needs no name
+    log.set_rank(/*rank=*/0, /*world_size=*/1);  // common to all ranks: no rank in the message
   } else if (same.size() > 1) {
     log.set_rank(rank, world_size, fmt::format("and {}", fmt::join(same.begin() + 1, same.end(), ", ")));
   }
 }
 
 void share_early_failure(const CommandContext& context, const Launch& launch, const std::exception& error) {
-  // The back end of the others is not known to a rank whose configuration cannot be read; no group is made of it.
+  // A rank with an unreadable configuration does not know the others' back end, so no group is made.
   std::unique_ptr<C10dWorld> world;
   try {
     const at::Device device = accelerator_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
     const MeetingTerms terms{.secret = early_secret(context)};
     world = std::make_unique<C10dWorld>(launch, device, kEarlyPatience_s, terms);
   } catch (const std::exception&) {
-    return;  // nobody to agree with: this rank speaks for itself
+    return;  // no ranks to agree with: this rank speaks for itself
   }
   share_failure(*world, launch.rank, launch.world_size, error, context.log);
 }

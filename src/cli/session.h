@@ -1,4 +1,4 @@
-// What commands that run a model do first: resolve the configuration, choose the device, set the process up, meet the
+// Set-up of commands that run a model: resolves the configuration, chooses the device, sets up the process, meets the
 // other ranks.
 #pragma once
 
@@ -23,37 +23,36 @@ struct Session {
   at::Device device = at::kCPU;
   std::vector<GpuSettingInForce> gpu_settings = {};
   Logger* log = nullptr;  // of the command
-  double meeting_ms = 0;  // until all ranks had come and the world's connections stood; 0 in a world of one
+  double meeting_ms = 0;  // until all ranks came and were connected; 0 in a world of one
 
-  std::shared_ptr<CollectiveWatch> watch = {};  // of the groups' collectives; null without check_determinism
+  std::shared_ptr<CollectiveWatch> watch = {};  // for the groups' collectives; null without check_determinism
 
-  // The last rank prints iteration lines and writes metrics, as in Megatron-LM: it is of the last pipeline stage, which
-  // knows the loss.
+  // The last rank prints iteration lines and writes metrics, as in Megatron-LM: the last pipeline stage knows the loss.
   bool is_reporting() const { return groups.world->is_last(); }
-  // For the start-up report: the device, and what was set for it.
+  // For the start-up report: the device and its settings.
   std::string device_text() const;
-  // Returns when all ranks are done.
+  // Returns once all ranks are done.
   void finish();
 };
 
-// Which rank of how many this process is; errors from now on come with the rank.
+// This process's rank and world; from now on errors name the rank.
 Launch join_launch(CommandContext& context);
 
-// Sets threads, determinism and memory counting for this process, says what resolving had to say, and meets the other
-// ranks that were launched; resolved is for a world of launch.world_size.
+// Sets threads, determinism and memory counting for this process, logs notes of resolving, and meets the other launched
+// ranks; resolved is for a world of launch.world_size.
 Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch = {});
 
 // The text of store_secret_file; empty without one.
 std::string store_secret(const ParallelOptions& parallel);
 
-// That the program ends with for an error.
+// Exit code of the program for an error.
 int exit_code_of(const std::exception& error);
 
-// Tells the other ranks why this one ends. The first of those that end with the same words goes on to say them for all;
-// the others get SilentExit.
+// Tells the other ranks why this one ends. Of ranks with the same message, only the first returns to report it; the
+// others get SilentExit.
 void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log);
 
-// Runs what follows start_session(). When it throws, the other ranks are told why before the exception goes on.
+// Runs code after start_session(). If it throws, tells the other ranks why, then rethrows.
 template <typename Body>
 auto run_in_session(Session& session, const Body& body) {
   try {
@@ -68,8 +67,8 @@ auto run_in_session(Session& session, const Body& body) {
   }
 }
 
-// The same for what comes before start_session(), such as reading the configuration: a rank that is refused meets the
-// others only to say so.
+// The same before start_session(), such as while reading the configuration: a refused rank meets the others only to say
+// so.
 void share_early_failure(const CommandContext& context, const Launch& launch, const std::exception& error);
 
 template <typename Body>

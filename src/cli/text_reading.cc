@@ -47,7 +47,7 @@ void choose_pooling(const Resolved& resolved, const VectorOptions& options,
   if (std::optional<UserError> error = check_pooler(resolved)) errors.push_back(std::move(*error));
 }
 
-// How many tokens of a text are read: seq_length, else what the folder says, and no more than there are positions.
+// Tokens read of a text: seq_length, else the folder's setting, bounded by the model's positions.
 int64_t longest_text(const Resolved& resolved, const std::optional<SentenceFolder>& sentences) {
   const ModelConfig& model = resolved.config.model;
   if (resolved.config.train.seq_length || !sentences || !sentences->max_seq_length) return resolved.derived.seq_length;
@@ -92,7 +92,7 @@ std::optional<SentenceFolder> find_sentence_folder(const Resolved& resolved) {
 TextReading choose_reading(const Resolved& resolved, const VectorOptions& options, std::vector<UserError>& errors) {
   TextReading reading;
   check_layout(resolved, errors);
-  if (resolved.config.model.num_layers == 0) return reading;  // what follows depends on the model
+  if (resolved.config.model.num_layers == 0) return reading;  // the rest depends on the model
   try {
     const std::optional<SentenceFolder> sentences = find_sentence_folder(resolved);
     choose_pooling(resolved, options, sentences, reading.settings, errors);

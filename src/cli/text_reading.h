@@ -1,4 +1,4 @@
-// How a model's vectors of texts are made: as the options say, else the folder of a sentence-transformers model, else
+// How a model's vectors of texts are made: by the options, else by the folder of a sentence-transformers model, else by
 // the model.
 #pragma once
 
@@ -27,13 +27,13 @@ inline constexpr int64_t kVectorRows = 32;
 
 struct TextReading {
   VectorSettings settings{.rows = kVectorRows};
-  int64_t longest = 0;  // tokens of a text
+  int64_t longest = 0;  // tokens per text
 };
 
-// Adds what cannot work to errors.
+// Adds what is wrong to errors.
 TextReading choose_reading(const Resolved& resolved, const VectorOptions& options, std::vector<UserError>& errors);
 
-// The folder's description in --load_hf; nothing for others. UserError if it cannot be read.
+// Describes the folder in --load_hf, if it is a sentence-transformers model. UserError if it cannot be read.
 std::optional<SentenceFolder> find_sentence_folder(const Resolved& resolved);
 
 }  // namespace megalith

@@ -28,9 +28,9 @@
 namespace megalith {
 namespace {
 
-// A run that is asked to stop does so at its next step boundary, after a checkpoint; the first boundary lies before the
-// first step. While it still waits for the other ranks it cannot agree with them: if they do not come soon, it ends.
-constexpr unsigned kMeetingGrace_s = 5;  // launchers kill after some thirty
+// A run asked to stop does so at its next step boundary, after a checkpoint; the first boundary is before the first
+// step. A rank still waiting for others cannot agree with them: if they do not come soon, it ends.
+constexpr unsigned kMeetingGrace_s = 5;  // launchers kill after some thirty seconds
 
 // A signal handler can reach nothing else.
 StopRequest g_stop{0};
@@ -55,12 +55,12 @@ void catch_signals() {
   std::signal(SIGALRM, on_alarm);
   std::signal(SIGTERM, on_signal);
   std::signal(SIGINT, on_signal);
-  // nohup has it ignored, and a run under it goes on.
+  // nohup ignores it; keep it ignored.
   if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);  // who prints sees that its reader is gone
+  std::signal(SIGPIPE, SIG_IGN);  // the printing code notices that its reader is gone
 }
 
-// Without a log nobody would learn what the run does: it stops as at a signal.
+// Without a log the run could not report anything: it stops as at a signal.
 void on_closed_output(CommandContext& context) {
   if (context.log_copy != nullptr && context.log_copy->is_open()) {
     return context.log.note("standard output is closed: the run goes on, and its log has what it would print");
@@ -72,7 +72,7 @@ void on_closed_output(CommandContext& context) {
 
 Session meet(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch) {
   g_is_meeting.store(launch.world_size > 1);
-  // The signal may have come before.
+  // The signal may have come earlier.
   if (g_is_meeting.load() && g_stop.load() != 0) ::alarm(kMeetingGrace_s);
   Session session = start_session(context, std::move(resolved), launch);
   g_is_meeting.store(false);
@@ -110,7 +110,7 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
   try {
     reason = trainer.run(std::move(sinks));
   } catch (const std::exception& error) {
-    // kExitUserError says that nothing was begun.
+    // kExitUserError means that nothing was begun.
     const bool has_begun =
         trainer.iteration() > first_iteration || trainer.iteration() >= session.resolved->derived.train_iters;
     const bool is_late = has_begun && dynamic_cast<const UserError*>(&error) != nullptr;

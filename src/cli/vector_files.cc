@@ -1,4 +1,3 @@
-// See vector_files.h.
 #include "cli/vector_files.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +17,7 @@ at::Tensor checked_rows(const at::Tensor& rows) {
 
 std::string npy_text(const at::Tensor& given) {
   const at::Tensor rows = checked_rows(given);
-  constexpr size_t kAlignment = 64, kPrefix = 10;  // the magic, the version and the header's length
+  constexpr size_t kAlignment = 64, kPrefix = 10;  // magic, version and header length
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows.size(0),
                                    rows.size(1));
   header.append(kAlignment - 1 - (kPrefix + header.size()) % kAlignment, ' ');
@@ -38,7 +37,7 @@ std::string vector_lines(const std::vector<std::string>& objects, const at::Tens
   const auto* number = rows.const_data_ptr<float>();
   for (const std::string& object : objects) {
     lines += object.substr(0, object.size() - 1) + ",\"vector\":[";
-    // The shortest that reads back as the same float.
+    // Shortest text that reads back as the same float.
     for (int64_t i = 0; i < rows.size(1); ++i) lines += fmt::format("{}{}", i == 0 ? "" : ",", *number++);
     lines += "]}\n";
   }

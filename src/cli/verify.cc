@@ -1,6 +1,6 @@
 // megalith verify: judges a training run as AMD's cluster validation suite (CVS) does, with the reasons.
 //
-// What is judged, and by what, lies in compat/; this file reads options and files, and prints.
+// The criteria are in compat/; this file reads options and files, and prints.
 #include <fmt/format.h>
 #include <pwd.h>
 #include <unistd.h>
@@ -77,7 +77,7 @@ struct VerifyOptions {
   }
 };
 
-// Takes --NAME out of the arguments, with all words behind it that are no option: they may hold commas and blanks.
+// Takes --NAME and all words after it up to the next option out of the arguments: they may hold commas and blanks.
 std::vector<std::string> take_words(std::vector<std::string>& arguments, const std::string& name) {
   std::vector<std::string> words;
   for (size_t i = 0; i < arguments.size();) {
@@ -123,8 +123,8 @@ fs::path find_cvs_file(const std::string& name, const fs::path& config_root) {
                   "give a file of CVS, or one of configs/cvs/: " + join(names, ", "));
 }
 
-// The last start in the record that wrote this log; runs with other logs may share the folder. Starts that name no log
-// wrote the one that is there.
+// The record's last start that wrote this log; runs with other logs may share the folder. A start that names no log is
+// taken to have written this one.
 std::optional<RunStart> last_start(const fs::path& record, const fs::path& log = {}) {
   std::error_code code;
   if (!fs::exists(record, code)) return std::nullopt;
@@ -137,7 +137,7 @@ std::optional<RunStart> last_start(const fs::path& record, const fs::path& log =
   return std::move(starts.back());
 }
 
-// The kernel's messages of while the run was on this machine; nothing when they may not be read.
+// Kernel messages from while the run was on this machine; nothing if unreadable.
 std::optional<std::string> kernel_log_of(const RunStart& start) {
   const bool was_here = std::find(start.hosts.begin(), start.hosts.end(), host_name()) != start.hosts.end();
   if (!was_here || start.begin.empty() || start.end.empty()) return std::nullopt;
@@ -160,7 +160,7 @@ CvsRun read_logs(const std::vector<std::string>& files) {
   CvsRun run{.name = files.front(), .logs = {}, .record = {}, .kernel_log = {}, .launch = {}};
   for (const std::string& file : files) {
     run.logs.push_back(read_cvs_log(file));
-    // --launch leaves it in a folder there.
+    // --launch puts it in a folder there.
     for (const char* place : {"run.json", "run/run.json"}) {
       if (!run.record) run.record = last_start(fs::path(file).parent_path() / place, file);
     }
@@ -181,7 +181,7 @@ CvsRun read_folder(const std::string& name) {
   return run;
 }
 
-// Where CVS writes its logs, one a node.
+// CVS's log paths, one per node.
 std::vector<std::string> logs_of_configuration(const CvsConfig& config) {
   const std::string* log_dir = config.config.find("log_dir");
   std::vector<std::string> files;
@@ -218,7 +218,7 @@ CvsFacts facts_of(const CvsRun& run) {
   return facts;
 }
 
-// Each log by itself, until it is known which belong together.
+// One run per log, until it is known which belong together.
 std::vector<CvsRun> read_runs(const VerifyOptions& options, const CvsConfig& config) {
   std::vector<CvsRun> runs;
   if (!options.run.empty()) {
@@ -230,7 +230,7 @@ std::vector<CvsRun> read_runs(const VerifyOptions& options, const CvsConfig& con
   return runs;
 }
 
-// The logs of a run over several nodes are one run; single nodes make as many runs as there are nodes.
+// Joins the logs of a run over several nodes; single-node cases have one run per node.
 std::vector<CvsRun> grouped(const CvsCase& of, std::vector<CvsRun> runs) {
   if (!of.is_distributed) {
     if (std::ssize(runs) == of.num_runs()) return runs;
@@ -264,8 +264,8 @@ int64_t own_node_rank(const VerifyOptions& options, const CvsCase& of,
   throw UserError(fmt::format("this is node {}, and nnodes is {}", rank, of.nnodes), "nodes are counted from 0");
 }
 
-// Starts the part of the run that this machine has, and judges it; of one over several nodes only the last node has
-// iterations, so the others tell of their launch.
+// Starts and judges this machine's part of the run. Over several nodes only the last node has iterations; the others
+// report their launch.
 std::vector<CvsVerdict> launch_and_judge(const VerifyOptions& options, const CvsConfig& config,
                                          const CommandContext& context) {
   CvsCaseRequest request{.name = options.case_name, .is_launch = true, .scale_batch = options.scale_batch, .facts = {}};

@@ -1,5 +1,5 @@
-// Commands that hold a model run within this: what cannot fit is refused before it is allocated, and memory that runs
-// out all the same is told in the same words.
+// Runs a command that holds a model: refuses what cannot fit before it is allocated, and reports running out of memory
+// in the same words.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace megalith {
 
-// measure  what this rank will hold; body gets its answer
+// measure  this rank's memory; body gets the estimate
 int run_within_memory(const Session& session, const Launch& launch, const MemoryMeasure& measure,
                       const std::function<int(const MemoryEstimate&)>& body);
 
