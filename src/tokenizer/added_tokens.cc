@@ -43,7 +43,7 @@ bool AddedTokenMatcher::find(std::string_view text, size_t from, Match& match) c
     const bool touches_word =
         token.single_word && ((i > 0 && is_word_at(text, last_character(text, i))) || is_word_at(text, match.end));
     if (touches_word) {
-      i = match.end - 1;  // the search goes on behind it; a shorter token inside is not tried
+      i = match.end - 1;  // the search continues after it; a shorter token inside is not tried
       continue;
     }
     while (token.lstrip && match.begin > from) {

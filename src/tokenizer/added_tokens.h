@@ -13,10 +13,10 @@ namespace megalith {
 struct AddedToken {
   int32_t id = -1;
   std::string content;
-  bool single_word = false;  // only where no word character touches it
+  bool single_word = false;  // only if no word character touches it
   bool lstrip = false;       // takes the blanks before it
-  bool rstrip = false;       // takes the blanks behind it
-  bool normalized = false;   // looked for after normalisation, not before
+  bool rstrip = false;       // takes the blanks after it
+  bool normalized = false;   // searched after normalisation, not before
   bool special = false;
 };
 
@@ -25,7 +25,7 @@ class AddedTokenMatcher {
  public:
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  // Calls on_text(view, whether it begins the text) and on_token(id) for the stretches of the text, in order.
+  // Calls on_text(view, is_beginning_of_text) and on_token(id) for the stretches of the text, in order.
   template <typename OnText, typename OnToken>
   void split(std::string_view text, OnText&& on_text, OnToken&& on_token) const {
     size_t done = 0;
@@ -47,7 +47,7 @@ class AddedTokenMatcher {
 
   std::vector<AddedToken> tokens_;
   ByteTrie trie_;            // content → index in tokens_
-  std::string first_bytes_;  // those that begin a token
+  std::string first_bytes_;  // first bytes of the tokens
 };
 
 }  // namespace megalith

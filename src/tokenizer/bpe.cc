@@ -1,7 +1,7 @@
 // Byte-pair encoding over bytes; merging is in merge_table.h.
 //
-// Most pieces of real text are tokens themselves. Such a piece takes one look-up: whether merging really leads to that
-// token is computed at its first use and remembered.
+// Most pieces of real text are tokens themselves and take one look-up: whether merging really gives that token is
+// computed at its first use and cached.
 #include <fmt/format.h>
 
 #include <array>
@@ -52,8 +52,8 @@ class ByteLevelBpe final : public TokenModel {
  private:
   enum Reach : uint8_t { kUnknown, kReached, kNotReached };
 
-  // Whether merging the token's own bytes gives the token. Every thread that asks finds the same answer, so the order
-  // of the writes does not matter.
+  // True if merging the token's own bytes gives the token. All threads compute the same answer, so the order of writes
+  // does not matter.
   bool is_reached(int32_t id, std::string_view bytes) const {
     std::atomic<uint8_t>& known = reach_[static_cast<size_t>(id)];
     uint8_t reach = known.load(std::memory_order_relaxed);
@@ -66,7 +66,7 @@ class ByteLevelBpe final : public TokenModel {
     return reach == kReached;
   }
 
-  // Starts from the ids of single bytes; a byte without token becomes the unknown token, or is left out when there is
+  // Starts from the ids of single bytes; a byte without a token becomes the unknown token, or is dropped if there is
   // none.
   void merge(std::string_view piece, std::vector<int32_t>& ids) const {
     const size_t before = ids.size();
@@ -105,7 +105,7 @@ std::unique_ptr<TokenModel> make_byte_level_bpe(const Json& json, std::string_vi
   const Vocabulary spelling(tokens);
   MergeTable merges = read_merges(json, spelling, 0, where);
 
-  // A token outside the alphabet can never be found in a text's bytes; it keeps its spelling.
+  // A token outside the alphabet never matches a text's bytes; it keeps its spelling.
   TokenList bytes;
   bytes.reserve(tokens.size());
   for (auto& [token, id] : tokens) {
@@ -135,13 +135,13 @@ std::unique_ptr<TokenModel> make_rank_bpe(const std::vector<std::string>& tokens
       throw UserError(fmt::format("{}: no token is the single byte {}", where, byte), "the file was cut or damaged");
     }
   }
-  // Every way to cut a token into two tokens is a merge.
+  // Every split of a token into two tokens is a merge.
   struct Pair {
     int32_t left, right, id;
   };
   std::vector<Pair> pairs;
   pairs.reserve(3 * tokens.size());
-  constexpr size_t kLongest = 4096;  // no tokenizer has longer ones, and a hostile one shall not cost its square
+  constexpr size_t kLongest = 4096;  // no tokenizer has longer ones; keeps a hostile one from quadratic cost
   for (const auto& [token, id] : list) {
     if (token.size() > kLongest) {
       throw UserError(

@@ -1,4 +1,4 @@
-// Vocabularies and merges as JSON has them; see bpe_merges.h and token_model.h.
+// Vocabularies and merges in JSON; see bpe_merges.h and token_model.h.
 #include "tokenizer/bpe_merges.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ TokenList read_vocab(const Json& model, std::string_view where) {
   tokens.reserve(vocab.size());
   std::vector<bool> is_used;
   for (const auto& [token, value] : vocab.items()) {
-    // Most are plain numbers; only for others a message is made up.
+    // Most are plain numbers; the error's text is formatted only for others.
     const auto number = try_whole_number(value);
     const int64_t id = number ? *number : json_as<int64_t>(value, fmt::format("{}: vocab[\"{}\"]", where, token));
     if (id < 0 || id >= kMaxTokenId) throw UserError(fmt::format("{}: vocab[\"{}\"] has the id {}", where, token, id));

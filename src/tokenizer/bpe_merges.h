@@ -11,8 +11,8 @@
 
 namespace megalith {
 
-// Reads ["a b", …] or [["a", "b"], …]; the rank of a merge is its place in the list.
-//   spelling       the tokens as the file spells them
+// Reads ["a b", …] or [["a", "b"], …]; a merge's rank is its index in the list.
+//   spelling       the tokens as spelled in the file
 //   prefix_length  bytes of the right token that the merged one leaves out
 // UserError for merges that use or make a token that is not in the vocabulary.
 MergeTable read_merges(const nlohmann::json& model, const Vocabulary& spelling, size_t prefix_length,

@@ -13,7 +13,7 @@ class ByteTrie {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   ByteTrie();
-  // When a key is inserted twice, the last value counts. value must not be negative.
+  // Of equal keys, the last value wins. value must not be negative.
   void insert(std::string_view key, int32_t value);
 
   // The node one byte further, or kNone.
@@ -32,7 +32,7 @@ class ByteTrie {
     int32_t value = -1;
     size_t length = 0;
   };
-  // The longest key that `text` begins with; value -1 when there is none.
+  // The longest key that is a prefix of `text`; value -1 if there is none.
   Match longest_prefix(std::string_view text) const;
   bool is_empty() const { return values_.size() == 1; }
 

@@ -20,7 +20,7 @@ class CharacterBpe final : public TokenModel {
   struct Options {
     bool ignore_merges = false, byte_fallback = false, fuse_unk = false;
     int32_t unk_id = -1;
-    std::string prefix, suffix;  // of a word's characters but the first, of its last
+    std::string prefix, suffix;  // of all of a word's characters but the first; of its last
   };
 
   CharacterBpe(Vocabulary vocabulary, MergeTable merges, bool can_cut, Options options)
@@ -57,7 +57,7 @@ class CharacterBpe final : public TokenModel {
  private:
   void merge(std::string_view word, std::vector<int32_t>& ids) const {
     const size_t before = ids.size();
-    bool has_unknown = false;  // an unknown token is due before the next known one
+    bool has_unknown = false;  // an unknown token precedes the next known one
     const auto flush = [&] {
       if (has_unknown) ids.push_back(options_.unk_id);
       has_unknown = false;
@@ -80,7 +80,7 @@ class CharacterBpe final : public TokenModel {
         ids.push_back(id);
         continue;
       }
-      // With byte tokens an unknown one that is due stays due, as in the library.
+      // With byte tokens a pending unknown one stays pending, as in the library.
       if (options_.byte_fallback && put_bytes(character, ids)) continue;
       if (options_.unk_id < 0) continue;
       if (!options_.fuse_unk) flush();

@@ -17,7 +17,7 @@ class CharacterNormalizer : public Normalizer {
   bool is_local() const final { return true; }
 };
 
-// Rebuilds a text from what `put(code point, out)` makes of each character; nothing when it takes it away.
+// Replaces each character by the output of `put(code point, out)`, possibly empty.
 template <typename Put>
 void rewrite(NormalText& text, Put&& put) {
   const std::string_view whole = text.text;
@@ -56,7 +56,7 @@ class StripAccentsNormalizer final : public CharacterNormalizer {
   }
 };
 
-// The cleaning of Google's neural translation: controls go, odd spaces become blanks.
+// As in Google's neural machine translation: drops controls, turns odd spaces into blanks.
 class NmtNormalizer final : public CharacterNormalizer {
  public:
   void apply(NormalText& text) const override {
@@ -109,7 +109,7 @@ class BertNormalizer final : public CharacterNormalizer {
   }
 
  private:
-  // Blocks of Chinese characters as BERT counts them; 2B820–2B91F is missing there too.
+  // BERT's blocks of Chinese characters, which also omit 2B820–2B91F.
   static constexpr CodePointRange kChinese[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
                                                 {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F},
                                                 {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};

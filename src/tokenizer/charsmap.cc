@@ -1,4 +1,3 @@
-// SentencePiece's precompiled map; see charsmap.h.
 #include "tokenizer/charsmap.h"
 
 #include <fmt/format.h>
@@ -23,7 +22,7 @@ Charsmap::Charsmap(std::string_view blob, std::string_view where) {
   units_.resize(trie_bytes / 4);
   std::memcpy(units_.data(), blob.data() + sizeof trie_bytes, trie_bytes);
   replacements_ = blob.substr(sizeof trie_bytes + trie_bytes);
-  replacements_ += '\0';  // so that a damaged last replacement ends, too
+  replacements_ += '\0';  // terminates a damaged last replacement
 }
 
 std::string_view Charsmap::replacement_at(uint32_t offset) const {
@@ -31,8 +30,8 @@ std::string_view Charsmap::replacement_at(uint32_t offset) const {
   return replacements_.c_str() + offset;
 }
 
-// Units, after Darts: bit 8 says that a key may end here, bits 10–30 (shifted by 8 more when bit 9 is set) lead to the
-// children, the low byte and bit 31 are the label that a child must carry; a key's value is at its child 0.
+// Units, as in Darts: bit 8: a key may end here; bits 10–30 (shifted by 8 more if bit 9 is set): offset to the
+// children; low byte and bit 31: the label that a child must carry. A key's value is at its child 0.
 template <typename OnMatch>
 void Charsmap::walk(std::string_view text, OnMatch&& on_match) const {
   if (units_.empty()) return;

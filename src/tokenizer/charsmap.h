@@ -1,7 +1,7 @@
-// SentencePiece's precompiled map of characters: which byte strings become which others, found by longest prefix.
+// SentencePiece's precompiled map of characters: replacements of byte strings, found by longest prefix.
 //
-// Form: u32 size of the trie in bytes, the trie as a double array of u32 units (Darts), then the replacements as
-// strings that end in a zero byte. The units come from a file, so every step checks its index.
+// Format: u32 size of the trie in bytes, the trie as a double array of u32 units (Darts), then the zero-terminated
+// replacements. The units come from a file, so every step checks its index.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace megalith {
 class Charsmap {
  public:
   Charsmap() = default;  // maps nothing
-  // `where` names the file in the UserError for a blob that does not fit together.
+  // UserError, naming the file `where`, for an inconsistent blob.
   Charsmap(std::string_view blob, std::string_view where);
 
   struct Match {
-    size_t length = 0;  // 0: nothing in the map begins the text
+    size_t length = 0;  // 0: no entry is a prefix of the text
     std::string_view replacement;
   };
   Match longest_prefix(std::string_view text) const;

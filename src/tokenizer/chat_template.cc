@@ -1,4 +1,3 @@
-// See chat_template.h.
 #include "tokenizer/chat_template.h"
 
 #include <fmt/format.h>
@@ -18,7 +17,7 @@ struct FoundTemplate {
   std::string source, name;
 };
 
-// "chat_template" is a text, or a list of {"name", "template"}, of which "default" is the one to chat with.
+// "chat_template" is a text, or a list of {"name", "template"}, of which "default" is for chat.
 std::optional<FoundTemplate> template_of(const Json& config, const std::string& where) {
   const Json* value = find_member(config, "chat_template", where);
   if (value == nullptr) return std::nullopt;
@@ -93,7 +92,7 @@ std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson&
       return message.is_object() && message.contains("content") && message["content"].is_array();
     });
     if (parts == messages.end()) throw;
-    // As transformers has it, the template decides what it takes.
+    // As in transformers, the template decides what it takes.
     throw UserError(
         fmt::format("{}; the content of message {} is a list of parts ({{\"type\": …}}), which this template "
                     "may not take",
@@ -131,7 +130,7 @@ ChatTemplate load_chat_template(const fs::path& tokenizer_model) {
 }
 
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where) {
-  parse_json(text, where);  // says what is wrong, and bounds the depth
+  parse_json(text, where);  // throws with the reason, and bounds the depth
   return OrderedJson::parse(text);
 }
 

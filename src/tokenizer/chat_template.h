@@ -1,4 +1,4 @@
-// A model's chat template: from a conversation to the text that the model was trained on. It comes with the tokenizer:
+// A model's chat template: turns a conversation into text as in the model's training. Comes with the tokenizer:
 // chat_template.jinja, or "chat_template" in tokenizer_config.json.
 #pragma once
 
@@ -19,9 +19,9 @@ class ChatTemplate {
 
   // messages               a list of {"role": …, "content": …}
   // tools                  a list of functions that the model may call; null: none
-  // add_generation_prompt  ends with what makes the model answer
+  // add_generation_prompt  ends with the prompt for the model's answer
   // variables              more of them, by name; nullptr: none
-  // UserError, with the template's line, for what the template refuses.
+  // UserError, with the template's line, if the template refuses.
   std::string render(const OrderedJson& messages, const OrderedJson& tools, bool add_generation_prompt,
                      const OrderedJson* variables = nullptr) const;
   // True if the word occurs in the template, which reads no other keys and variables.
@@ -37,14 +37,14 @@ class ChatTemplate {
   JinjaTemplate template_;
 };
 
-// Whether a folder, or the folder of a file, holds a chat template.
+// True if a folder, or the folder of a file, holds a chat template.
 bool has_chat_template(const std::filesystem::path& tokenizer_model);
 
-// tokenizer_model is a folder, or a file in it; empty for a tokenizer without files. UserError when there is no
-// template, or it cannot be read.
+// tokenizer_model is a folder, or a file in it; empty for a tokenizer without files. UserError if there is no template
+// or it cannot be read.
 ChatTemplate load_chat_template(const std::filesystem::path& tokenizer_model);
 
-// JSON with the members of objects in the order of the text, in which templates print them. UserError as parse_json().
+// JSON that keeps the order of object members, as templates print them. UserError as parse_json().
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where);
 
 }  // namespace megalith

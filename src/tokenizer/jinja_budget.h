@@ -1,7 +1,7 @@
-// What a template may use up while it is rendered: it comes with a downloaded model.
+// Limits on what rendering a template may use: templates come with downloaded models.
 //
-// All is counted and nothing is timed, so what is refused depends on the template and the conversation, never on the
-// machine. Whoever makes a text or a list asks before the memory is taken; whoever goes over one pays for its length.
+// Everything is counted and nothing is timed, so refusals depend on the template and the conversation, never on the
+// machine. Making a text or a list asks before taking memory; iterating over one costs its length.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace megalith {
 
-// What is wrong; the renderer adds the template's name and line.
+// The renderer adds the template's name and line.
 struct JinjaFault {
   std::string message;
 };
 
 struct JinjaLimits {
   int64_t work = 1'000'000'000;             // units; one takes about a nanosecond on a slow core
-  int64_t made_bytes = int64_t{1} << 30;    // of all texts and lists
-  int64_t held_bytes = int64_t{256} << 20;  // of those that are there at once
+  int64_t made_bytes = int64_t{1} << 30;    // all texts and lists ever made
+  int64_t held_bytes = int64_t{256} << 20;  // those alive at once
 };
 
 struct JinjaUse {
@@ -31,7 +31,7 @@ class JinjaBudget {
   explicit JinjaBudget(const JinjaLimits& limits = {}) : limits_(limits) {}
   JinjaBudget(const JinjaBudget&) = delete;
 
-  // Each throws JinjaFault when it is beyond the limit. The count is that of a text or a list, and the units are few.
+  // Each throws JinjaFault beyond the limit. `count` is a text's or list's length; `units` is small.
   void work(size_t count, int64_t units = 1) {
     const int64_t more = static_cast<int64_t>(count) * units;
     if (more > limits_.work - use_.work) fail_work();
@@ -49,8 +49,8 @@ class JinjaBudget {
   int64_t held_bytes_ = 0;
 };
 
-// Bytes that are held as long as this lives. Without a budget nothing is counted: the conversation, and the constants
-// of a template, are there before it is rendered.
+// Bytes held during this object's lifetime. Not counted without a budget: the conversation and a template's constants
+// exist before rendering.
 class JinjaHeld {
  public:
   explicit JinjaHeld(JinjaBudget* budget = nullptr, size_t bytes = 0) : budget_(budget) { add(bytes); }

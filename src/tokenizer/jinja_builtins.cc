@@ -1,4 +1,4 @@
-// Tests, dicts and functions; filters and the methods of texts are in files of their own. See jinja_builtins.h.
+// Tests, dicts and functions; filters and text methods have their own files. See jinja_builtins.h.
 #include "tokenizer/jinja_builtins.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 using Arguments = JinjaArguments;
 using TestRule = bool (*)(const JinjaValue& value, const Arguments& arguments);
 
-// Texts are cased letters in this case only, with at least one letter, as Python's islower() says.
+// True if all cased letters have this case and there is at least one, as in Python's islower().
 bool has_case(const JinjaValue& value, bool lower, JinjaBudget& budget) {
   bool found = false;
   const JinjaValue text = value.to_text(budget);
@@ -169,7 +169,7 @@ JinjaValue formatted_time(const Arguments& arguments) {
   std::tm parts{};
   ::localtime_r(&now, &parts);
   std::array<char, 1024> text{};
-  arguments.budget.work(1, 20'000);  // a directive may ask for much
+  arguments.budget.work(1, 20'000);  // a directive's output may be long
   const size_t size = std::strftime(text.data(), text.size(), form.c_str(), &parts);
   return {std::string_view(text.data(), size), &arguments.budget};
 }

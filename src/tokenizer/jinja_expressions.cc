@@ -1,4 +1,4 @@
-// See jinja_expressions.h. Each level of precedence is a function, from the weakest to the strongest.
+// See jinja_expressions.h. One function per level of precedence, from the weakest to the strongest.
 #include "tokenizer/jinja_expressions.h"
 
 #include <fmt/format.h>

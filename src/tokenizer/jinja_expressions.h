@@ -1,4 +1,4 @@
-// The expressions of a Jinja template (jinja2/parser.py): what the parser of statements builds on.
+// Parses the expressions of a Jinja template (jinja2/parser.py), for the statement parser.
 #pragma once
 
 #include <string>
@@ -12,26 +12,26 @@ namespace megalith {
 
 class JinjaExpressionParser {
  public:
-  // The name outlives the parser.
+  // The name must outlive the parser.
   JinjaExpressionParser(std::vector<JinjaToken> tokens, std::string_view name)
       : tokens_(std::move(tokens)), name_(name) {}
 
  protected:
   JinjaExpressionPtr expression();
-  // Several expressions with commas between them are a list.
+  // Several expressions separated by commas are a list.
   JinjaExpressionPtr tuple();
-  JinjaExpressionPtr tuple_without_choice();  // an 'if' behind it is not its own
+  JinjaExpressionPtr tuple_without_choice();  // a following 'if' is not part of it
 
   const JinjaToken& here() const { return tokens_[at_]; }
   bool is_at_end() const { return here().kind == JinjaToken::Kind::kEnd; }
   size_t place() const { return at_; }
-  // Whether the name stands between this place and here.
+  // True if the name occurs between `place` and the current token.
   bool has_name_since(size_t place, std::string_view name) const;
   const JinjaToken& take() { return tokens_[is_at_end() ? at_ : at_++]; }
   bool take_operator(std::string_view text);
   bool take_name(std::string_view text);
   void expect(JinjaToken::Kind kind, std::string_view text, std::string_view what);
-  [[noreturn]] void fail(std::string_view expected) const;  // says what stands there instead
+  [[noreturn]] void fail(std::string_view expected) const;  // the message says what is there instead
   [[noreturn]] void fail_with(std::string_view message) const;
 
  private:

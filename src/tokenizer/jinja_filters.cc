@@ -17,7 +17,7 @@ namespace {
 using Arguments = JinjaArguments;
 using Filter = JinjaValue (*)(const JinjaValue& value, const Arguments& arguments);
 
-// member.member of an item, as map(attribute=…) and selectattr name it.
+// member.member of an item, as in map(attribute=…) and selectattr.
 JinjaValue member_at(const JinjaValue& item, const std::string& path, JinjaBudget& budget) {
   constexpr int64_t kStep = 100;  // units
   JinjaValue value = item;
@@ -35,7 +35,7 @@ JinjaValue member_at(const JinjaValue& item, const std::string& path, JinjaBudge
   return value;
 }
 
-// The arguments behind the first `count`: those of the test or filter that one of the first names.
+// Arguments after the first `count`, for the test or filter that one of the first names.
 Arguments arguments_behind(const Arguments& arguments, size_t count) {
   Arguments rest(arguments.budget);
   rest.held.add((arguments.by_place.size() + arguments.by_name.size()) * kJinjaMemberBytes);
@@ -53,7 +53,7 @@ JinjaValue text_at(const Arguments& arguments, size_t place, std::string_view na
 // select, reject, selectattr and rejectattr.
 template <bool by_member, bool keeps>
 JinjaValue selected(const JinjaValue& value, const Arguments& arguments) {
-  const size_t first = by_member ? 1 : 0;  // where the test's name stands
+  const size_t first = by_member ? 1 : 0;  // index of the test's name
   const JinjaValue path = by_member ? text_at(arguments, 0, "attribute") : JinjaValue();
   const bool has_test = arguments.by_place.size() > first;
   const JinjaValue test = has_test ? text_at(arguments, first, "") : JinjaValue();
@@ -164,8 +164,7 @@ JinjaValue indented(const JinjaValue& value, const Arguments& arguments) {
   return out.take();
 }
 
-// A number that fills the text but for blanks around it; nothing for anything else, and for more digits than Python
-// takes.
+// A number that is the whole text except blanks; nothing otherwise, or with more digits than Python takes.
 std::optional<double> number_in(const std::string& text, JinjaBudget& budget) {
   constexpr size_t kMostDigits = 4300;
   const std::string_view digits = stripped_text(text, nullptr, true, true, budget);
@@ -204,7 +203,7 @@ JinjaValue items_of(const JinjaValue& value, const Arguments& arguments) {
 }
 
 JinjaValue sorted_members(const JinjaValue& value, const Arguments& arguments) {
-  constexpr int64_t kComparison = 50;  // units, of an item with each of about 20
+  constexpr int64_t kComparison = 50;  // units, for an item compared with each of about 20
   if (value.members() == nullptr) throw JinjaFault{fmt::format("dictsort of {}", value.kind())};
   std::vector<std::pair<JinjaValue, const JinjaMembers::value_type*>> keyed;
   JinjaHeld held(&arguments.budget, value.members()->size() * sizeof(keyed[0]));

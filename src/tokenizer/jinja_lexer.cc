@@ -1,4 +1,3 @@
-// See jinja_lexer.h.
 #include "tokenizer/jinja_lexer.h"
 
 #include <algorithm>
@@ -13,7 +12,7 @@ using Kind = JinjaToken::Kind;
 
 constexpr size_t kLongestName = 200;
 constexpr size_t kMostSourceBytes = size_t{1} << 20;  // as a tree they take a hundred times as much
-constexpr size_t kMostMessageBytes = 2000;            // a template may put a text of its making into one
+constexpr size_t kMostMessageBytes = 2000;            // one may hold a text made by a template
 
 bool is_jinja_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_jinja_digit(char c) { return c >= '0' && c <= '9'; }
@@ -100,7 +99,7 @@ class JinjaLexer {
     words(kind == '{' ? "}}" : "%}");
   }
 
-  // Blanks behind a tag that ended with this sign.
+  // Handles blanks after a tag that ended with this sign.
   void finish_tag(char sign, bool is_block) {
     const size_t begin = at_;
     if (sign == '-') {
@@ -112,11 +111,11 @@ class JinjaLexer {
     is_line_begin_ = at_ > begin && source_[at_ - 1] == '\n';
   }
 
-  // The words of a tag and its end.
+  // The words of a tag, and its end.
   void words(std::string_view end) {
     const bool is_block = end == "%}";
     const int begin_line = line_;
-    std::string open;  // brackets within which "}}" does not end the tag
+    std::string open;  // brackets inside which "}}" does not end the tag
     for (;;) {
       const size_t blank = leading_space(std::string_view(source_).substr(at_));
       count_lines(std::string_view(source_).substr(at_, blank));
@@ -220,7 +219,7 @@ class JinjaLexer {
     at_ = i + 1;
   }
 
-  // What stands behind a backslash at `i`; returns its last byte.
+  // Decodes the escape after a backslash at `i`; returns its last byte.
   size_t escape(size_t i, std::string& text) {
     const char c = source_[i];
     static constexpr std::string_view kNames = "abfnrtv'\"\\", kBytes = "\a\b\f\n\r\t\v'\"\\";
@@ -228,13 +227,13 @@ class JinjaLexer {
       text += kBytes[found];
       return i;
     }
-    if (c == '\n') {  // the line goes on
+    if (c == '\n') {  // line continuation
       ++line_;
       return i;
     }
     const bool is_octal = c >= '0' && c <= '7';
     const size_t most = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : is_octal ? 3 : 0;
-    if (most == 0) {  // no escape: both stay
+    if (most == 0) {  // not an escape: both stay
       text += '\\';
       text += c;
       return i;
@@ -263,7 +262,7 @@ class JinjaLexer {
   std::vector<JinjaToken> tokens_;
 };
 
-// Line ends are "\n", and one at the very end is left out, as Jinja has it.
+// Line ends become "\n", and a final one is dropped, as in Jinja.
 std::string normalized_source(std::string_view source) {
   std::string text;
   for (size_t i = 0; i < source.size(); ++i) {

@@ -1,5 +1,5 @@
-// A Jinja template as words: stretches of text, and the words of the tags between them. Blanks around tags are gone as
-// transformers has them gone: trim_blocks and lstrip_blocks are on, and '-' and '+' at a tag's borders act.
+// Splits a Jinja template into text stretches and the words of the tags. Strips blanks around tags as transformers
+// does: trim_blocks and lstrip_blocks are on, and '-' and '+' at a tag's borders act.
 // Source: jinja2/lexer.py.
 #pragma once
 
@@ -32,12 +32,12 @@ struct JinjaToken {
   bool is(Kind wanted, std::string_view what) const { return kind == wanted && text == what; }
 };
 
-// A message that holds a text of the template's making, which may be long.
+// Bounds a message that may hold a long text made by the template.
 std::string shortened_message(std::string_view message);
 // "{name}:{line}: {message}"
 UserError jinja_error(std::string_view name, int line, std::string_view message);
 
-// Ends in kEnd. UserError for a tag that does not end and for characters that belong to no word.
+// Ends in kEnd. UserError for an unterminated tag and for characters that belong to no word.
 std::vector<JinjaToken> lex_jinja(std::string_view source, std::string_view name);
 
 }  // namespace megalith

@@ -23,7 +23,7 @@ class JinjaStatementParser : JinjaExpressionParser {
   }
 
  private:
-  // Statements up to a tag that begins with one of these words, whose first word is then the next one.
+  // Statements up to a tag that begins with one of these words, which becomes the next token.
   std::vector<Statement> statements(Words ends) {
     if (++depth_ > kDeepestStatement) fail_with("statements nest too deeply");
     std::vector<Statement> body;
@@ -168,7 +168,7 @@ class JinjaStatementParser : JinjaExpressionParser {
     end_statement("endmacro");
   }
 
-  // One or more names, perhaps in parentheses.
+  // One or more names, optionally in parentheses.
   std::vector<std::string> names() {
     std::vector<std::string> found;
     const bool has_parentheses = take_operator("(");

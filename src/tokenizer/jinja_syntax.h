@@ -1,8 +1,8 @@
-// A Jinja template as a tree, and the parser that makes it.
+// A Jinja template as a tree, and its parser.
 //
-// The part of the language that chat templates use: for with if, else, break and continue; if, elif, else; set, also of
-// a block and of a namespace's member; macro; generation; all expressions but those of the sandbox. Other statements
-// are refused with their line. Source: jinja2/parser.py.
+// The subset used by chat templates: for with if, else, break and continue; if, elif, else; set, also of a block and of
+// a namespace's member; macro; generation; all expressions but those of the sandbox. Other statements are refused with
+// their line. Source: jinja2/parser.py.
 #pragma once
 
 #include <memory>
@@ -26,14 +26,14 @@ struct JinjaExpression {
     kDict,        // parts: key, value, key, …
     kAttribute,   // part 0 . name
     kItem,        // part 0 [ part 1 ]
-    kSlice,       // part 0 [ part 1 : part 2 : part 3 ]; null where left out
+    kSlice,       // part 0 [ part 1 : part 2 : part 3 ]; null if left out
     kCall,        // part 0 ( arguments )
     kFilter,      // part 0 | name ( arguments )
     kTest,        // part 0 is name ( arguments )
     kNot,         // part 0
     kNegate,      // part 0
     kArithmetic,  // part 0 name part 1
-    kBetween,     // a chain of comparisons: parts, each but the last with the operation behind it in `operations`
+    kBetween,     // a chain of comparisons: parts, each but the last followed by its operation in `operations`
     kJoin,        // parts ~
     kAnd,         // part 0, part 1
     kOr,
@@ -45,8 +45,8 @@ struct JinjaExpression {
   JinjaValue constant;
   std::vector<JinjaExpressionPtr> parts;
   std::vector<std::string> operations;
-  std::vector<std::pair<std::string, JinjaExpressionPtr>> arguments;  // without a name: by place
-  int depth = 1;                                                      // of the tree below it
+  std::vector<std::pair<std::string, JinjaExpressionPtr>> arguments;  // positional ones have no name
+  int depth = 1;                                                      // depth of the tree below it
 };
 
 struct JinjaStatement {
@@ -59,15 +59,15 @@ struct JinjaStatement {
   int line = 1;
   std::string text;                  // of kText; a macro's name
   std::vector<std::string> targets;  // names, or "space.member"; a macro's parameters
-  JinjaExpressionPtr expression;     // printed, gone through, assigned
+  JinjaExpressionPtr expression;     // printed, iterated over or assigned
   JinjaExpressionPtr condition;      // of kFor
-  bool names_loop = false;           // whether the body of kFor has the word `loop`
+  bool names_loop = false;           // the body of kFor contains the word `loop`
   std::vector<Branch> branches;      // of kIf
   std::vector<JinjaStatement> body, otherwise;
   std::vector<JinjaExpressionPtr> defaults;  // of a macro's last parameters
 };
 
-// UserError, with the name and the line, for what is not read.
+// UserError, with name and line, for unsupported syntax.
 std::vector<JinjaStatement> parse_jinja(std::string_view source, std::string_view name);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// Walks the tree of a template; see jinja_template.h.
 #include "tokenizer/jinja_template.h"
 
 #include <fmt/format.h>
@@ -18,11 +17,11 @@ namespace {
 using Expression = JinjaExpression;
 using Statement = JinjaStatement;
 
-constexpr int kDeepestCall = 600;           // statements, expressions and macros within each other
-constexpr int64_t kStep = 50, kScope = 10;  // units of work: a statement or expression, the look into a scope
-constexpr size_t kLoopSteps = 16;           // that the variable `loop` is worth
+constexpr int kDeepestCall = 600;           // nested statements, expressions and macros
+constexpr int64_t kStep = 50, kScope = 10;  // units of work: a statement or expression, a look-up in a scope
+constexpr size_t kLoopSteps = 16;           // the cost of the variable `loop`
 
-// The variables of a loop's turn or a macro's call, and those around it.
+// The variables of a loop iteration or macro call, and its enclosing scope.
 struct JinjaScope {
   JinjaScope(JinjaBudget& budget, JinjaScope* around) : outer(around), held(&budget) {}
 
@@ -172,7 +171,7 @@ class JinjaRenderer {
     return JinjaValue::undefined(name);
   }
 
-  // The variable `loop` in the i-th turn.
+  // The variable `loop` in the i-th iteration.
   JinjaValue loop_value(const JinjaItems& items, size_t i, int64_t depth, const std::shared_ptr<JinjaValue>& changed) {
     const auto index = static_cast<int64_t>(i), length = static_cast<int64_t>(items.size());
     const auto cycle = [i](const JinjaArguments& arguments) {
@@ -413,7 +412,7 @@ class JinjaRenderer {
 
   JinjaBudget budget_;  // outlives all values
   JinjaScope root_{budget_, nullptr};
-  std::deque<JinjaNamespace> spaces_;  // values point to them, so they stay
+  std::deque<JinjaNamespace> spaces_;  // a deque: values point to its elements
   JinjaHeld held_by_spaces_{&budget_};
   int line_ = 1, depth_ = 0;
   int64_t loop_depth_ = 0;
@@ -424,7 +423,7 @@ class JinjaRenderer {
 JinjaTemplate::JinjaTemplate(std::string_view source, std::string name) : name_(std::move(name)) {
   try {
     body_ = parse_jinja(source, name_);
-  } catch (const JinjaFault& fault) {  // a constant beyond the bounds
+  } catch (const JinjaFault& fault) {  // a constant exceeds the bounds
     throw jinja_error(name_, 1, fault.message);
   }
 }

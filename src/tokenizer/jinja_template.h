@@ -1,7 +1,7 @@
-// Jinja templates as transformers renders the chat templates of models: its blanks, its filters and tests, its own
-// functions raise_exception and strftime_now. The part of Jinja that is read: jinja_syntax.h.
+// Jinja templates, rendered as transformers renders chat templates: its treatment of blanks, filters, tests, and
+// functions raise_exception and strftime_now. For the supported subset see jinja_syntax.h.
 //
-// Rendering is bounded in depth and by a budget (jinja_budget.h), because a template comes with a downloaded model.
+// Rendering is bounded in depth and by a budget (jinja_budget.h), because templates come with downloaded models.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ namespace megalith {
 class JinjaTemplate {
  public:
   // name  for messages: the file that holds it
-  // UserError, with name and line, for a construct that is not known.
+  // UserError, with name and line, for an unknown construct.
   JinjaTemplate(std::string_view source, std::string name);
 
-  // UserError, with name and line, for what the template refuses by raise_exception, and for what cannot be computed.
-  // use  if not null, receives what was used up, also when this throws
+  // UserError, with name and line, for raise_exception and for what cannot be computed.
+  // use  if not null, receives what was used, also on throw
   std::string render(const JinjaMembers& variables, const JinjaLimits& limits = {}, JinjaUse* use = nullptr) const;
 
  private:

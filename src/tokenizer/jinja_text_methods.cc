@@ -18,7 +18,7 @@ using Method = JinjaValue (*)(const JinjaValue& value, const Arguments& argument
 
 constexpr int64_t kCharacter = 5, kCasedCharacter = 35;  // units
 
-// str.isspace() knows four separators more than Unicode's White_Space.
+// str.isspace() accepts four separators in addition to Unicode's White_Space.
 bool is_python_space(uint32_t code_point) { return is_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F); }
 
 const std::string& text_argument(const Arguments& arguments, size_t place, std::string_view name) {
@@ -27,7 +27,7 @@ const std::string& text_argument(const Arguments& arguments, size_t place, std::
   return *value.text();
 }
 
-// Null for none and where it is not given.
+// Null for none or a missing argument.
 const std::string* text_or_none(const Arguments& arguments, size_t place, std::string_view name) {
   const JinjaValue* value = arguments.find(place, name);
   return value == nullptr || value->is_none() ? nullptr : &text_argument(arguments, place, name);
@@ -94,7 +94,7 @@ JinjaValue text_split(const JinjaValue& value, const Arguments& arguments) {
   return parts.take();
 }
 
-// Reversed bytes, in which the last place of a text is the first.
+// Reversed bytes, so that the last occurrence in a text is the first.
 class ReversedText {
  public:
   ReversedText(std::string_view text, JinjaBudget& budget)
@@ -272,7 +272,7 @@ JinjaValue replaced_text(std::string_view text, std::string_view old, std::strin
 }
 
 JinjaValue cased_text(std::string_view text, TextCase wanted, JinjaBudget& budget) {
-  constexpr size_t kAtOnce = 256;  // characters, before which the budget is asked
+  constexpr size_t kAtOnce = 256;  // characters between requests to the budget
   JinjaWriter out(budget);
   std::string part;
   bool begins = true;

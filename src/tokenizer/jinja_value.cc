@@ -1,4 +1,3 @@
-// Values as Python has them; see jinja_value.h.
 #include "tokenizer/jinja_value.h"
 
 #include <fmt/format.h>
@@ -86,7 +85,7 @@ JinjaValue float_arithmetic(std::string_view operation, double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-// A list or a text `times` times in a row.
+// A list or text repeated `times` times.
 JinjaValue repeated(const JinjaValue& value, int64_t times, JinjaBudget& budget) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
   if (const std::string* text = value.text()) {
@@ -101,7 +100,7 @@ JinjaValue repeated(const JinjaValue& value, int64_t times, JinjaBudget& budget)
   return out.take();
 }
 
-// Where the character `count` places on from `begin` begins.
+// Offset of the character `count` characters after the one at `begin`.
 size_t skip_characters(std::string_view text, size_t begin, int64_t count, JinjaBudget& budget) {
   size_t at = begin;
   for (; count > 0 && at < text.size(); --count) at += utf8_length(text[at]);
@@ -109,7 +108,7 @@ size_t skip_characters(std::string_view text, size_t begin, int64_t count, Jinja
   return at;
 }
 
-// The places that a slice takes of `length`, as Python's slice.indices() finds them.
+// The indices selected by a slice of `length` items, as in Python's slice.indices().
 struct SlicedPlaces {
   int64_t first = 0, step = 1, count = 0;
 };
@@ -118,7 +117,7 @@ SlicedPlaces sliced_places(int64_t length, const JinjaValue& begin, const JinjaV
                            const JinjaValue& step_value) {
   const int64_t given = step_value.is_none() ? 1 : step_value.to_int();
   if (given == 0) throw JinjaFault{"a slice with step 0"};
-  const int64_t step = std::clamp(given, -length - 1, length + 1);  // beyond that, one place at most is taken
+  const int64_t step = std::clamp(given, -length - 1, length + 1);  // larger steps also take at most one item
   const int64_t least = step < 0 ? -1 : 0, most = step < 0 ? length - 1 : length;
   const auto place = [&](const JinjaValue& value, int64_t otherwise) {
     if (value.is_none()) return otherwise;
@@ -152,7 +151,7 @@ JinjaValue::JinjaValue(std::string_view text, JinjaBudget* budget) {
 }
 
 JinjaValue::JinjaValue(JinjaFunction function, JinjaBudget* budget) {
-  constexpr size_t kBound = 64;  // what it is bound to
+  constexpr size_t kBound = 64;  // the bound value
   JinjaHeld held(budget, sizeof(Function) + kBound);
   value_ = std::make_shared<const Function>(std::move(function), std::move(held));
 }
@@ -179,7 +178,7 @@ JinjaValue::JinjaValue(JinjaMembers members, JinjaBudget* budget) {
 }
 
 JinjaValue JinjaValue::undefined(std::string_view name) {
-  constexpr size_t kMostNameBytes = 80;  // it may be a text of the template's making
+  constexpr size_t kMostNameBytes = 80;  // may be a text made by the template
   if (name.size() > kMostNameBytes) name = "a value of a long name";
   JinjaValue value;
   value.value_ = Undefined{std::string(name)};
@@ -390,11 +389,11 @@ JinjaValue JinjaListMaker::take() {
 
 size_t find_in_text(std::string_view text, std::string_view what, size_t begin, JinjaBudget& budget) {
   if (begin > text.size()) return std::string_view::npos;
-  // Not string::find, which compares anew at every place; glibc's memmem has a bound that does not.
+  // Not string::find, which is quadratic; glibc's memmem has a linear bound.
   const void* const found = ::memmem(text.data() + begin, text.size() - begin, what.data(), what.size());
   const auto* const place = found == nullptr ? text.data() + text.size() : static_cast<const char*>(found);
   const auto end = static_cast<size_t>(place - text.data());
-  constexpr size_t kCall = 30, kComparedAtOnce = 32, kMostCompared = 256;  // above it compares no place twice
+  constexpr size_t kCall = 30, kComparedAtOnce = 32, kMostCompared = 256;  // above it, compares no place twice
   const size_t compared = what.size() > kMostCompared ? 0 : what.size() / kComparedAtOnce;
   budget.work(kCall + end - begin + what.size(), 2 + static_cast<int64_t>(compared));
   return found == nullptr ? std::string_view::npos : end;
@@ -526,7 +525,7 @@ JinjaValue jinja_slice(const JinjaValue& value, const JinjaValue& begin, const J
     return {text.substr(first, skip_characters(text, first, places.count, budget) - first), &budget};
   }
   JinjaHeld held(&budget, is_ascii ? 0 : static_cast<size_t>(length) * sizeof(uint32_t));
-  std::vector<uint32_t> begins;  // of characters; texts are shorter than 32 bits count
+  std::vector<uint32_t> begins;  // offsets of characters; texts are shorter than 4 GiB
   if (!is_ascii) begins.reserve(static_cast<size_t>(length));
   for (size_t i = 0; i < text.size() && !is_ascii; i += utf8_length(text[i])) {
     begins.push_back(static_cast<uint32_t>(i));

@@ -1,9 +1,9 @@
-// The values of a Jinja template: Python's None, bool, int, float, str, list and dict, Jinja's undefined, and what can
-// be called. All but namespaces are immutable, as they are in the sandbox in which transformers renders chat templates.
+// The values of a Jinja template: Python's None, bool, int, float, str, list and dict, Jinja's undefined, and
+// callables. All but namespaces are immutable, as in the sandbox that transformers uses for chat templates.
 //
 // Operations follow Python's, and throw JinjaFault where Python would raise. Sizes are bounded, because templates come
-// with downloaded models: no text, list or nesting of values grows beyond kMostJinjaBytes, kMostJinjaItems and
-// kDeepestJinjaValue, and all together not beyond a budget (jinja_budget.h).
+// with downloaded models: no text, list or nesting of values exceeds kMostJinjaBytes, kMostJinjaItems and
+// kDeepestJinjaValue, nor all together a budget (jinja_budget.h).
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,15 @@
 namespace megalith {
 
 inline constexpr size_t kMostJinjaBytes = size_t{16} << 20;
-inline constexpr size_t kMostJinjaItems = 1 << 20;  // of a list with everything in it
+inline constexpr size_t kMostJinjaItems = 1 << 20;  // of a list, including nested ones
 inline constexpr int kDeepestJinjaValue = 64;
-inline constexpr size_t kJinjaMemberBytes = 128;  // that a name with a value takes, at least
+inline constexpr size_t kJinjaMemberBytes = 128;  // least size of a name with a value
 
 class JinjaValue;
 using JinjaItems = std::vector<JinjaValue>;
 using JinjaMembers = std::vector<std::pair<std::string, JinjaValue>>;
 
-// The arguments of a call, by place and by name.
+// The arguments of a call, positional and named.
 struct JinjaArguments {
   explicit JinjaArguments(JinjaBudget& the_budget) : budget(the_budget), held(&the_budget) {}
 
@@ -40,9 +40,9 @@ struct JinjaArguments {
   JinjaMembers by_name;
   JinjaHeld held;
 
-  // The argument of this place or name; null when it is not given.
+  // The argument at this position or of this name; null if missing.
   const JinjaValue* find(size_t place, std::string_view name) const;
-  const JinjaValue& get(size_t place, std::string_view name) const;  // JinjaFault when it is not given
+  const JinjaValue& get(size_t place, std::string_view name) const;  // JinjaFault if missing
 };
 
 struct JinjaFunction {
@@ -63,7 +63,7 @@ class JinjaValue {
   };
   struct List {
     JinjaItems items;
-    size_t num_items = 0;  // with those of its items
+    size_t num_items = 0;  // including those of its items
     int depth = 0;
     JinjaHeld held;
   };
@@ -83,13 +83,13 @@ class JinjaValue {
   JinjaValue(bool value) : value_(value) {}
   JinjaValue(int64_t value) : value_(value) {}
   JinjaValue(double value) : value_(value) {}
-  // budget  null outside of rendering. A value lives no longer than its budget.
+  // budget  null outside of rendering. Must outlive the value.
   JinjaValue(std::string_view text, JinjaBudget* budget);
-  // Two equal names: the last counts, in the first one's place.
+  // Of equal names, the last value counts, at the first one's position.
   JinjaValue(JinjaMembers members, JinjaBudget* budget);
   JinjaValue(JinjaFunction function, JinjaBudget* budget);
-  JinjaValue(const char*) = delete;  // it would become a truth value
-  // It belongs to the renderer.
+  JinjaValue(const char*) = delete;  // would convert to bool
+  // Owned by the renderer.
   JinjaValue(JinjaNamespace* space) : value_(space) {}
   static JinjaValue undefined(std::string_view name);
   static JinjaValue from_json(const OrderedJson& json);
@@ -100,7 +100,7 @@ class JinjaValue {
   bool is_int() const { return std::holds_alternative<int64_t>(value_); }
   bool is_float() const { return std::holds_alternative<double>(value_); }
   bool is_number() const { return is_bool() || is_int() || is_float(); }
-  // Null where the value is something else.
+  // Null if the value is of another type.
   const std::string* text() const;
   const JinjaItems* items() const;
   const JinjaMembers* members() const;
@@ -112,11 +112,11 @@ class JinjaValue {
   int64_t to_int() const;                          // of an int or bool; JinjaFault otherwise
   double to_double() const;                        // of a number; JinjaFault otherwise
   JinjaValue to_text(JinjaBudget& budget) const;   // Python's str()
-  JinjaValue to_items(JinjaBudget& budget) const;  // the list that a loop goes over; JinjaFault when it is not iterable
+  JinjaValue to_items(JinjaBudget& budget) const;  // what a loop iterates over; JinjaFault if not iterable
   int64_t length(JinjaBudget& budget) const;       // len()
-  size_t num_items() const;                        // of lists and dicts, with everything in them
+  size_t num_items() const;                        // of lists and dicts, including nested ones
   int depth() const;
-  // What a dict or namespace has by this name; null when there is nothing.
+  // A dict's or namespace's member; null if there is none.
   const JinjaValue* member(std::string_view name, JinjaBudget& budget) const;
   [[noreturn]] void fail_undefined() const;
 
@@ -129,7 +129,7 @@ class JinjaValue {
       value_;
 };
 
-// A text in the making. JinjaFault when it becomes too long.
+// Builds a text. JinjaFault if it becomes too long.
 class JinjaWriter {
  public:
   explicit JinjaWriter(JinjaBudget& budget) : held_(&budget) {}
@@ -137,7 +137,7 @@ class JinjaWriter {
   void repeat(std::string_view part, size_t count);
   const std::string& text() const { return text_; }
   JinjaBudget& budget() const { return *held_.budget(); }
-  JinjaValue take();  // the writer is not used afterwards
+  JinjaValue take();  // the writer must not be used afterwards
 
  private:
   void make_room(size_t count, size_t size);
@@ -146,7 +146,7 @@ class JinjaWriter {
   JinjaHeld held_;
 };
 
-// A list in the making. JinjaFault when it becomes too long or too deep.
+// Builds a list. JinjaFault if it becomes too long or too deep.
 class JinjaListMaker {
  public:
   explicit JinjaListMaker(JinjaBudget* budget);
@@ -154,26 +154,26 @@ class JinjaListMaker {
   void add_text(std::string_view text) { add(JinjaValue(text, list_->held.budget())); }
   void add_items(const JinjaItems& items);
   const JinjaItems& items() const { return list_->items; }
-  JinjaValue take();  // the maker is not used afterwards
+  JinjaValue take();  // the maker must not be used afterwards
 
  private:
   std::shared_ptr<JinjaValue::List> list_;
 };
 
 bool jinja_equal(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget);
-// < 0, 0 or > 0 where Python orders the two; JinjaFault otherwise.
+// < 0, 0 or > 0 for types that Python orders; JinjaFault otherwise.
 int jinja_compare(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget);
 bool jinja_contains(const JinjaValue& container, const JinjaValue& item, JinjaBudget& budget);
 // `operation` is one of + - * / // % **.
 JinjaValue jinja_arithmetic(std::string_view operation, const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget);
-// value[index]; undefined where nothing is there.
+// value[index]; undefined if there is no such item.
 JinjaValue jinja_item(const JinjaValue& value, const JinjaValue& index, JinjaBudget& budget);
-// value[begin:end:step] of a list or text; none stands for what is left out.
+// value[begin:end:step] of a list or text; none for an omitted bound.
 JinjaValue jinja_slice(const JinjaValue& value, const JinjaValue& begin, const JinjaValue& end, const JinjaValue& step,
                        JinjaBudget& budget);
-// Python's json.dumps without escapes of what is not ASCII; indent < 0: on one line.
+// Python's json.dumps with ensure_ascii=False; indent < 0: on one line.
 JinjaValue jinja_to_json(const JinjaValue& value, int64_t indent, JinjaBudget& budget);
-// The first place at or after `begin`, or npos, in time that grows with the length of the text and no faster.
+// The first occurrence at or after `begin`, or npos, in time linear in the text's length.
 size_t find_in_text(std::string_view text, std::string_view what, size_t begin, JinjaBudget& budget);
 
 }  // namespace megalith

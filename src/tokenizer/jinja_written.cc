@@ -1,4 +1,4 @@
-// How values are written: Python's str() and repr(), and JSON; see jinja_value.h.
+// Values as text: Python's str() and repr(), and JSON; see jinja_value.h.
 #include <fmt/format.h>
 #include <utf8proc.h>
 
@@ -34,7 +34,7 @@ bool is_printable(uint32_t code_point) {
   }
 }
 
-// Bytes of a text's characters that are written as they are are added at once, from `begin` on.
+// Appends runs of characters that need no escape at once, from `begin` on.
 class QuotedText {
  public:
   QuotedText(std::string_view text, JinjaWriter& out) : text_(text), out_(out) { out.budget().work(text.size(), 8); }

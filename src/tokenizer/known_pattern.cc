@@ -1,4 +1,4 @@
-// Widespread patterns; see known_pattern.h. Comments name the alternatives of the regular expression, in its order.
+// See known_pattern.h. Comments name the alternatives of the regular expression, in its order.
 #include "tokenizer/known_pattern.h"
 
 #include <utf8proc.h>
@@ -36,7 +36,7 @@ Class compute_class(uint32_t c) {
   }
 }
 
-// The class of every code point, made once: 1.1 MB that is touched only where the text goes.
+// The class of every code point, computed once: 1.1 MB, of which only the text's characters are touched.
 class ClassTable {
  public:
   ClassTable() : classes_(0x110000) {
@@ -89,7 +89,7 @@ struct Scan {
     return i;
   }
 
-  // \s+(?!\S)|\s+ from i, where the white space ends at `end`: all of it at the end of the text, else all but its last
+  // \s+(?!\S)|\s+ from i, for white space ending at `end`: all of it at the end of the text, else all but its last
   // character, unless it is a single one.
   size_t blanks(size_t i, size_t end) const {
     if (end == text.size()) return end;
@@ -99,7 +99,7 @@ struct Scan {
   }
 };
 
-// 's|'t|'re|'ve|'m|'ll|'d at i, where an apostrophe stands; 0 when none matches.
+// 's|'t|'re|'ve|'m|'ll|'d at i, the index of an apostrophe; 0 if none matches.
 size_t contraction_end(std::string_view text, size_t i, bool ignore_case) {
   const auto letter = [&](size_t k) -> char {
     if (i + k >= text.size()) return '\0';
@@ -110,7 +110,7 @@ size_t contraction_end(std::string_view text, size_t i, bool ignore_case) {
   if (first == 's' || first == 't' || first == 'm' || first == 'd') return i + 2;
   if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l'))
     return i + 3;
-  if (ignore_case && text.substr(i + 1).starts_with("\u017F")) return i + 3;  // ſ is an s when case is ignored
+  if (ignore_case && text.substr(i + 1).starts_with("\u017F")) return i + 3;  // ſ matches s if case is ignored
   return 0;
 }
 

@@ -1,4 +1,3 @@
-// Merging; see merge_table.h.
 #include "tokenizer/merge_table.h"
 
 #include <fmt/format.h>
@@ -41,7 +40,7 @@ size_t MergeTable::merge_by_scanning(int32_t* symbols, size_t size) const {
   return size;
 }
 
-// O(n log n): symbols in a linked list, candidate merges in a queue; outdated candidates are dropped when they come up.
+// O(n log n): symbols in a linked list, candidate merges in a queue; stale candidates are dropped when popped.
 size_t MergeTable::merge_by_queue(int32_t* ids, size_t size) const {
   if (size == 0) return 0;
   constexpr uint32_t kEnd = UINT32_MAX;

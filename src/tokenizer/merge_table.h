@@ -1,5 +1,5 @@
-// The merges of byte-pair encoding, and merging: start from symbols and merge the neighbouring pair of lowest rank,
-// leftmost first, until no pair has a rank. Source: Sennrich et al. 2016; rules as in Hugging Face's `tokenizers`.
+// The merges of byte-pair encoding, and merging: merges the neighbouring pair of lowest rank, leftmost first, until no
+// pair has a rank. Source: Sennrich et al. 2016; rules as in Hugging Face's `tokenizers`.
 //
 // Few symbols are merged by scanning, many with a queue, so that a document without blanks stays O(n log n). The two
 // are compared in tests/tokenizer.
@@ -22,13 +22,13 @@ class MergeTable {
  public:
   explicit MergeTable(size_t count) : mask_(std::bit_ceil(2 * count + 2) - 1), slots_(mask_ + 1) {}
 
-  // At most the `count` that the table was made for. When a pair is inserted twice, the last one counts.
+  // At most `count` pairs, as given to the constructor. Of equal pairs, the last one counts.
   void insert(int32_t left, int32_t right, Merge merge) {
     slots_[locate(key_of(left, right))] = {key_of(left, right), merge};
   }
   Merge find(int32_t left, int32_t right) const { return slots_[locate(key_of(left, right))].merge; }
 
-  // Merges symbols[0 … size) in place and returns how many are left.
+  // Merges symbols[0 … size) in place and returns the number left.
   size_t merge(int32_t* symbols, size_t size) const;
   // The two ways of merge(), for tests.
   size_t merge_by_scanning(int32_t* symbols, size_t size) const;

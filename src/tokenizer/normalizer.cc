@@ -1,4 +1,4 @@
-// Normalizers; see normalizer.h. Unicode normal forms and graphemes come from utf8proc.
+// See normalizer.h. Unicode normal forms and graphemes come from utf8proc.
 #include "tokenizer/normalizer.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ class UnicodeFormNormalizer final : public Normalizer {
   UnicodeForm form_;
 };
 
-// Takes white space away at either end.
+// Strips white space at either end.
 class StripNormalizer final : public Normalizer {
  public:
   StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
@@ -58,7 +58,7 @@ class StripNormalizer final : public Normalizer {
 
 class ReplaceNormalizer final : public Normalizer {
  public:
-  // is_local  the pattern matches single characters, whatever is beside them
+  // is_local  the pattern matches single characters, regardless of their neighbours
   ReplaceNormalizer(Regex regex, std::string content, bool is_local)
       : regex_(std::move(regex)), content_(std::move(content)), is_local_(is_local) {}
   bool is_local() const override { return is_local_; }
@@ -98,8 +98,8 @@ class PrependNormalizer final : public Normalizer {
   std::string prefix_;
 };
 
-// SentencePiece's map as Hugging Face applies it: to graphemes of less than six bytes, where the shortest entry that
-// begins one replaces all of it, and else to single characters.
+// SentencePiece's map as Hugging Face applies it: for graphemes of less than six bytes, the shortest matching prefix
+// replaces the whole grapheme; otherwise per character.
 class PrecompiledNormalizer final : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap map) : map_(std::move(map)) {}
@@ -201,7 +201,7 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, std::string_view w
     const std::optional<std::string> plain =
         pattern.is_object() ? json_find<std::string>(pattern, "String", where) : std::nullopt;
     const auto content = json_get<std::string>(json, "content", where);
-    // A character that goes, or becomes a mark, would let its neighbours meet.
+    // Removing a character, or turning it into a mark, would make its neighbours meet.
     const bool stays = content == "\u2581" || (!content.empty() && content[0] >= ' ' && content[0] < 0x7F);
     return std::make_unique<ReplaceNormalizer>(Regex(read_pattern(pattern, where), where), content,
                                                plain && plain->size() == 1 && stays);

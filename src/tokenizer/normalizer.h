@@ -9,27 +9,27 @@
 
 namespace megalith {
 
-// What is being normalised.
+// A text being normalised.
 struct NormalText {
   std::string text;  // valid UTF-8
-  // Whether the text still begins with the first character that the user gave: Metaspace's "first" needs it. It is
-  // false once a normalizer has removed that character.
+  // True while the text still begins with the user's first character, for Metaspace's "first"; false once a normalizer
+  // has removed that character.
   bool starts_input = false;
-  bool is_first = true;  // a part of a stretch: whether it is the first
+  bool is_first = true;  // this is the first part of a stretch
 };
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
   virtual void apply(NormalText& text) const = 0;
-  // Whether parts of a text that begin with printable ASCII or an ideograph become what the whole would.
+  // True if parts that begin with printable ASCII or an ideograph can be normalised separately.
   virtual bool is_local() const { return false; }
 };
 
-// Reads the component; nullptr when it changes nothing. UserError for one that is not known, naming it and `where`.
+// Reads the component; nullptr if it changes nothing. UserError for an unknown one, naming it and `where`.
 std::unique_ptr<Normalizer> make_normalizer(const nlohmann::json& json, std::string_view where);
 
-// The steps that work character by character, or nullptr when `type` is not one of them: Lowercase, StripAccents, Nmt,
+// The character-by-character steps, or nullptr if `type` is not one of them: Lowercase, StripAccents, Nmt,
 // BertNormalizer, ByteLevel.
 std::unique_ptr<Normalizer> make_character_normalizer(std::string_view type, const nlohmann::json& json,
                                                       std::string_view where);
@@ -37,7 +37,7 @@ std::unique_ptr<Normalizer> make_character_normalizer(std::string_view type, con
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 void to_unicode_form(UnicodeForm form, std::string& text);
 
-// Oniguruma's or a plain pattern as {"Regex": …} or {"String": …} writes it: a regular expression for both.
+// Reads {"Regex": …} (Oniguruma's) or {"String": …} (plain); returns a regular expression for both.
 std::string read_pattern(const nlohmann::json& json, std::string_view where);
 
 }  // namespace megalith

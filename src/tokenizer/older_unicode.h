@@ -1,6 +1,6 @@
-// Character classes of Hugging Face's `tokenizers` that are of an older Unicode than its regular expressions: its
-// normalizers and BertPreTokenizer carry tables of about Unicode 8, and ids depend on them. Read off the library itself
-// (0.22), character by character.
+// Character classes of Hugging Face's `tokenizers` that are older than its regular expressions' Unicode: its
+// normalizers and BertPreTokenizer have tables of about Unicode 8, and ids depend on them. Extracted from the library
+// itself (0.22), character by character.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// Punctuation, with all of ASCII's printable characters that are neither letters nor digits.
+// Punctuation, including all printable ASCII characters that are neither letters nor digits.
 inline constexpr CodePointRange kPunctuation[] = {
     {0x21, 0x2F},       {0x3A, 0x40},       {0x5B, 0x60},       {0x7B, 0x7E},       {0xA1, 0xA1},
     {0xA7, 0xA7},       {0xAB, 0xAB},       {0xB6, 0xB7},       {0xBB, 0xBB},       {0xBF, 0xBF},
@@ -48,7 +48,7 @@ inline constexpr CodePointRange kPunctuation[] = {
     {0x1DA87, 0x1DA8B},
 };
 
-// Nonspacing marks: what BertNormalizer takes for accents.
+// Nonspacing marks: accents to BertNormalizer.
 inline constexpr CodePointRange kNonspacingMarks[] = {
     {0x300, 0x36F},     {0x483, 0x487},     {0x591, 0x5BD},     {0x5BF, 0x5BF},     {0x5C1, 0x5C2},
     {0x5C4, 0x5C5},     {0x5C7, 0x5C7},     {0x610, 0x61A},     {0x64B, 0x65F},     {0x670, 0x670},
@@ -106,7 +106,7 @@ inline constexpr CodePointRange kNonspacingMarks[] = {
     {0xE0100, 0xE01EF},
 };
 
-// Combining marks: what StripAccents takes away.
+// Combining marks: removed by StripAccents.
 inline constexpr CodePointRange kMarks[] = {
     {0x300, 0x36F},     {0x483, 0x489},     {0x591, 0x5BD},     {0x5BF, 0x5BF},     {0x5C1, 0x5C2},
     {0x5C4, 0x5C5},     {0x5C7, 0x5C7},     {0x610, 0x61A},     {0x64B, 0x65F},     {0x670, 0x670},
@@ -160,7 +160,7 @@ inline constexpr CodePointRange kMarks[] = {
     {0x1E023, 0x1E024}, {0x1E026, 0x1E02A}, {0x1E8D0, 0x1E8D6}, {0x1E944, 0x1E94A}, {0xE0100, 0xE01EF},
 };
 
-// Controls, formats and private use, U+0000 and U+FFFD: what BertNormalizer cleans away.
+// Controls, formats and private use, U+0000 and U+FFFD: removed by BertNormalizer.
 inline constexpr CodePointRange kControls[] = {
     {0x0, 0x8},         {0xB, 0xC},         {0xE, 0x1F},        {0x7F, 0x9F},       {0xAD, 0xAD},
     {0x600, 0x605},     {0x61C, 0x61C},     {0x6DD, 0x6DD},     {0x70F, 0x70F},     {0x180E, 0x180E},
@@ -169,7 +169,7 @@ inline constexpr CodePointRange kControls[] = {
     {0x1D173, 0x1D17A}, {0xE0001, 0xE0001}, {0xE0020, 0xE007F}, {0xF0000, 0xFFFFD}, {0x100000, 0x10FFFD},
 };
 
-// Whether sorted ranges hold a code point.
+// Binary search in sorted ranges.
 inline bool is_in(std::span<const CodePointRange> ranges, uint32_t code_point) {
   const auto after = std::upper_bound(ranges.begin(), ranges.end(), code_point,
                                       [](uint32_t c, const CodePointRange& range) { return c < range.first; });

@@ -1,6 +1,6 @@
-// Remembers the ids of short pieces. Natural text repeats its words, and most of the time of an encoder would go into
-// merging the same ones again. Each thread has its own table of fixed size, so a tokenizer stays const and needs no
-// lock; pieces of all tokenizers share it, told apart by their owner's number.
+// Caches the ids of short pieces: natural text repeats its words, and encoders would spend most of their time merging
+// them again. Each thread has its own table of fixed size, so a tokenizer stays const and needs no lock; all tokenizers
+// share it, told apart by owner number.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@ class PieceCache {
  public:
   static constexpr size_t kMaxBytes = 24, kMaxIds = 8;
 
-  // A number that no other tokenizer of this process has.
+  // A number unique among this process's tokenizers.
   static uint32_t new_owner();
 
-  // Appends the ids of `piece` as `compute(ids)` would, from the table when it is there.
+  // Appends the ids of `piece` as `compute(ids)` would, from the table if present.
   template <typename Compute>
   static void encode(uint32_t owner, std::string_view piece, std::vector<int32_t>& ids, const Compute& compute) {
     if (piece.size() > kMaxBytes) return compute(ids);
@@ -44,7 +44,7 @@ class PieceCache {
  private:
   static constexpr size_t kSlots = 1 << 15;  // 2 MiB a thread
   struct Slot {
-    uint32_t owner = 0;  // 0: nobody
+    uint32_t owner = 0;  // 0: none
     uint8_t num_bytes = 0, num_ids = 0;
     std::array<char, kMaxBytes> bytes;
     std::array<int32_t, kMaxIds> ids;

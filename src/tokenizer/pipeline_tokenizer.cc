@@ -1,4 +1,3 @@
-// The stages of a tokenizer put together; see pipeline_tokenizer.h.
 #include "tokenizer/pipeline_tokenizer.h"
 
 #include <fmt/format.h>
@@ -13,10 +12,10 @@ namespace megalith {
 namespace {
 
 constexpr size_t kRunIds = size_t{1} << 16;
-constexpr size_t kLongPart = size_t{1} << 20;  // bytes; longer texts are normalised and encoded in parts where they can
+constexpr size_t kLongPart = size_t{1} << 20;  // bytes; longer texts are normalised and encoded in parts if possible
 
-// The start of the first character at or behind `from` that stays one in every normalizer that is local, and in no
-// Unicode form becomes one with what lies before it: a printable one of ASCII, or an ideograph of U+5000 to U+8FFF.
+// The start of the first character at or after `from` that every local normalizer keeps as one and no Unicode form
+// joins with the text before it: printable ASCII, or an ideograph of U+5000 to U+8FFF.
 size_t find_steady(std::string_view text, size_t from) {
   const auto is_steady = [](char c) {
     const auto byte = static_cast<uint8_t>(c);
@@ -42,7 +41,7 @@ void normalise(const Normalizer& normalizer, std::string_view text, NormalText& 
   }
 }
 
-// The tokens that are looked for before, or after, normalisation.
+// Added tokens searched before, or after, normalisation.
 std::vector<AddedToken> select_added(const PipelineTokenizer::Parts& parts, bool normalized) {
   std::vector<AddedToken> selected;
   if (!parts.finds_added) return selected;
@@ -93,7 +92,7 @@ void PipelineTokenizer::encode_in_runs(std::string_view text, bool add_special, 
   on_ids(ids);
 }
 
-// With on_ids it gets them whenever enough are there, and the last ones stay in `ids`.
+// on_ids, if set, receives batches of ids; the last ones stay in `ids`.
 void PipelineTokenizer::append_ids(std::string_view text, bool add_special, std::vector<int32_t>& ids,
                                    const OnIds* on_ids) const {
   std::string repaired;
@@ -147,7 +146,7 @@ std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_sp
     if (!parts_.decodes_bytes) {
       tokens.push_back(is_added ? added->second.content : spelling(id));
     } else if (is_added) {
-      // The ByteLevel decoder spells an added token out too when all its characters are of the alphabet.
+      // The ByteLevel decoder also decodes an added token whose characters are all of the alphabet.
       bytes += spelt_bytes(added->second.content).value_or(added->second.content);
     } else {
       bytes += parts_.model->vocabulary().bytes(id);
@@ -172,7 +171,7 @@ bool PipelineTokenizer::has_token(int32_t id) const {
   return added_by_id_.contains(id) || parts_.model->vocabulary().has(id);
 }
 
-// A token as the file spells it.
+// A token as spelled in the file.
 std::string PipelineTokenizer::spelling(int32_t id) const {
   const std::string_view bytes = parts_.model->vocabulary().bytes(id);
   const bool is_spelt = parts_.is_byte_level && parts_.model->vocabulary().find(bytes) == id;

@@ -1,5 +1,5 @@
-// The tokenizer that most formats come to: added tokens are cut out, what is left is normalised, cut into pieces and
-// encoded by a model; a decoder turns tokens back into text. The stages are tokenizer.json's.
+// The tokenizer used by most formats: cuts out added tokens, normalises the rest, cuts it into pieces and encodes them
+// with a model; a decoder turns tokens back into text. The stages are tokenizer.json's.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ class PipelineTokenizer final : public Tokenizer {
     bool finds_added = true;                 // in a text; else they are only decoded
     std::unique_ptr<Normalizer> normalizer;  // may be null
     std::unique_ptr<PreTokenizer> pre_tokenizer;
-    bool is_byte_level = false;  // the model's vocabulary holds bytes, not their spelling
+    bool is_byte_level = false;  // the vocabulary holds bytes, not their spelling
     std::unique_ptr<TokenModel> model;
     std::unique_ptr<TokenDecoder> decoder;  // null: tokens are joined by blanks, unless …
     bool decodes_bytes = false;             // … the bytes of the model's tokens are the text

@@ -17,7 +17,7 @@ constexpr size_t kPlainRunIds = size_t{1} << 16;
 class ByteTokenizer final : public Tokenizer {
  public:
   std::vector<int32_t> encode(std::string_view text, bool add_special) const override {
-    // Malformed text is repaired first, as for every tokenizer, so what is trained on is valid text.
+    // Malformed text is repaired first, as by every tokenizer, so training data is valid text.
     std::string repaired;
     if (!is_valid_utf8(text)) text = repaired = replace_invalid_utf8(text);
     std::vector<int32_t> ids(text.size());
@@ -26,7 +26,7 @@ class ByteTokenizer final : public Tokenizer {
   }
   void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const override {
     while (!text.empty()) {
-      // No character is cut: more than three bytes never continue one.
+      // Cuts no character: at most three bytes continue one.
       size_t end = std::min(text.size(), kPlainRunIds);
       for (int i = 0; i < 3 && end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80; ++i) ++end;
       on_ids(encode(text.substr(0, end), add_special));

@@ -1,4 +1,3 @@
-// Post-processors; see post_processor.h.
 #include "tokenizer/post_processor.h"
 
 #include <fmt/format.h>
@@ -56,7 +55,7 @@ int32_t read_pair(const Json& json, const char* key, std::string_view where) {
 TokenFrame read_post_processor(const Json& json, std::string_view where) {
   if (json.is_null()) return {};
   const auto type = json_get<std::string>(json, "type", where);
-  if (type == "ByteLevel") return {};  // changes offsets only, and we keep none
+  if (type == "ByteLevel") return {};  // changes only offsets, which we do not keep
   if (type == "TemplateProcessing") return read_template(json, where);
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     return {{read_pair(json, "cls", where)}, {read_pair(json, "sep", where)}};

@@ -12,7 +12,7 @@ struct TokenFrame {
   std::vector<int32_t> before, after;
 };
 
-// Reads the component for a single text. UserError for one that is not known, naming it and `where`.
+// Reads the component for a single text. UserError for an unknown one, naming it and `where`.
 TokenFrame read_post_processor(const nlohmann::json& json, std::string_view where);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Pre-tokenizers that change the text, and their sequence; see pre_tokenizer.h. Semantics are those of Hugging Face's
+// Pre-tokenizers that change the text, and their sequence; see pre_tokenizer.h. Semantics as in Hugging Face's
 // `tokenizers`.
 #include "tokenizer/pre_tokenizer.h"
 
@@ -18,8 +18,8 @@
 namespace megalith {
 namespace {
 
-// ByteLevel: a leading space if asked, GPT-2's pattern if asked, and then the bytes in the printable alphabet unless
-// the model works on bytes.
+// ByteLevel: optional leading space, optional GPT-2 pattern, then the bytes in the printable alphabet unless the model
+// works on bytes.
 class ByteLevel final : public PreTokenizer {
  public:
   ByteLevel(bool add_prefix_space, std::unique_ptr<PreTokenizer> pattern, bool keep_bytes)
@@ -51,7 +51,7 @@ class ByteLevel final : public PreTokenizer {
   bool keep_bytes_;
 };
 
-// Blanks become a visible character, which may also be put in front; pieces begin with it.
+// Blanks become a visible character, optionally also prepended; pieces begin with it.
 class Metaspace final : public PreTokenizer {
  public:
   enum class Prepend { kFirst, kNever, kAlways };
@@ -88,7 +88,7 @@ class Metaspace final : public PreTokenizer {
   bool split_;
 };
 
-// Cuts where the script changes. As in the library, what has no script and lies in front of everything else is dropped.
+// Cuts where the script changes. As in the library, leading characters without a script are dropped.
 class UnicodeScripts final : public PreTokenizer {
  public:
   void split(const Piece& piece, PieceSink sink) const override {
@@ -144,7 +144,7 @@ class WholeText final : public PreTokenizer {
 
 std::unique_ptr<PreTokenizer> make_metaspace(const Json& json, std::string_view where) {
   using Prepend = Metaspace::Prepend;
-  // Files from before 0.15 say add_prefix_space instead.
+  // Files from before 0.15 have add_prefix_space instead.
   const bool add_prefix = json_get_or(json, "add_prefix_space", true, where);
   const auto scheme = json_get_or<std::string>(json, "prepend_scheme", add_prefix ? "always" : "never", where);
   Prepend prepend = Prepend::kAlways;

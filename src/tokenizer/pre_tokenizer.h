@@ -1,5 +1,5 @@
 // Pre-tokenizers: cut a text into the pieces that the model encodes one by one. The components of tokenizer.json's
-// "pre_tokenizer". Pieces are handed on as they are found, so a text of any length needs no list of them.
+// "pre_tokenizer". Pieces are passed on as found, so a text of any length needs no list of them.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ struct Piece {
   bool starts_input = false;  // see NormalText
 };
 
-// A reference to a callable that takes a piece; the callable outlives the call it is passed to.
+// A reference to a callable that takes a piece; the callable must outlive the call it is passed to.
 class PieceSink {
  public:
   template <typename F>
@@ -32,25 +32,25 @@ class PieceSink {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Hands the pieces of a text on in order; never an empty one.
+  // Passes on the non-empty pieces of a text, in order.
   virtual void split(const Piece& piece, PieceSink sink) const = 0;
 };
 
 struct PreTokenizerSpec {
   std::unique_ptr<PreTokenizer> pre_tokenizer;
-  // Whether the last step is a ByteLevel that left the bytes as they are, for a model that works on bytes.
+  // The last step is a ByteLevel that left the bytes as they are, for a model over bytes.
   bool is_byte_level = false;
 };
 
-// Reads the component. UserError for one that is not supported, naming it and `where`.
-//   keep_bytes  a ByteLevel as the last step shall not spell the bytes in its alphabet: see is_byte_level
+// Reads the component. UserError for an unsupported one, naming it and `where`.
+//   keep_bytes  a ByteLevel as the last step must leave the bytes unspelled: see is_byte_level
 PreTokenizerSpec make_pre_tokenizer(const nlohmann::json& json, bool keep_bytes, std::string_view where);
 
-// The steps that cut at characters or patterns, or nullptr when `type` is not one of them: Split, Digits, Punctuation,
+// The steps that cut at characters or patterns, or nullptr if `type` is not one of them: Split, Digits, Punctuation,
 // Whitespace, WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, FixedLength.
 std::unique_ptr<PreTokenizer> make_split(std::string_view type, const nlohmann::json& json, std::string_view where);
-// Every match of a regular expression is a piece, and so is what lies between. GPT-2's, Llama 3's and Qwen2's patterns
-// are matched by code of our own.
+// Matches of a regular expression are pieces, as is the text between them. GPT-2's, Llama 3's and Qwen2's patterns are
+// matched by code of our own.
 std::unique_ptr<PreTokenizer> make_pattern_split(std::string_view expression, std::string_view where);
 
 // GPT-2's pattern, which ByteLevel applies with use_regex, and Llama 3's.

@@ -1,4 +1,3 @@
-// Regular expressions; see regex.h.
 #include "tokenizer/regex.h"
 
 #include <fmt/format.h>
@@ -20,16 +19,16 @@ std::string error_text(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// The members of a class that stands for `\s`, `\p{L}` and the like, or "" for what PCRE2 can read itself. `length` is
-// that of the escape.
+// Class members equivalent to `\s`, `\p{L}` and the like, or "" if PCRE2 can read the escape itself. `length` is the
+// escape's.
 std::string class_members(std::string_view escape, bool in_class, size_t& length) {
   // \s in PCRE2 also holds U+180E, which lost the White_Space property in Unicode 6.3: name the class instead.
   if (escape.starts_with("\\s") || escape.starts_with("\\S")) {
     length = 2;
     return R"(\p{Z}\x09-\x0d\x{85})";
   }
-  // \w: Oniguruma counts marks, letters in circles and (outside of brackets) Latin-1's small numbers; PCRE2 counts all
-  // numbers.
+  // \w: Oniguruma counts marks, letters in circles and (outside of brackets) Latin-1's superscript digits; PCRE2 counts
+  // all numbers.
   if (escape.starts_with("\\w") || escape.starts_with("\\W")) {
     length = 2;
     std::string members =
@@ -89,7 +88,7 @@ std::string with_unicode_classes(std::string_view pattern, std::string_view wher
     } else if (c == '[') {
       in_class = true;
       out += c;
-      // A ']' that comes first stands for itself.
+      // A leading ']' is literal.
       if (i + 1 < pattern.size() && pattern[i + 1] == '^') out += pattern[++i];
       if (i + 1 < pattern.size() && pattern[i + 1] == ']') out += pattern[++i];
       continue;
@@ -112,7 +111,7 @@ struct Regex::Code {
 Regex::Regex(std::string_view pattern, std::string_view where) : pattern_(pattern) {
   const std::string translated = with_unicode_classes(pattern, where);
   int error = 0;
-  // Multi-line, because Oniguruma's ^ and $ always stand at lines.
+  // Multi-line, because Oniguruma's ^ and $ always match at lines.
   PCRE2_SIZE offset = 0;
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, nullptr);
@@ -121,7 +120,7 @@ Regex::Regex(std::string_view pattern, std::string_view where) : pattern_(patter
                                 offset, error_text(error)));
   }
   code_ = std::make_unique<Code>(code);
-  // Where the processor has no compiler, matching falls back to the interpreter: slower, same result.
+  // Without JIT support for the CPU, matching falls back to the interpreter: slower, same result.
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
 }
 
@@ -156,7 +155,7 @@ struct Regex::Scanner::State {
   pcre2_match_context* context;
   pcre2_jit_stack* stack = nullptr;  // only for the rare text that outgrows 32 KiB of the thread's own stack
   size_t position = 0;
-  bool was_empty = false;  // the last match was empty: the next may not be empty at the same place
+  bool was_empty = false;  // the last match was empty: the next may not be empty at the same offset
 };
 
 Regex::Scanner::Scanner(const Regex& regex, std::string_view text) : state_(std::make_unique<State>(regex, text)) {}
@@ -164,7 +163,7 @@ Regex::Scanner::~Scanner() = default;
 
 bool Regex::Scanner::next(size_t& begin, size_t& end) {
   State& s = *state_;
-  // After an empty match look further right, as find_iter of Oniguruma does.
+  // After an empty match look further right, as Oniguruma's find_iter does.
   if (s.was_empty) {
     ++s.position;
     while (s.position < s.text.size() && (static_cast<uint8_t>(s.text[s.position]) & 0xC0) == 0x80) ++s.position;

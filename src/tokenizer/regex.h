@@ -1,4 +1,4 @@
-// Regular expressions over Unicode text: PCRE2 with its just-in-time compiler, given Oniguruma's reading of a pattern
+// Regular expressions over Unicode text: PCRE2 with its just-in-time compiler, with Oniguruma's reading of a pattern
 // where the two differ (tokenizer.json files are written for Oniguruma).
 #pragma once
 
@@ -11,13 +11,13 @@ namespace megalith {
 
 class Regex {
  public:
-  // UserError with the position when the pattern is not valid; `where` names the file in it.
+  // UserError with the file `where` and the position if the pattern is not valid.
   Regex(std::string_view pattern, std::string_view where);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // Matches one text from left to right. Holds its own working memory: make one a thread.
+  // Matches one text from left to right. Has its own working memory: use one per thread.
   class Scanner {
    public:
     Scanner(const Regex& regex, std::string_view text);  // text must be valid UTF-8 and outlive the scanner
@@ -25,7 +25,7 @@ class Regex {
     Scanner(const Scanner&) = delete;
     Scanner& operator=(const Scanner&) = delete;
 
-    // The next match, as offsets; false when there is none.
+    // Offsets of the next match; false if there is none.
     bool next(size_t& begin, size_t& end);
 
    private:

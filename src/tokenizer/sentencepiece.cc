@@ -1,4 +1,3 @@
-// The tokenizer of a SentencePiece model; see sentencepiece.h.
 #include "tokenizer/sentencepiece.h"
 
 #include <fmt/format.h>
@@ -96,7 +95,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool may_strip = true, stripped = false;
     const bool strips = model_.normalizer.add_dummy_prefix || model_.normalizer.remove_extra_whitespaces;
     const auto flush = [&] {
-      // Every byte that begins no character is one U+FFFD.
+      // Every byte that begins no character becomes one U+FFFD.
       for (size_t i = 0; i < bytes.size();) {
         const Utf8Step step = decode_utf8(std::string_view(bytes).substr(i));
         const size_t length = step.is_valid ? static_cast<size_t>(step.length) : 1;
@@ -113,7 +112,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         continue;
       }
       flush();
-      // Removes the blank that encoding put in front of the text; all blanks there if encoding removed extra ones.
+      // Removes the blank that encoding prepended; all leading blanks if encoding removed extra ones.
       if (stripped || !text.empty()) may_strip = false;
       stripped = false;
       if (piece.type == Type::kControl) continue;

@@ -1,5 +1,4 @@
-// SentencePiece's normalizer and models; see sentencepiece_encoder.h. The library's rules, step by step: where it
-// compares sums as float, so does this.
+// See sentencepiece_encoder.h. Follows the library step by step, including its float comparisons of sums.
 #include "tokenizer/sentencepiece_encoder.h"
 
 #include <fmt/format.h>
@@ -128,7 +127,7 @@ int32_t SentencePieceEncoder::find(std::string_view piece) const {
   return unk_id_;
 }
 
-// Every way to cut a piece in two known parts is a merge, whose rank is that of the piece's score.
+// Every split of a piece into two known parts is a merge, ranked by the piece's score.
 void SentencePieceEncoder::make_merges() {
   std::map<float, uint32_t, std::greater<>> ranks;
   for (const SentencePiece& piece : model_.pieces) ranks.emplace(piece.score, 0);
@@ -153,7 +152,7 @@ void SentencePieceEncoder::make_merges() {
     Merge merge;
   };
   std::vector<Pair> pairs;
-  constexpr size_t kLongest = 4096;  // bytes; keeps a hostile piece from costing its square
+  constexpr size_t kLongest = 4096;  // bytes; keeps a hostile piece from quadratic cost
   for (size_t i = 0; i < model_.pieces.size(); ++i) {
     const SentencePiece& piece = model_.pieces[i];
     if (!is_normal_piece(piece.type) || piece.text.size() > kLongest) continue;
@@ -191,7 +190,7 @@ void SentencePieceEncoder::encode(std::string_view text, std::vector<int32_t>& i
 }
 
 void SentencePieceEncoder::encode_unigram(std::string_view text, Run& run) const {
-  // As SentencePiece 0.2.3 scores user symbols: above what words have, and a long one above the short ones in it.
+  // As SentencePiece 0.2.3 scores user symbols: above any word, and a long one above the short ones inside it.
   constexpr float kUnknownPenalty = 10.0F, kLargest = 1e5F;
   const auto score = [this](int32_t id, size_t length) {
     const SentencePiece& piece = model_.pieces[static_cast<size_t>(id)];
@@ -205,7 +204,7 @@ void SentencePieceEncoder::encode_unigram(std::string_view text, Run& run) const
 }
 
 void SentencePieceEncoder::encode_bpe(std::string_view text, Run& run) const {
-  constexpr int32_t kOther = INT32_MAX;  // a character that is in no piece: merges with nothing
+  constexpr int32_t kOther = INT32_MAX;  // a character in no piece: merges with nothing
   std::vector<int32_t> symbols;
   symbols.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
@@ -231,7 +230,7 @@ void SentencePieceEncoder::encode_bpe(std::string_view text, Run& run) const {
   }
 }
 
-// A piece that is marked as unused is taken apart again into what it was merged from.
+// A piece marked as unused is split into what it was merged from.
 void SentencePieceEncoder::put_symbol(int32_t symbol, std::string_view text, Run& run) const {
   const bool is_piece = static_cast<size_t>(symbol) < model_.pieces.size();
   if (!is_piece || model_.pieces[static_cast<size_t>(symbol)].type != PieceType::kUnused) {

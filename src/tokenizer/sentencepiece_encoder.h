@@ -1,4 +1,4 @@
-// What SentencePiece does to a text: normalising, and cutting into pieces.
+// SentencePiece's processing of a text: normalising, and cutting into pieces.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace megalith {
 
 class SentencePieceNormalizer {
  public:
-  // user_symbols  texts that stay as they are; may be null, else outlives this object
+  // user_symbols  texts left unchanged; may be null, else must outlive this object
   SentencePieceNormalizer(const SentencePieceRules& rules, bool whitespace_as_suffix, const ByteTrie* user_symbols,
                           std::string_view where);
   std::string normalize(std::string_view text) const;
 
  private:
-  // What the beginning of `text` becomes, and how much of it that is.
+  // The replacement of a prefix of `text`, and the prefix's length.
   std::string_view prefix(std::string_view text, size_t& length) const;
 
   Charsmap map_;
@@ -34,16 +34,16 @@ class SentencePieceNormalizer {
 
 class SentencePieceEncoder {
  public:
-  // The model outlives the encoder. `where` names the file in UserErrors.
+  // The model must outlive the encoder. `where` names the file in UserErrors.
   SentencePieceEncoder(const SentencePieceModel& model, std::string_view where);
   SentencePieceEncoder(const SentencePieceEncoder&) = delete;
   SentencePieceEncoder& operator=(const SentencePieceEncoder&) = delete;
 
-  // Appends the ids of a text, which is valid UTF-8. on_word  called wherever those before may be taken out of `ids`
+  // Appends the ids of a text, which is valid UTF-8. on_word  called whenever earlier ids may be taken out of `ids`
   void encode(std::string_view text, std::vector<int32_t>& ids, const std::function<void()>& on_word = {}) const;
 
  private:
-  struct Run;  // gathers ids: fuses unknown pieces, or spells them in bytes
+  struct Run;  // collects ids: fuses unknown pieces, or spells them in bytes
   void encode_unigram(std::string_view text, Run& run) const;
   void encode_bpe(std::string_view text, Run& run) const;
   void encode_words(std::string_view text, Run& run) const;
@@ -57,8 +57,8 @@ class SentencePieceEncoder {
   int32_t unk_id_ = 0;
   std::vector<int32_t> byte_ids_;
   float lowest_score_ = 0;
-  std::unique_ptr<MergeTable> merges_;  // byte-pair encoding: over ids of pieces, and of characters that are none
-  ByteTrie characters_;                 // ids above the pieces' for characters that are no piece but part of one
+  std::unique_ptr<MergeTable> merges_;  // byte-pair encoding: over ids of pieces, and of characters that are not pieces
+  ByteTrie characters_;                 // ids above the pieces' for characters that are only part of pieces
   bool can_cut_ = false;
   uint32_t cache_owner_ = PieceCache::new_owner();
 };

@@ -1,4 +1,3 @@
-// SentencePiece's .model; see sentencepiece_model.h.
 #include "tokenizer/sentencepiece_model.h"
 
 #include <fmt/format.h>
@@ -22,7 +21,7 @@ namespace {
 // The fields of one protocol buffer message, in order.
 class Message {
  public:
-  // base  where the bytes begin in the file, for errors
+  // base  offset of the bytes in the file, for errors
   Message(std::string_view bytes, size_t base, const std::string& file) : bytes_(bytes), base_(base), file_(file) {}
 
   // Moves to the next field; false at the end.
@@ -176,7 +175,7 @@ void check(const SentencePieceModel& model, const std::string& file) {
   if (static_cast<int64_t>(model.pieces.size()) >= kMaxTokenId) {
     throw UserError(fmt::format("{}: {} pieces", file, model.pieces.size()));
   }
-  // Normal and reserved pieces have their own name spaces.
+  // Normal and reserved pieces have separate name spaces.
   std::set<std::string_view> normal, reserved;
   int num_unknown = 0;
   std::vector<bool> has_byte(256);

@@ -1,5 +1,5 @@
-// SentencePiece's .model: a protocol buffer, read by hand because its few fields are all that is needed and because a
-// damaged file must not reach code that trusts it. Source: sentencepiece_model.proto.
+// SentencePiece's .model: a protocol buffer, parsed by hand because few fields are needed and a damaged file must not
+// reach code that trusts it. Source: sentencepiece_model.proto.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,10 @@ struct SentencePieceModel {
   SentencePieceRules normalizer, denormalizer;
 };
 
-// Whether a file begins as such a model does: with a piece.
+// True if a file begins like such a model: with a piece.
 bool is_sentencepiece_file(const std::filesystem::path& file);
 
-// UserError, with the byte, for what is cut, damaged or does not fit together.
+// UserError, with the byte offset, if truncated, damaged or inconsistent.
 SentencePieceModel load_sentencepiece_model(const std::filesystem::path& file);
 
 }  // namespace megalith

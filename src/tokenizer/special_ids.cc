@@ -1,4 +1,3 @@
-// Special tokens by configuration; see special_ids.h.
 #include "tokenizer/special_ids.h"
 
 #include <fmt/format.h>
@@ -11,7 +10,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// A special token as configuration files write it: the text, or an object with "content".
+// A special token in configuration files: the text, or an object with "content".
 std::optional<std::string> token_text(const Json& config, std::string_view key, std::string_view where) {
   const Json* value = find_member(config, key, where);
   if (value == nullptr) return std::nullopt;

@@ -1,4 +1,4 @@
-// Which tokens are special: those that end a document, begin a text, pad or mask.
+// The special tokens: end of document, beginning of text, padding, mask.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct SpecialIds {
   std::vector<int32_t> extra;             // T5's sentinels <extra_id_0>, <extra_id_1>, …
 };
 
-// Reads tokenizer_config.json and special_tokens_map.json of a folder; what they leave open is guessed from the usual
-// names. find(text) is the id of a token, or nothing.
+// Reads tokenizer_config.json and special_tokens_map.json of a folder; guesses the rest from the usual names.
+// find(text) is the id of a token, or nothing.
 SpecialIds find_special_ids(const std::filesystem::path& folder,
                             const std::function<std::optional<int32_t>(const std::string&)>& find);
 

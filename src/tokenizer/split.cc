@@ -1,5 +1,4 @@
-// Pre-tokenizers that cut at characters or patterns; see pre_tokenizer.h. Semantics are those of Hugging Face's
-// `tokenizers`.
+// Pre-tokenizers that cut at characters or patterns; see pre_tokenizer.h. Semantics as in Hugging Face's `tokenizers`.
 #include "tokenizer/split.h"
 
 #include <fmt/format.h>
@@ -31,7 +30,7 @@ class RegexSplit final : public PreTokenizer {
     while (scanner.next(begin, end)) {
       if (begin > previous_end) joiner.add(previous_end, begin, invert_);
       if (end > begin) joiner.add(begin, end, !invert_);
-      // An empty match still cuts the text where it stands.
+      // An empty match still cuts the text at its offset.
       previous_end = end;
     }
     if (previous_end < piece.text.size()) joiner.add(previous_end, piece.text.size(), invert_);
@@ -95,7 +94,7 @@ class BertSplit final : public PreTokenizer {
   }
 };
 
-// \w+|[^\w\s]+: runs of word characters and of others; white space falls away.
+// \w+|[^\w\s]+: runs of word characters and of others; white space is dropped.
 class WhitespaceWords final : public PreTokenizer {
  public:
   void split(const Piece& piece, PieceSink sink) const override {

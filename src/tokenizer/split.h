@@ -1,4 +1,4 @@
-// Cutting a piece at matches: what every splitting pre-tokenizer shares.
+// Cuts a piece at matches; shared by all splitting pre-tokenizers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,16 +11,16 @@
 
 namespace megalith {
 
-// What becomes of a match: it goes away, is a piece of its own, joins a neighbour, or joins other matches.
+// A match is removed, is a piece of its own, joins a neighbour, or joins other matches.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// Joins neighbouring stretches as the behaviour says and hands them on one stretch late.
+// Joins neighbouring stretches according to the behaviour; emits them one stretch late.
 class StretchJoiner {
  public:
   StretchJoiner(const Piece& piece, PieceSink sink, SplitBehavior behavior)
       : piece_(piece), sink_(sink), behavior_(behavior) {}
 
-  // The stretches of the piece in order, without holes; none is empty.
+  // Non-empty stretches of the piece, in order, without holes.
   void add(size_t begin, size_t end, bool is_match) {
     bool joins = false;
     switch (behavior_) {

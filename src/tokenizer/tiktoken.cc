@@ -1,4 +1,3 @@
-// tiktoken's vocabularies; see tiktoken.h.
 #include "tokenizer/tiktoken.h"
 
 #include <fmt/format.h>
@@ -28,7 +27,7 @@ constexpr std::string_view kO200kPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Llama 4's 2048 special tokens: named ones, and reserved ones that are counted within their group.
+// Llama 4's 2048 special tokens: named ones, and reserved ones numbered within their group.
 std::vector<std::string> llama4_special_tokens() {
   std::vector<std::string> tokens = {"<|begin_of_text|>", "<|end_of_text|>", "<|fim_prefix|>", "<|fim_middle|>",
                                      "<|fim_suffix|>"};
@@ -143,7 +142,7 @@ void require_different(const std::vector<std::string>& tokens, std::string_view 
   }
 }
 
-// The first bytes of a file. Empty when there is none: the loader reports that.
+// The first bytes of a file. Empty if it is missing: the loader reports that.
 std::string beginning(const fs::path& file, size_t most) { return fs::exists(file) ? read_beginning(file, most) : ""; }
 
 }  // namespace

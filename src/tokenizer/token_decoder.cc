@@ -1,4 +1,4 @@
-// Decoders; see token_decoder.h. Semantics are those of Hugging Face's `tokenizers`.
+// See token_decoder.h. Semantics as in Hugging Face's `tokenizers`.
 #include "tokenizer/token_decoder.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   text = std::move(out);
 }
 
-// What BERT's decoder makes of the blanks that cutting words at punctuation brought in.
+// Removes blanks that cutting words at punctuation introduced, as BERT's decoder does.
 void clean_up(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
@@ -121,7 +121,7 @@ class ReplaceDecoder final : public TokenDecoder {
   std::string content_;
 };
 
-// A plain text to replace needs no regular expression.
+// Plain text is replaced without a regular expression.
 class ReplaceTextDecoder final : public TokenDecoder {
  public:
   ReplaceTextDecoder(std::string from, std::string content) : from_(std::move(from)), content_(std::move(content)) {}
@@ -171,7 +171,7 @@ class WordPieceDecoder final : public TokenDecoder {
   bool cleanup_;
 };
 
-// Ends of words become blanks, but for the last.
+// Ends of words become blanks, except the last.
 class BpeDecoder final : public TokenDecoder {
  public:
   explicit BpeDecoder(std::string suffix) : suffix_(std::move(suffix)) {}
@@ -183,7 +183,7 @@ class BpeDecoder final : public TokenDecoder {
   std::string suffix_;
 };
 
-// Connectionist temporal classification: repeated tokens count once, padding not at all.
+// Connectionist temporal classification: repeated tokens count once, padding is dropped.
 class CtcDecoder final : public TokenDecoder {
  public:
   CtcDecoder(std::string pad, std::string delimiter, bool cleanup)

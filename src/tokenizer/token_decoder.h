@@ -16,10 +16,10 @@ class TokenDecoder {
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 };
 
-// Reads the component. UserError for one that is not known, naming it and `where`.
+// Reads the component. UserError for an unknown one, naming it and `where`.
 std::unique_ptr<TokenDecoder> make_token_decoder(const nlohmann::json& json, std::string_view where);
 
-// The byte that a token of the form <0x2A> stands for, or -1.
+// The byte of a token such as <0x2A>, or -1.
 int fallback_byte(std::string_view token);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// What turns a piece of text into tokens: the component "model" of tokenizer.json.
+// Turns a piece of text into tokens: the component "model" of tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,33 @@ namespace megalith {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the ids of one piece, which is not empty. Safe from several threads.
+  // Appends the ids of one non-empty piece. Thread-safe.
   virtual void encode(std::string_view piece, std::vector<int32_t>& ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
-  // Where a piece can be cut at or behind `from` (above 0) so that its parts give the ids of the whole; its end where
-  // nothing says so.
+  // The first offset at or after `from` (above 0) where the piece can be cut without changing its ids; its end if none
+  // is known.
   virtual size_t find_cut(std::string_view piece, size_t from) const { return piece.size(); }
 };
 
-// Ids from a file stay below it: far above any vocabulary, it keeps a hostile id from claiming memory.
+// Upper bound for ids from a file: far above any vocabulary, it keeps a hostile id from claiming memory.
 inline constexpr int64_t kMaxTokenId = 1 << 26;
 
 using TokenList = std::vector<std::pair<std::string, int32_t>>;
-// The member "vocab", {token: id, …}, of all models but Unigram. UserError for ids that are negative, too
-// large or given twice.
+// The member "vocab", {token: id, …}, of all models but Unigram. UserError for ids that are negative, too large or
+// duplicated.
 TokenList read_vocab(const nlohmann::json& model, std::string_view where);
 
 // Byte-pair encoding over bytes. `json` is the component with "vocab" and "merges" spelt in ByteLevel's printable
-// alphabet. UserError, naming `where`, for what is malformed.
+// alphabet. UserError, naming `where`, if malformed.
 std::unique_ptr<TokenModel> make_byte_level_bpe(const nlohmann::json& json, std::string_view where);
-// Whether a BPE component can be read that way: nothing in it depends on characters.
+// True if a BPE component can be read that way: nothing in it depends on characters.
 bool can_be_byte_level(const nlohmann::json& json, std::string_view where);
-// Byte-pair encoding as tiktoken has it: the rank of a pair is that of the token it makes. tokens[i] has rank i and the
-// id first_id + i.
+// Byte-pair encoding as in tiktoken: a pair's rank is that of the token it makes. tokens[i] has rank i and the id
+// first_id + i.
 std::unique_ptr<TokenModel> make_rank_bpe(const std::vector<std::string>& tokens, int32_t first_id,
                                           std::string_view where);
 
-// Byte-pair encoding over characters, with byte_fallback, prefixes of continuations and suffixes of words.
+// Byte-pair encoding over characters, with byte_fallback, continuation prefixes and end-of-word suffixes.
 std::unique_ptr<TokenModel> make_character_bpe(const nlohmann::json& json, std::string_view where);
 std::unique_ptr<TokenModel> make_unigram(const nlohmann::json& json, std::string_view where);
 std::unique_ptr<TokenModel> make_word_piece(const nlohmann::json& json, std::string_view where);

@@ -1,4 +1,4 @@
-// The choice among tokenizers, and decoding as ids come; see tokenizer.h.
+// Chooses a tokenizer, and decodes a stream of ids; see tokenizer.h.
 #include "tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ fs::path model_path(const TokenizerOptions& options, std::string_view expected) 
   return path;
 }
 
-// A file of a folder: the first of the names that is there, or the first one for the message that it is missing.
+// A file of a folder: the first existing name, or the first one, for the message that it is missing.
 fs::path file_in(const fs::path& path, std::initializer_list<const char*> names) {
   if (!fs::is_directory(path)) return path;
   for (const char* name : names) {
@@ -41,7 +41,7 @@ fs::path file_in(const fs::path& path, std::initializer_list<const char*> names)
   return path / *names.begin();
 }
 
-// By its contents: a tokenizer.json, a tekken.json, tiktoken's lines or SentencePiece's binary.
+// By contents: a tokenizer.json, a tekken.json, tiktoken's lines or SentencePiece's binary.
 std::unique_ptr<Tokenizer> open_model(const fs::path& file) {
   if (file.filename() == "tekken.json" || is_tekken_file(file)) return load_tekken(file);
   if (file.extension() == ".json" || !fs::exists(file)) return load_tokenizer_json(file);
@@ -139,11 +139,11 @@ constexpr TokenizerType kTypes[] = {
 
 }  // namespace
 
-// Ids that are kept as context, and how many may gather before those in front of them go.
+// Ids kept as context, and the number of ids at which earlier ones are dropped.
 constexpr size_t kContext = 16, kMostIds = 64;
 
 std::string StreamingDecoder::take(const std::string& text) {
-  // Bytes that turned out to form no character can change what was handed out; then only what is longer is new.
+  // Bytes that turn out to form no character can change returned text; then only the excess length is new.
   size_t from = std::min(given_.size(), text.size());
   while (from < text.size() && (static_cast<uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
   given_ = text;
@@ -154,7 +154,7 @@ std::string StreamingDecoder::push(int32_t id) {
   if (!tokenizer_.has_token(id)) return (num_held_ > 0 ? finish() : "") + fmt::format("<|id:{}|>", id);
   window_.push_back(id);
   const std::string text = tokenizer_.decode(window_, skip_special_);
-  // U+FFFD at the end may be the beginning of a character; a character has four bytes, so most of many are not.
+  // A final U+FFFD may be the beginning of a character; one has at most four bytes, so of a longer run most are not.
   size_t whole = text.size();
   for (int i = 0; i < 3 && std::string_view(text).substr(0, whole).ends_with("\xEF\xBF\xBD"); ++i) whole -= 3;
   if (whole < text.size() && ++num_held_ < 8) return "";
@@ -189,7 +189,7 @@ std::string tokenizer_digest(const Tokenizer& tokenizer, int64_t num_ids) {
   constexpr int64_t kMostIds = 1 << 20;
   StreamingChecksum sum;
   for (int64_t id = 0; id < std::min(num_ids, kMostIds); ++id) {
-    // Twice, because decoders drop blanks in front of the first token.
+    // Twice, because decoders drop leading blanks.
     const int32_t twice[] = {static_cast<int32_t>(id), static_cast<int32_t>(id)};
     sum.update(tokenizer.decode(twice));
     sum.update(std::string_view("\0", 1));

@@ -1,8 +1,8 @@
 // Tokenizers: text to token ids and back.
 //
-// A tokenizer is immutable after it has been made, so one object serves any number of threads. Text that is not valid
-// UTF-8 is read as Python's errors='replace' reads it. Special tokens that appear in the text ("<|eot_id|>") become
-// their ids where the format's own library does so; beginning and end tokens are added only on request.
+// A tokenizer is immutable once made, so any number of threads can share it. Invalid UTF-8 is read as with Python's
+// errors='replace'. Special tokens in the text ("<|eot_id|>") become their ids if the format's own library does so;
+// beginning and end tokens are added only on request.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // add_special  also adds what the tokenizer's own post-processor adds (Llama 3: the beginning of text)
+  // add_special  also adds the tokens of the tokenizer's post-processor (Llama 3: the beginning of text)
   virtual std::vector<int32_t> encode(std::string_view text, bool add_special = false) const = 0;
 
-  // The ids of encode() in runs, in order: of a long text they need not be in memory together. Here all in one run.
+  // The ids of encode() in runs, in order, so that a long text's need not all be in memory. Default: one run.
   using OnIds = std::function<void(std::span<const int32_t>)>;
   virtual void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const {
     on_ids(encode(text, add_special));
@@ -39,38 +39,38 @@ class Tokenizer {
   // False beyond the vocabulary and in its holes.
   virtual bool has_token(int32_t id) const { return id >= 0 && id < vocab_size(); }
 
-  // All ids are below it. Counts added tokens; without padding for parallelism.
+  // Upper bound of all ids. Counts added tokens; without padding for parallelism.
   virtual int64_t vocab_size() const = 0;
   virtual const SpecialIds& special_ids() const = 0;
   std::optional<int32_t> eod() const { return special_ids().eod; }  // end of document
   std::optional<int32_t> bos() const { return special_ids().bos; }  // beginning of text
   std::optional<int32_t> pad() const { return special_ids().pad; }
-  // Names the tokenizer and its file, for reports and for the index cache.
+  // The tokenizer and its file, for reports and the index cache.
   virtual std::string name() const = 0;
 };
 
-// The end-of-document id; UserError when the tokenizer has none.
+// The end-of-document id; UserError if there is none.
 int32_t require_eod(const Tokenizer& tokenizer);
 
-// Tells tokenizers apart by what they do, wherever their files are and in whatever format: the text of every id below
-// num_ids (of the first million), and the ids of a text in which most tokenizers differ. Which ids are special is not
-// part of it, and neither are ids above, such as the sentinels of vocab_extra_ids.
+// Identifies a tokenizer by what it does, independent of file and format: the text of every id below num_ids (of the
+// first million), and the ids of a text in which most tokenizers differ. Not included: which ids are special, and ids
+// above num_ids, such as the sentinels of vocab_extra_ids.
 std::string tokenizer_digest(const Tokenizer& tokenizer, int64_t num_ids);
 
-// Turns ids into text one at a time, as a model generates them, and never hands out part of a character: the parts add
-// up to decode() of all ids, and an id without a token, which decode() leaves out, is shown as "<|id:1234|>". The
+// Turns ids into text one at a time, as a model generates them, never splitting a character: the parts add up to
+// decode() of all ids, except that an id without a token, which decode() omits, is shown as "<|id:1234|>". The
 // tokenizer must outlive it.
 //
-// A token's text can depend on its neighbours (blanks at the beginning, bytes that only together form a character), so
-// a window of the last ids is decoded with and without the new one, and the difference is handed out once it is whole.
+// A token's text can depend on its neighbours (leading blanks, bytes that only together form a character), so a window
+// of the last ids is decoded with and without the new one, and the difference is returned once it is whole.
 class StreamingDecoder {
  public:
   explicit StreamingDecoder(const Tokenizer& tokenizer, bool skip_special = false)
       : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
-  // The text that became complete with this id; often empty in the middle of a character.
+  // The text completed by this id; often empty in the middle of a character.
   std::string push(int32_t id);
-  // What is left: an unfinished character as U+FFFD. The decoder starts anew.
+  // The rest: an unfinished character as U+FFFD. The decoder starts anew.
   std::string finish();
 
  private:
@@ -79,8 +79,8 @@ class StreamingDecoder {
   const Tokenizer& tokenizer_;
   bool skip_special_;
   std::vector<int32_t> window_;
-  std::string given_;  // the part of the window's text that was handed out
-  int num_held_ = 0;   // ids since something was
+  std::string given_;  // the part of the window's text already returned
+  int num_held_ = 0;   // ids since text was last returned
 };
 
 struct TokenizerOptions {
@@ -93,21 +93,21 @@ struct TokenizerOptions {
   std::vector<std::string> tiktoken_special_tokens;
   std::optional<int64_t> vocab_size;  // for the NullTokenizer and TikTokenizer
 
-  // All but vocab_size, which is the model's option where there is a model.
+  // All but vocab_size, which belongs to the model's options if there is a model.
   void visit(OptionVisitor& v);
   // vocab_size too, for programs without a model.
   void visit_standalone(OptionVisitor& v);
-  // Whether the user chose one: training from .bin files opens no tokenizer otherwise.
+  // True if the user chose one: otherwise training from .bin files opens no tokenizer.
   bool is_named() const { return tokenizer_type || tokenizer_model || vocab_file; }
 };
 
-// The tokenizer the options name; the byte tokenizer when they name none. UserError for unknown types, missing files
-// and contents that cannot work.
+// The tokenizer named by the options; by default the byte tokenizer. UserError for unknown types, missing files and
+// invalid contents.
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);
 
 // The 256 bytes and an end-of-document token (id 256): needs no file.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
-// Text is ids separated by blanks; ids 0 … vocab_size, the last being the end of a document. As Megatron's.
+// Text is ids separated by blanks; ids 0 … vocab_size, the last one ending a document. As Megatron's.
 std::unique_ptr<Tokenizer> make_null_tokenizer(int64_t vocab_size);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// tokenizer.json; see tokenizer_json.h.
 #include "tokenizer/tokenizer_json.h"
 
 #include <fmt/format.h>
@@ -32,7 +31,7 @@ std::vector<AddedToken> read_added_tokens(const Json& root, const TokenFinder& f
     token.rstrip = json_get_or(json, "rstrip", false, where);
     token.special = json_get_or(json, "special", false, where);
     token.normalized = json_get_or(json, "normalized", !token.special, where);
-    // A token that the model knows has the model's id, whatever the list says.
+    // A token known to the model has the model's id, whatever the list says.
     if (const auto known = find(token.content)) token.id = *known;
     if (!token.content.empty()) tokens.push_back(std::move(token));
   }
@@ -45,7 +44,7 @@ const Json& member_or_null(const Json& root, std::string_view key, std::string_v
   return member == nullptr ? kNull : *member;
 }
 
-// Old files leave the type of the model out; those with merges are BPE.
+// Old files omit the model's type; those with merges are BPE.
 std::string model_type(const Json& model, std::string_view where) {
   if (const auto type = json_find<std::string>(model, "type", where)) return *type;
   if (find_member(model, "merges", where) != nullptr) return "BPE";

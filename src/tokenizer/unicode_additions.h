@@ -1,6 +1,6 @@
-// Characters that Unicode 15 and 16 added to the general categories that tokenizer patterns name. Distributions ship a
-// PCRE2 that knows Unicode 14, Hugging Face's `tokenizers` knows 16; naming the newcomers closes the gap (and is
-// harmless where PCRE2 knows them). Source: the Unicode Character Database 16.0, DerivedGeneralCategory.txt.
+// Characters that Unicode 15 and 16 added to the general categories used in tokenizer patterns. Distributions ship a
+// PCRE2 with Unicode 14, Hugging Face's `tokenizers` has 16; naming the new ones closes the gap (and is harmless with a
+// newer PCRE2). Source: the Unicode Character Database 16.0, DerivedGeneralCategory.txt.
 #pragma once
 
 #include <cstdint>

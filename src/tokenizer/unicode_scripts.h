@@ -1,6 +1,6 @@
-// The scripts by which UnicodeScripts of Hugging Face's `tokenizers` cuts a text: an older Unicode's, with Hiragana,
-// Katakana and ー counted as Han. Read off the library itself (0.22), character by character; tests/oracle holds it to
-// that.
+// The scripts at which UnicodeScripts of Hugging Face's `tokenizers` cuts a text: from an older Unicode, with Hiragana,
+// Katakana and ー counted as Han. Extracted from the library itself (0.22), character by character; checked in
+// tests/oracle.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace megalith {
 
-// Characters from `begin` to the next entry are of one script; 0 stands for the blank and for what has no script, which
-// stay with any. The numbers say no more than which are the same.
+// Characters from `begin` to the next entry have one script; 0 is the blank or no script, which joins any. The numbers
+// only distinguish scripts.
 struct ScriptRun {
   uint32_t begin;
   uint8_t script;

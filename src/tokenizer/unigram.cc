@@ -15,7 +15,7 @@
 namespace megalith {
 namespace {
 
-// What an unknown character costs below the worst token.
+// Penalty of an unknown character, below the worst token.
 constexpr double kUnknownPenalty = 10.0;
 
 class Unigram final : public TokenModel {
@@ -56,7 +56,7 @@ class Unigram final : public TokenModel {
         ids.push_back(path[i].value);
         continue;
       }
-      // Neighbouring unknown characters are one token, which may by chance be in the vocabulary.
+      // Neighbouring unknown characters are one token, which may happen to be in the vocabulary.
       const size_t begin = path[i].begin;
       while (i + 1 < path.size() && is_unknown(path[i + 1])) ++i;
       put_unknown(piece.substr(begin, path[i].end - begin), ids);

@@ -1,4 +1,4 @@
-// Unigram language model tokenization: the cut of a text into tokens whose log-probabilities have the largest sum.
+// Unigram language model tokenization: cuts a text into the tokens with the largest sum of log-probabilities.
 // Source: Kudo 2018, arXiv:1804.10959; order of comparisons as in SentencePiece and Hugging Face's `tokenizers`.
 #pragma once
 
@@ -17,17 +17,17 @@
 
 namespace megalith {
 
-// One token of the best path: text[begin, end), by its value in the trie, or -1 for an unknown character.
+// One token of the best path: text[begin, end), with its value in the trie, or -1 for an unknown character.
 struct UnigramStep {
   size_t begin = 0, end = 0;
   int32_t value = -1;
 };
 
-// score(value, length in bytes) is a token's log-probability. Sums are kept as Sum: float is SentencePiece, double is
-// `tokenizers`, and where two cuts are nearly equal it decides. The first of equal sums wins.
+// score(value, length in bytes) is a token's log-probability. Sums have type Sum: float as in SentencePiece, double as
+// in `tokenizers`, which decides between nearly equal cuts. The first of equal sums wins.
 //
-// largest  when a sum's absolute value exceeds this, sums start again from 0 there: so SentencePiece keeps the digits
-//          of a float in long texts
+// largest  if a sum's absolute value exceeds this, sums restart from 0 there: SentencePiece's way to keep float
+//          precision in long texts
 template <typename Sum, typename Score>
 std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& trie, Sum unknown_score, Score&& score,
                                       Sum largest = std::numeric_limits<Sum>::infinity()) {

@@ -1,4 +1,3 @@
-// UTF-8; see utf8.h.
 #include "tokenizer/utf8.h"
 
 #include <utf8proc.h>
@@ -14,7 +13,7 @@ Utf8Step decode_utf8(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
   if (first < 0x80) return {first, 1, true, false};
-  // Second bytes are restricted where a longer form than needed, a surrogate or a value above U+10FFFF would begin.
+  // Restricts second bytes that would begin an overlong form, a surrogate or a value above U+10FFFF.
   int length = 0;
   uint8_t low = 0x80, high = 0xBF;
   uint32_t code_point = 0;
@@ -82,7 +81,7 @@ size_t size_with_replacements(std::string_view text) {
 
 std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
-  out.reserve(size_with_replacements(text));  // so that a long text never moves
+  out.reserve(size_with_replacements(text));  // a long text never moves
   for (size_t i = 0; i < text.size();) {
     const Utf8Step step = decode_utf8(text.substr(i));
     if (step.is_valid) {
@@ -159,7 +158,7 @@ bool is_word(uint32_t c) {
       break;
   }
   if (c < 0x80) return false;
-  // The joiners belong to words, and so do letters in circles and squares, which are symbols by category.
+  // \w includes the joiners, and letters in circles and squares, which are symbols by category.
   if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9)) return true;
   if (c >= 0x1F130 && c <= 0x1F189) return c <= 0x1F149 || (c >= 0x1F150 && c <= 0x1F169) || c >= 0x1F170;
   const bool is_other_number = c >= 0x1D2C0 && c <= 0x1D2D3;

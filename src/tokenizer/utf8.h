@@ -1,4 +1,4 @@
-// UTF-8: decoding, and replacement of what is malformed as Python's errors='replace' (and the Unicode standard) do it.
+// UTF-8: decoding, and replacement of malformed bytes as with Python's errors='replace' (and in the Unicode standard).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace megalith {
 
 // One step of decoding: the first `length` bytes of the text form a character, or (is_valid false) the longest valid
-// beginning of one that is not completed. `is_cut`: invalid only because the text ends too early.
+// beginning of an incomplete one. `is_cut`: invalid only because the text ends too early.
 struct Utf8Step {
   uint32_t code_point = 0xFFFD;
   int length = 1;
@@ -19,11 +19,11 @@ Utf8Step decode_utf8(std::string_view text);  // text must not be empty
 
 bool is_valid_utf8(std::string_view text);
 bool is_ascii(std::string_view text);
-// Every malformed sequence (its longest valid beginning, at least one byte) becomes one U+FFFD; and the bytes that this
-// gives, up to three times as many.
+// Replaces every malformed sequence (its longest valid beginning, at least one byte) by one U+FFFD; size_… is the size
+// of the result in bytes, up to three times the text's.
 std::string replace_invalid_utf8(std::string_view text);
 size_t size_with_replacements(std::string_view text);
-// Bytes at the end of `text` that may still become a character when more bytes follow: 0 to 3.
+// Number of bytes at the end of `text` that more bytes may complete to a character: 0 to 3.
 size_t incomplete_utf8_tail(std::string_view text);
 // Bytes of the character that begins with `first`, in valid UTF-8.
 constexpr size_t utf8_length(char first) {
@@ -32,7 +32,7 @@ constexpr size_t utf8_length(char first) {
 }
 void append_utf8(uint32_t code_point, std::string& out);
 
-// Unicode classes as regular expressions have them: \s (White_Space), \w, and N* (numeric).
+// Unicode classes as in regular expressions: \s (White_Space), \w, and N* (numeric).
 bool is_space(uint32_t code_point);
 bool is_word(uint32_t code_point);
 bool is_numeric(uint32_t code_point);

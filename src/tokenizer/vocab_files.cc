@@ -1,4 +1,4 @@
-// GPT-2's and BERT's files, read as the tokenizer.json that says the same; see vocab_files.h.
+// Reads GPT-2's and BERT's files as the equivalent tokenizer.json; see vocab_files.h.
 #include "tokenizer/vocab_files.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// The lines of a file, without the ends of lines; `where` gets the file's name and the line's number.
+// The lines of a file, without line ends; `where` is the file's name and the line number.
 template <typename OnLine>
 void for_each_line(const fs::path& file, OnLine&& on_line) {
   const MappedFile mapped(file, MappedFile::Access::kSequential);
@@ -48,7 +48,7 @@ Json read_merge_lines(const fs::path& file) {
   return merges;
 }
 
-// The tokenizer's class without the "Fast" at its end.
+// The tokenizer's class without a trailing "Fast".
 std::string class_of(const fs::path& folder, const Json& settings, const std::string& where) {
   std::optional<std::string> name = json_find<std::string>(settings, "tokenizer_class", where);
   if (const fs::path path = folder / "config.json"; !name && fs::exists(path)) {
@@ -76,15 +76,15 @@ std::string class_of(const fs::path& folder, const Json& settings, const std::st
       "GPT2Tokenizer, Qwen2Tokenizer or CLIPTokenizer as \"tokenizer_class\" in tokenizer_config.json");
 }
 
-// {"content": …, flags} of a special token, which is a text or an object already; nothing for null.
+// {"content": …, flags} of a special token, given as a text or an object; nothing for null.
 std::optional<Json> token_entry(const Json* value, bool normalized) {
   if (value == nullptr || value->is_null()) return std::nullopt;
   if (value->is_object()) return *value;
   return Json{{"content", *value}, {"special", true}, {"normalized", normalized}};
 }
 
-// The tokens that AutoTokenizer adds, with their ids: those of added_tokens_decoder in the order of their ids, then the
-// special ones. What the vocabulary has keeps its id, the others get the next ones.
+// The tokens that AutoTokenizer adds, with their ids: those of added_tokens_decoder by id, then the special ones.
+// Tokens in the vocabulary keep their id, the others get the next ones.
 Json added_tokens_of(const Json& settings, const Json& special_map, const Json& defaults, const Json& vocab,
                      const std::string& where) {
   const bool normalized = json_get<bool>(defaults, "normalized", where);
@@ -133,7 +133,7 @@ Json added_tokens_of(const Json& settings, const Json& special_map, const Json& 
 
 Json load_json_if_there(const fs::path& path) { return fs::exists(path) ? load_json(path) : Json::object(); }
 
-// The special tokens that a class itself has.
+// The class's own special tokens.
 Json defaults_of(const std::string& name) {
   const char* const end = "<|endoftext|>";
   if (name == "GPT2Tokenizer") {
@@ -145,7 +145,7 @@ Json defaults_of(const std::string& name) {
 }
 
 // Cuts a text with a pattern, and spells the parts' bytes.
-//   keeps_matches  only what the pattern finds is kept, which GPT-2's pattern cuts once more; else all of it is kept
+//   keeps_matches  keeps only what the pattern finds, cut again by GPT-2's pattern; else keeps everything
 Json split_and_bytes(const char* pattern, bool keeps_matches) {
   return {{"type", "Sequence"},
           {"pretokenizers",
@@ -170,7 +170,7 @@ std::unique_ptr<Tokenizer> load_byte_level_folder(const fs::path& folder) {
   if (!vocab.is_object()) throw UserError(fmt::format("{}: not an object", (folder / "vocab.json").string()));
   const Json defaults = defaults_of(name), special_map = load_json_if_there(folder / "special_tokens_map.json");
   Json added = added_tokens_of(settings, special_map, defaults, vocab, where);
-  // The content and the id of a token that the class puts around a text.
+  // Content and id of a token that the class puts around a text.
   const auto framing = [&](const char* key) -> std::pair<std::string, int64_t> {
     const Json* value = &defaults.at(key);
     if (special_map.contains(key)) value = &special_map.at(key);
@@ -278,7 +278,7 @@ Json bert_tokenizer_json(const fs::path& vocab_file, bool lower_case, int64_t nu
   const auto cls = json_get<int64_t>(vocab, "[CLS]", where), sep = json_get<int64_t>(vocab, "[SEP]", where);
   for (const char* token : {"[BOS]", "[EOS]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"}) add(token);
   for (int64_t i = 0; i < num_extra_ids; ++i) add(fmt::format("<extra_id_{}>", i));
-  constexpr int kMostCharacters = 200;  // of a word: Megatron's, where Hugging Face has 100
+  constexpr int kMostCharacters = 200;  // of a word: Megatron's limit; Hugging Face has 100
   return {
       {"added_tokens", added},
       {"normalizer",

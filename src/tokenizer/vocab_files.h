@@ -1,4 +1,4 @@
-// Vocabularies as the first releases of GPT-2 and BERT have them: a file of tokens and, for GPT-2, one of merges.
+// Vocabularies of the first releases of GPT-2 and BERT: a file of tokens and, for GPT-2, one of merges.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace megalith {
 std::unique_ptr<Tokenizer> load_gpt2_files(const std::filesystem::path& vocab_file,
                                            const std::filesystem::path& merge_file);
 
-// The tokenizer that transformers' AutoTokenizer makes of a folder with vocab.json and merges.txt and without
-// tokenizer.json, when its class is GPT2Tokenizer, Qwen2Tokenizer or CLIPTokenizer: by tokenizer_class in
-// tokenizer_config.json or config.json, else by config.json's model_type. UserError for every other class, and for a
-// folder that names none. Source: transformers/convert_slow_tokenizer.py, GPT2Converter, Qwen2Converter, CLIPConverter.
+// The tokenizer that transformers' AutoTokenizer makes of a folder with vocab.json and merges.txt but no
+// tokenizer.json, if its class is GPT2Tokenizer, Qwen2Tokenizer or CLIPTokenizer: by tokenizer_class in
+// tokenizer_config.json or config.json, else by config.json's model_type. UserError for any other class, or none.
+// Source: transformers/convert_slow_tokenizer.py, GPT2Converter, Qwen2Converter, CLIPConverter.
 std::unique_ptr<Tokenizer> load_byte_level_folder(const std::filesystem::path& folder);
 
 // Megatron's BertWordPiece tokenizers: vocab.txt, a token a line. [BOS] and [EOS] are added after it, then

@@ -10,8 +10,8 @@ namespace megalith {
 
 class Vocabulary {
  public:
-  // tokens  (bytes, id), ids unique and not negative; of two tokens with equal bytes the first is found by find()
-  // hidden  tokens that no text can hold: bytes() knows them, find() does not
+  // tokens  (bytes, id), ids unique and not negative; of two tokens with equal bytes, find() returns the first
+  // hidden  tokens that no text can contain: bytes() knows them, find() does not
   explicit Vocabulary(const std::vector<std::pair<std::string, int32_t>>& tokens,
                       const std::vector<std::pair<std::string, int32_t>>& hidden = {});
 

@@ -1,6 +1,6 @@
-// Where a text with visible blanks (▁, U+2581) can be cut so that byte-pair encoding still gives the same tokens:
-// before a ▁ that follows another character, provided that no token of the vocabulary has such a place inside. A
-// document then becomes words that a cache can remember.
+// Finds cuts in a text with visible blanks (▁, U+2581) that do not change the tokens of byte-pair encoding: before a ▁
+// that follows another character, if no token of the vocabulary contains such a place. A document becomes words that a
+// cache can remember.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@ namespace megalith {
 
 inline constexpr std::string_view kWordMark = "\u2581";
 
-// The start of the first ▁ at or after `from` that follows another character; npos when there is none.
+// The first ▁ at or after `from` that follows another character; npos if there is none.
 inline size_t find_word_cut(std::string_view text, size_t from) {
   for (size_t at = text.find(kWordMark, from); at != std::string_view::npos; at = text.find(kWordMark, at + 1)) {
     if (at > 0 && !text.substr(0, at).ends_with(kWordMark)) return at;
