@@ -1,4 +1,4 @@
-// A new kind is a folder beside this file and a row here (docs/add_kind.md).
+// A new kind is a folder next to this file and a row here (docs/add_kind.md).
 #include "kinds/kinds.h"
 
 #include "kinds/classifier/classifier_kind.h"

@@ -1,4 +1,4 @@
-// The kinds of models that there are.
+// The table of model kinds.
 #pragma once
 
 #include "train/kind.h"

@@ -1,4 +1,4 @@
-// What tasks depend on beyond their own options.
+// Inputs of tasks beyond their own options.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ namespace megalith {
 class Tokenizer;
 
 struct TaskSetup {
-  uint64_t seed = 1234;  // of everything that the task draws
+  uint64_t seed = 1234;  // of all draws of the task
   int64_t vocab_size = 0;
-  SpecialIds special_ids;                // of the tokenizer, and what the model's configuration says of it
-  const Tokenizer* tokenizer = nullptr;  // outlives the task; null when the run has none
-  bool has_sentence_head = false;        // the model says whether two segments are in order
-  bool has_instructions = false;         // the data are rows of instructions
-  int64_t samples_at_once = 0;           // of a microbatch on all data-parallel ranks; 0: not known
-  std::vector<int64_t> top_ks = {};      // accuracies that the model tells of its set of samples
-  std::optional<double> dpo_beta = {};   // of pairs of answers; none: the data are others
+  SpecialIds special_ids;                // of the tokenizer, completed by the model's configuration
+  const Tokenizer* tokenizer = nullptr;  // outlives the task; null if the run has none
+  bool has_sentence_head = false;        // the model predicts whether two segments are in order
+  bool has_instructions = false;         // data are rows of instructions
+  int64_t samples_at_once = 0;           // microbatch size over all data-parallel ranks; 0: unknown
+  std::vector<int64_t> top_ks = {};      // accuracies reported by the model for its set of samples
+  std::optional<double> dpo_beta = {};   // for preference pairs; unset for other data
   FluxSampleShape flux_shape = {};       // of pictures and captions, as the model takes them
-  bool has_guidance = false;             // which the model is told
-  std::optional<ModelConfig> classifier = {};  // the model, where it is one
+  bool has_guidance = false;             // an input of the model
+  std::optional<ModelConfig> classifier = {};  // the model, if it is one
   int64_t global_batch_size = 0;
 };
 

@@ -1,4 +1,4 @@
-// Every task there is, and the rules between a run's task and its model, data and samples.
+// The table of tasks, and rules between a run's task and its model, data and samples.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// UserError for options that the task cannot work with.
+// UserError for options the task cannot work with.
 std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& setup);
 
 TaskSetup make_task_setup(const Resolved& resolved);

@@ -1,4 +1,3 @@
-// See class_measures.h.
 #include "kinds/classifier/class_measures.h"
 
 #include <ATen/ATen.h>

@@ -3,8 +3,9 @@
 //   classes  class loss, accuracy, f1, matthews correlation
 //   numbers  mse loss, pearson correlation
 //
-// Percent, but correlations. F1 is that of class 1 where there are two, else the mean of all classes' (macro), as GLUE
-// and scikit-learn have them; a class that is neither there nor told has 0. A correlation without variance is 0.
+// Percent, except correlations. F1 is that of class 1 if there are two classes, else the mean over all classes (macro),
+// as in GLUE and scikit-learn; 0 for a class that is neither present nor predicted. A correlation without variance is
+// 0.
 // Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
 #pragma once
 
@@ -17,7 +18,7 @@
 
 namespace megalith {
 
-// The sums of a classifier of so many labels; the loss is the first.
+// Names of the sums for a number of labels; the loss comes first.
 std::vector<std::string> class_sum_names(int64_t num_labels);
 // logits (b, n), labels (b) of models/classifier_head.h, weights (b) 0 or 1 -> (names, 2) float64: sums and weights
 at::Tensor class_sums(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights);

@@ -1,4 +1,3 @@
-// See class_rows.h.
 #include "kinds/classifier/class_rows.h"
 
 #include <fmt/format.h>
@@ -24,7 +23,7 @@ namespace {
 constexpr size_t kMostErrors = 10;
 constexpr const char* kLabel = "label";
 
-// Keys of the texts; pairs first, as a key of theirs may also be that of a single text.
+// Keys of the texts; pairs first, as one of their keys may also be that of a single text.
 struct Form {
   std::string_view first, second;
 };

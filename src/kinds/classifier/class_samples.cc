@@ -1,4 +1,3 @@
-// See class_samples.h.
 #include "kinds/classifier/class_samples.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +19,7 @@ constexpr size_t kBytesAtOnce = size_t{64} << 20;
 
 using Ids = std::vector<int32_t>;
 
-// A text as the tokenizer gives it, and what it puts around it.
+// A text's tokens, and the special ones around them.
 struct FramedText {
   Ids before, ids, after;
 
@@ -59,7 +58,7 @@ std::vector<FramedText> framed_texts(const ClassRow& row, const Tokenizer& token
   return texts;
 }
 
-// Token by token from the end of the text that is the longer one, as transformers' longest_first.
+// Token by token from the end of the currently longest text, as transformers' longest_first.
 void cut(std::vector<FramedText>& texts, int64_t surplus) {
   for (; surplus > 0; --surplus) {
     const auto longest =

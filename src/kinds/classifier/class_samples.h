@@ -1,9 +1,9 @@
-// Rows as padded sequences of a model:
+// Rows as padded sequences of a model, as Hugging Face's tokenizers make them:
 //
-//   decoder  what the tokenizer makes of the text, with its own special tokens; of a pair both in turn
-//   BERT     [CLS] first [SEP], or [CLS] first [SEP] second [SEP], where the second's tokens are of type 1
+//   decoder  the text's tokens, with the tokenizer's own special tokens; both in turn for a pair
+//   BERT     [CLS] first [SEP], or [CLS] first [SEP] second [SEP], where the second's tokens have type 1
 //
-// as Hugging Face's tokenizers do. All rows are kept in memory as ids.
+// All rows are kept in memory as ids.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct ClassSampleOptions {
   bool is_bert = false;
   bool truncates = false;    // cuts what is longer than a sequence, from the longer text's end
   int64_t sequence_length = 0, vocab_size = 0;
-  int64_t rows_at_once = 1;  // rows are filled up to a multiple, with rows that count nothing
+  int64_t rows_at_once = 1;  // rows are filled up to a multiple, with rows of weight 0
 };
 
 struct ClassSample {
@@ -37,7 +37,7 @@ struct ClassSample {
 };
 using ClassSamples = std::vector<ClassSample>;
 
-// UserErrors of read_class_rows(), for texts that are too long, and for a tokenizer without what the form needs.
+// UserErrors of read_class_rows(), for texts that are too long, and for a tokenizer without the tokens needed.
 ClassSamples encode_class_rows(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                const ClassSampleOptions& options);
 

@@ -1,4 +1,3 @@
-// See classification.h.
 #include "kinds/classifier/classification.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +23,7 @@ namespace {
 
 constexpr int64_t kMadeUpNumbers = 5;
 
-// Paths of a split by itself.
+// The paths of one split.
 const std::vector<std::string>& own_paths(const DataOptions& options, Split split) {
   return split == Split::kTrain   ? options.train_data_path
          : split == Split::kValid ? options.valid_data_path
@@ -94,7 +93,7 @@ DataSets Classification::open_data(const DataOptions& given, const DataSetup& se
     }
     const bool is_training = part == Split::kTrain;
     ClassSampleOptions how = sample_options(options, setup.sequence_length);
-    // An evaluation reads each row once: what it reads beyond the last counts nothing.
+    // An evaluation reads each row once: rows beyond the last have weight 0.
     if (!is_training) how.rows_at_once = rows_at_once_;
     const std::string name = fmt::format("{}", fmt::join(paths, ", "));
     const auto rows = make_class_reader(samples, range.begin, range.end, name, how);
@@ -132,7 +131,7 @@ ModelInput Classification::make_input(const Batch& part, at::Device device, std:
   if (count_units(units, UnitLetter::kHead) > 0) {
     input.more.set(input::kClassLabels.name, sent_to(part.at(field::kClassLabels), device));
   }
-  // As it is without a training step's factor.
+  // Without a training step's factor.
   input.terms = {{.name = loss_names()[0], .per_weight = {}}};
   return input;
 }

@@ -1,4 +1,4 @@
-// To tell the class of a text or of a pair of texts, or a number. Rows: class_samples.h; the head:
+// Predicts the class of a text or a pair of texts, or a number. Rows: class_samples.h; the head:
 // models/classifier_head.h.
 #pragma once
 
@@ -16,14 +16,13 @@ class Classification : public TextTask {
   std::string_view name() const override { return "classification"; }
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
   DataSets open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const override;
-  // Data sets have all fields already. Rows of another origin, such as a check's, have only tokens: they get lengths,
-  // types and labels.
+  // No-op for the data sets' rows. Other rows, such as a check's, have only tokens: adds lengths, types and labels.
   void draw(Batch& rows) const override;
   std::vector<std::string> loss_names() const override { return {evaluated_names()[0]}; }
-  // Rows; under context parallelism on the rank that has the token that the head reads.
+  // Rows; under context parallelism on the rank with the token that the head reads.
   std::vector<double> count_weights(const Batch& part) const override;
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
-  std::vector<std::string> measured_names() const override;  // "accuracy", of classes
+  std::vector<std::string> measured_names() const override;  // "accuracy", for classes
   HeadOutput evaluated_output() const override { return HeadOutput::kLogits; }
   std::vector<std::string> evaluated_names() const override;
   at::Tensor evaluate(const Batch& part, const ModelOutput& output) const override;

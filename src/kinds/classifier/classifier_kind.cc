@@ -1,4 +1,3 @@
-// See classifier_kind.h.
 #include "kinds/classifier/classifier_kind.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +23,7 @@ namespace {
 
 constexpr int64_t kMostToyLabels = 5;
 
-// The options that name rows, and their values.
+// The options that name rows, with their values.
 template <typename Data>
 auto path_lists(Data& data) {
   return std::array{std::pair{"data_path", &data.data_path}, std::pair{"train_data_path", &data.train_data_path},

@@ -12,7 +12,7 @@ class ClassifierKind final : public TokenKind {
   void complete_shapes(ModelInput& input, const Resolved& run, int64_t encoder_s) const override;
   void check_task(const Resolved& run, std::vector<UserError>& errors) const override;
 
-  // Rows of texts with their labels (class_rows.h); all are read once more before the run.
+  // Rows of texts with labels (class_rows.h); all are validated before the run.
   bool reads_texts(const Config& config) const override { return config.data.has_paths(); }
   std::vector<UserError> check_data(Resolved& run) const override;
   void fetch_inputs(Resolved& run, const EnvironmentMap& environment, Logger& log,

@@ -1,4 +1,3 @@
-// See bert.h.
 #include "kinds/encoder/bert.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +12,7 @@ namespace {
 
 constexpr const char* kSentenceLoss = "sop loss";
 
-// A row's sentence counts once: on the rank that has its first token, which the sentence head reads.
+// A row's sentence label counts once: on the rank with its first token, which the sentence head reads.
 bool has_first_token(const Batch& part) { return part.row_index(field::kTokens)[0].item<int64_t>() == 0; }
 
 }  // namespace
@@ -61,7 +60,7 @@ ModelInput BertTask::make_input(const Batch& part, at::Device device, std::span<
   if (has_sentence_head_ && count_units(units, UnitLetter::kHead) > 0) {
     input.more.set(input::kSentenceLabels.name, sent_to(part.at(field::kSentenceLabels), device));
   }
-  // As they are without a training step's factors.
+  // Without a training step's factors.
   input.terms.clear();
   for (std::string& name : loss_names()) input.terms.push_back({.name = std::move(name), .per_weight = {}});
   return input;
@@ -79,7 +78,7 @@ std::vector<std::string> BertTask::evaluated_names() const {
 }
 
 HeadOutput BertTask::evaluated_output() const {
-  // Only a loss has the terms of the sentence head.
+  // Only the loss output has the sentence head's terms.
   return has_sentence_head_ ? HeadOutput::kLoss : HeadOutput::kTokenLosses;
 }
 

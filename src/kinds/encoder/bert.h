@@ -1,5 +1,5 @@
-// BERT as Megatron-LM trains it: hidden words are predicted from both sides, and with a sentence head the model says
-// whether two segments are in their order or were exchanged. Rows: masked_samples.h.
+// BERT as Megatron-LM trains it: predicts masked words from both sides and, with a sentence head, whether two segments
+// are in order or swapped. Rows: masked_samples.h.
 // Source: Devlin et al. 2019, arXiv:1810.04805; Lan et al. 2020, arXiv:1909.11942 (order of sentences).
 #pragma once
 
@@ -13,18 +13,17 @@ class BertTask : public SentenceTask {
 
   std::string_view name() const override { return "bert"; }
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
-  // The data sets have drawn already. Rows of another origin, such as a check's, have only tokens: they get segments
-  // and lengths.
+  // No-op for the data sets' rows. Other rows, such as a check's, have only tokens: adds segments and lengths.
   void draw(Batch& rows) const override;
-  // "lm loss", over hidden tokens; with a sentence head "sop loss", over rows.
+  // "lm loss", over masked tokens; with a sentence head "sop loss", over rows.
   std::vector<std::string> loss_names() const override;
   std::vector<double> count_weights(const Batch& part) const override;
-  // Beside a text's: token types for the embedding, labels of sentences for their head (models/transformer.h).
+  // A text's input, with token types for the embedding and sentence labels for their head (models/transformer.h).
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
-  // With a sentence head "sop accuracy": the percentage of rows whose segments' order the model tells.
+  // With a sentence head "sop accuracy": percentage of rows whose segment order the model predicts.
   std::vector<std::string> measured_names() const override;
   HeadOutput evaluated_output() const override;
-  // The losses, and what is measured.
+  // The losses and the measures.
   std::vector<std::string> evaluated_names() const override;
   at::Tensor evaluate(const Batch& part, const ModelOutput& output) const override;
 

@@ -13,13 +13,13 @@ namespace {
 
 constexpr int64_t kBertFrame = 3;  // [CLS] and two [SEP]
 
-// Two segments of a text, or one.
+// One or two segments of a text.
 struct Segments {
   std::vector<int64_t> first, second;
   bool is_exchanged = false, is_truncated = false;
 };
 
-// Tokens are taken from the longer one, the second when they are equal, at one end or the other.
+// Removes tokens from the longer segment (the second if equal), from a random end.
 void shorten(Segments& segments, int64_t target, NumpyRandomState& random) {
   std::span<const int64_t> first = segments.first, second = segments.second;
   while (static_cast<int64_t>(first.size() + second.size()) > target) {

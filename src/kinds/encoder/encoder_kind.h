@@ -1,4 +1,4 @@
-// Encoders as BERT: hidden tokens are told from both sides, and whether two segments are in their order.
+// Encoders such as BERT: predict masked tokens from both sides, and the order of two segments.
 #pragma once
 
 #include "kinds/text/token_kind.h"

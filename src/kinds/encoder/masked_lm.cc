@@ -1,4 +1,3 @@
-// See masked_lm.h.
 #include "kinds/encoder/masked_lm.h"
 
 #include <ATen/ATen.h>
@@ -65,7 +64,7 @@ void MaskedLm::draw(Batch& rows) const {
     const auto stream = static_cast<uint64_t>(order.const_data_ptr<int64_t>()[row]);
     int64_t length = 1;
     for (int64_t i = 0; i < s; ++i) {
-      // The loss weight of the token before it is 0 where this token is padding.
+      // If this token is padding, the loss weight of the token before it is 0.
       if (i > 0 && next_weight[row][i - 1] == 0) continue;
       length = i + 1;
       if (std::ranges::find(never_chosen_, original[row][i]) != never_chosen_.end()) continue;

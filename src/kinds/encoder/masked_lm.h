@@ -1,9 +1,9 @@
-// Masked language modelling: some tokens of a text are hidden, and the model names them from both sides.
+// Masked language modelling: the model predicts masked tokens from both sides.
 //
-// A token is chosen with probability mask_prob. 80 % of the chosen ones become the mask token, 10 % a token drawn from
-// the whole vocabulary, 10 % stay; the loss counts all chosen tokens alike, and no other. Tokens that end documents or
-// begin texts, separators and padding are never chosen. The choice depends on the row's place in the run, so another
-// pass over the data masks other tokens ("dynamic masking").
+// A token is chosen with probability mask_prob. 80 % of the chosen ones become the mask token, 10 % a random token of
+// the vocabulary, 10 % stay; the loss counts exactly the chosen tokens. Tokens that end documents or begin texts,
+// separators and padding are never chosen. The choice depends on the row's position in the run, so another epoch masks
+// other tokens ("dynamic masking").
 // Source: Devlin et al. 2019, arXiv:1810.04805, §3.1; Liu et al. 2019, arXiv:1907.11692, §4.1.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace megalith {
 
 class MaskedLm : public TextTask {
  public:
-  // UserError when there is no mask token, or it is outside the vocabulary.
+  // UserError if there is no mask token, or it is outside the vocabulary.
   MaskedLm(const TaskOptions& options, const TaskSetup& setup);
 
   std::string_view name() const override { return "masked_lm"; }
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
-  // tokens, labels and loss_weights of rows whose labels are the next tokens; adds key_lengths, because a token would
-  // see the padding behind it.
+  // Sets tokens, labels and loss_weights of rows whose labels are the next tokens; adds key_lengths, because a token
+  // would attend to the padding after it.
   void draw(Batch& rows) const override;
 
  private:

@@ -1,6 +1,6 @@
-// The makers of BERT's and T5's samples, Megatron's to the bit: which sentences, and what is hidden of them.
+// Sample makers of BERT and T5, bit-identical to Megatron's: choice of sentences and masking.
 //
-// Each sample is drawn by RandomState(seed + its number), so it is computed from its number only.
+// RandomState(seed + number) draws each sample, so it depends only on its number.
 // Source: megatron/core/datasets/bert_dataset.py, t5_dataset.py.
 #pragma once
 
@@ -15,18 +15,17 @@ namespace megalith {
 
 namespace field {
 
-// BERT.
-// (b, s) int64: 0 for [CLS], the first segment and its [SEP], 1 for the second; 0 for padding.
+// BERT. (b, s) int64: 0 for [CLS], the first segment and its [SEP], 1 for the second; 0 for padding.
 inline constexpr std::string_view kTokenTypes = "token_types";
-// (b) int64: 1 where the two segments were exchanged. (Megatron calls it is_random.)
+// (b) int64: 1 if the two segments were swapped. (Megatron calls it is_random.)
 inline constexpr std::string_view kSentenceLabels = "sentence_labels";
 
-// T5, whose tokens, labels, loss_weights and key_lengths are its decoder's.
-// (b, S) int64, and (b) int64: what the encoder reads, and how many of them are not padding.
+// T5, whose tokens, labels, loss_weights and key_lengths are the decoder's. (b, S) int64 and (b) int64: the encoder's
+// tokens, and how many of them are not padding.
 inline constexpr std::string_view kEncoderTokens = "encoder_tokens";
 inline constexpr std::string_view kEncoderKeyLengths = "encoder_key_lengths";
 
-// (b) int64: 1 where the sample's sentences had more tokens than it has room for.
+// (b) int64: 1 if the sample's sentences were truncated.
 inline constexpr std::string_view kTruncated = "truncated";
 
 }  // namespace field
@@ -34,12 +33,11 @@ inline constexpr std::string_view kTruncated = "truncated";
 struct MaskedSampleOptions {
   int64_t sequence_length = 0;  // of T5's encoder
   double mask_prob = 0.15, short_seq_prob = 0.1;
-  bool has_sentence_head = true;   // BERT: two segments, in order or exchanged
+  bool has_sentence_head = true;   // BERT: two segments, in order or swapped
   int64_t decoder_seq_length = 0;  // T5
 };
 
-// Labels are 0 where loss_weights are, where Megatron has -1.
-// UserError for sequences that have no room for a text.
+// Labels are 0 where loss_weights are (Megatron: -1). UserError for sequences too short for any text.
 std::shared_ptr<const SampleMaker> make_bert_samples(const MaskedSampleOptions& options, SentenceVocabulary vocabulary);
 std::shared_ptr<const SampleMaker> make_t5_samples(const MaskedSampleOptions& options, SentenceVocabulary vocabulary);
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kModulesFile = "modules.json";
 
-// Either words in a list ("pooling_mode": "mean"), or a boolean per form.
+// Either names in a list ("pooling_mode": "mean"), or a boolean per form.
 void read_pooling(const fs::path& file, SentenceFolder& folder) {
   constexpr std::pair<std::string_view, Pooling> kForms[] = {
       {"cls", Pooling::kCls}, {"mean", Pooling::kMean}, {"lasttoken", Pooling::kLast}};

@@ -1,4 +1,3 @@
-// See sentence_mapping.h.
 #include "kinds/encoder/sentence_mapping.h"
 
 #include <algorithm>
@@ -13,8 +12,8 @@ namespace megalith {
 namespace {
 
 struct MappedDocument {
-  int64_t number = 0;  // among the documents
-  int64_t first = 0;   // number of its first sentence
+  int64_t number = 0;  // index among the documents
+  int64_t first = 0;   // index of its first sentence
   std::span<const int32_t> lengths;
 
   bool has_long_sentence() const {
@@ -31,8 +30,7 @@ MappedDocument document_at(const DocumentSentences& documents, int64_t number) {
 
 int64_t num_documents_of(const DocumentSentences& documents) { return std::ssize(documents.begins) - 1; }
 
-// As in helpers.cpp: for BERT and T5 a document of one sentence may have a long one where samples of one sentence are
-// wanted.
+// As in helpers.cpp: BERT and T5 accept a document of one long sentence if samples may have one sentence.
 bool gives_samples(const MappedDocument& document, int64_t min_sentences, LongSingle long_single) {
   const int64_t count = std::ssize(document.lengths);
   const bool may_be_long = count == 1 && long_single == LongSingle::kTaken;
@@ -53,9 +51,9 @@ struct MappedSample {
   int64_t number = 0;  // within the epoch
 };
 
-// Calls add(sample) for every sample in order, until there are as many as are wanted at the end of an epoch.
-//   draw_target  of a document's next sample; called once more behind a document's last one, as Megatron does
-//   is_enough    whether a sample may end when so many sentences are left behind it
+// Calls add(sample) for every sample in order, until an epoch ends with enough.
+//   draw_target  target of a document's next sample; called once more after the last one, as in Megatron
+//   is_enough    whether a sample may end with this many sentences left after it
 template <typename DrawTarget, typename IsEnough, typename Add>
 void walk_documents(const DocumentSentences& documents, const std::vector<bool>& is_used, const MappingOptions& options,
                     const DrawTarget& draw_target, const IsEnough& is_enough, const Add& add) {
@@ -82,7 +80,7 @@ void walk_documents(const DocumentSentences& documents, const std::vector<bool>&
   } while (options.num_samples && num_samples < *options.num_samples);
 }
 
-// Fisher and Yates' shuffle of rows, with Megatron's generator.
+// Fisher-Yates shuffle of rows, with Megatron's generator.
 template <typename T>
 IndexArray shuffled_rows_of(std::vector<T> values, int64_t columns, uint32_t seed) {
   std::mt19937_64 generator(uint64_t{seed} + 1);

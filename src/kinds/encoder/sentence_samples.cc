@@ -1,4 +1,3 @@
-// See sentence_samples.h.
 #include "kinds/encoder/sentence_samples.h"
 
 #include <ATen/ATen.h>
@@ -35,7 +34,7 @@ std::string where_of(const TokenSource& source, ElementRange documents, const Sa
                      request.split_text.empty() ? "" : fmt::format(", split \"{}\"", request.split_text));
 }
 
-// What keeps documents out, in words.
+// A text on why documents are left out.
 std::string reasons_of(const LeftOut& left_out, int64_t min_sentences) {
   std::string text;
   if (left_out.too_few_sentences > 0) {

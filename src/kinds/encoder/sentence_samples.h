@@ -1,6 +1,6 @@
-// Data sets of sentences, which BERT, T5 and ICT read. Rows say which sentences a sample has (sentence_mapping.h); the
-// index cache keeps them. A kind draws a record of the sentences: one run of numbers, cut into the fields of a batch.
-// Splits count documents, and mock data are made-up sentences. Source: megatron/core/datasets/masked_dataset.py.
+// Data sets of sentences, for BERT, T5 and ICT. Rows map samples to sentences (sentence_mapping.h) and are kept in the
+// index cache. A kind draws a record from the sentences: one run of numbers, cut into the fields of a batch. Splits
+// count documents, and mock data are made-up sentences. Source: megatron/core/datasets/masked_dataset.py.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace megalith {
 struct RecordField {
   enum class Form {
     kTokens,   // (b, size), along a sequence
-    kNumbers,  // (b, size), which nothing cuts
+    kNumbers,  // (b, size), never cut
     kNumber,   // (b)
   };
   std::string_view name;
@@ -33,7 +33,7 @@ class RecordWriter {
   explicit RecordWriter(std::span<int64_t> out) : out_(out) {}
 
   void number(int64_t value) { out_[at_++] = value; }
-  // The values, and `fill` after them up to `size`. InternalError when they are more.
+  // The values, padded with `fill` to `size`. InternalError if there are more.
   void tokens(std::span<const int64_t> values, int64_t size, int64_t fill);
 
  private:
@@ -41,15 +41,15 @@ class RecordWriter {
   size_t at_ = 0;
 };
 
-// How one kind of data set makes its rows and records.
+// Rows and records of one kind of data set.
 struct SentenceRules {
   std::string class_name;
   std::vector<RecordField> fields;
-  int64_t max_length = 0;  // tokens that a sample has room for, without special ones
+  int64_t max_length = 0;  // tokens of a sample, without special ones
   int64_t min_sentences = 1;
   double short_seq_prob = 0;
-  std::string remedy;           // what to do when all documents have too few sentences
-  std::string megatron_fields;  // what megatron-core adds to its description of the data set: a JSON object
+  std::string remedy;           // if all documents have too few sentences
+  std::string megatron_fields;  // a JSON object: additions to megatron-core's description of the data set
   LongSingle long_single = LongSingle::kTaken;
   int64_t num_columns = 3;
 };
@@ -61,7 +61,7 @@ class SentenceSampleMaker : public SampleMaker, public std::enable_shared_from_t
   std::string_view class_name() const override { return rules_.class_name; }
   int64_t num_elements(const TokenSource& source) const override { return source.num_documents(); }
   std::unique_ptr<TokenSource> make_mock() const override { return make_mock_sentences(vocabulary_.ordinary_ids()); }
-  // UserError when the documents give no sample; says how many give none.
+  // UserError if the documents yield no sample, with their counts.
   std::unique_ptr<SampleSource> make(std::shared_ptr<const TokenSource> source, ElementRange range,
                                      const SampleRequest& request, Logger& log) const override;
   std::shared_ptr<RowReader> rows_of(std::unique_ptr<SampleSource> samples) const override;
@@ -69,10 +69,10 @@ class SentenceSampleMaker : public SampleMaker, public std::enable_shared_from_t
   const SentenceRules& rules() const { return rules_; }
   const SentenceVocabulary& vocabulary() const { return vocabulary_; }
 
-  // The rows of these documents of the source: BERT's and T5's, unless a kind has its own.
+  // Rows of these documents of the source: BERT's and T5's by default.
   virtual IndexArray map(const TokenSource& source, ElementRange range, const DocumentSentences& documents,
                          const MappingOptions& options) const;
-  // What the rows depend on besides; then megatron-core's arrays would not do.
+  // Other inputs of the rows; if not empty, megatron-core's arrays cannot be used.
   virtual std::string others(const TokenSource& /*source*/, ElementRange /*range*/) const { return {}; }
   // Draws sample `index` and writes its fields.
   virtual void write(const SentenceSamples& samples, int64_t index, NumpyRandomState& random,
@@ -99,9 +99,9 @@ class SentenceSamples final : public SampleSource {
   std::optional<DataSize> size() const override { return size_; }
 
   const TokenSource& source() const { return *source_; }
-  // The tokens of each sentence of sample `index`. UserError for ids outside the vocabulary and damaged index files.
+  // Tokens of each sentence of sample `index`. UserError for ids outside the vocabulary and damaged index files.
   std::vector<std::vector<int64_t>> sentences(int64_t index) const;
-  // Column `column` of sample `index`; UserError when it is not least … most, because the index file is damaged.
+  // Column `column` of sample `index`; UserError (a damaged index file) if not in least … most.
   int64_t at(int64_t index, int64_t column, int64_t least, int64_t most) const;
 
  private:
@@ -113,7 +113,7 @@ class SentenceSamples final : public SampleSource {
   IndexArray rows_;
 };
 
-// The tokens of sentences, one after another.
+// Concatenates sentences.
 std::vector<int64_t> joined_sentences(std::span<const std::vector<int64_t>> sentences);
 
 // Tokens of one sequence; UserError for ids of vocab_size and above.

@@ -117,8 +117,7 @@ at::Tensor text_vectors(const BuiltModel& built, std::span<const std::vector<int
   const std::vector<int64_t> order = by_length(texts);
   const int64_t n = std::ssize(order), dp = groups.dp->size();
   const at::Tensor all = at::zeros({n, model.config().hidden_size}, at::kFloat);
-  // A round is a batch per data-parallel rank. Ranks without one repeat another's, because they may hold each other's
-  // experts.
+  // A round is a batch per data-parallel rank. Ranks without one repeat another's: ranks may hold each other's experts.
   for (int64_t begin = 0; begin < n; begin += settings.rows * dp) {
     const int64_t own = begin + settings.rows * groups.dp->rank();
     const int64_t first = own < n ? own : begin;

@@ -1,4 +1,3 @@
-// See word_masking.h.
 #include "kinds/encoder/word_masking.h"
 
 #include <algorithm>
@@ -11,7 +10,7 @@ namespace {
 
 using Positions = std::vector<int64_t>;
 
-// The positions of every word's pieces.
+// Positions of every word's pieces.
 std::vector<Positions> words_of(std::span<const int64_t> tokens, const SentenceVocabulary& vocabulary) {
   std::vector<Positions> words;
   for (int64_t i = 0; i < std::ssize(tokens); ++i) {
@@ -26,11 +25,11 @@ std::vector<Positions> words_of(std::span<const int64_t> tokens, const SentenceV
   return words;
 }
 
-// Cumulative probabilities of 1 … most words, in proportion to 1/n; in NumPy's order of operations.
+// Cumulative probabilities of 1 … most words, proportional to 1/n, in NumPy's order of operations.
 std::vector<double> length_bounds(int64_t most_words) {
   std::vector<double> p;
   for (int64_t n = 1; n <= most_words; ++n) p.push_back(1.0 / static_cast<double>(n));
-  for (int pass = 0; pass < 2; ++pass) {  // Megatron normalises all, and then the part that it uses, which is all
+  for (int pass = 0; pass < 2; ++pass) {  // Megatron normalises all, then the part it uses, which is all
     const double sum = std::accumulate(p.begin(), p.end(), 0.0);
     for (double& share : p) share /= sum;
   }
@@ -40,11 +39,11 @@ std::vector<double> length_bounds(int64_t most_words) {
   return p;
 }
 
-// How many words the next run has.
+// Number of words of the next run.
 int64_t draw_length(const WordMasking& masking, const std::vector<double>& bounds, NumpyRandomState& random) {
   constexpr double kEnds = 0.2;  // probability that a span ends with a word
   if (masking.is_geometric) return std::min(random.geometric(kEnds), masking.most_words);
-  // choice(): where a uniform number lies among the bounds.
+  // choice(): the interval of a uniform number.
   return std::upper_bound(bounds.begin(), bounds.end(), random.random()) - bounds.begin() + 1;
 }
 
@@ -86,7 +85,7 @@ MaskedText mask_words(std::span<const int64_t> tokens, int64_t target_length, co
     if (static_cast<double>(num_hidden) >= budget) break;
     int64_t length = draw_length(masking, bounds, random);
     Positions positions;
-    for (; length > 0; --length) {  // the longest run that the budget has room for
+    for (; length > 0; --length) {  // the longest run within the budget
       positions.clear();
       for (int64_t word = first; word < std::min(first + length, std::ssize(words)); ++word) {
         const Positions& pieces = words[static_cast<size_t>(word)];

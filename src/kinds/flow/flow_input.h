@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-// A safetensors file of flux_inputs() (models/flux.h). UserError for what is missing or has another shape.
+// A safetensors file of flux_inputs() (models/flux.h). UserError for missing tensors and wrong shapes.
 ModelInput read_flux_input(const std::string& path, const ModelConfig& config, bool has_target, at::Device device);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See flow_kind.h.
 #include "kinds/flow/flow_kind.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +19,7 @@
 
 namespace megalith {
 
-// Tokens of a picture and of its caption.
+// Token counts of a picture and its caption.
 CostShape FlowKind::sample_shape(const Resolved& run) const {
   return {.b = 1, .s = run.derived.seq_length, .encoder_s = run.config.data.flux.text_length};
 }
@@ -127,7 +126,7 @@ std::string FlowKind::shape_text(const Resolved& /*run*/, const ModelConfig& mod
       model.guidance_embed ? ", guidance" : "");
 }
 
-// Blocks of both kinds stay; axes of unlike widths.
+// Keeps blocks of both kinds, and axes of different widths.
 void FlowKind::shrink_model(const ParallelOptions& ranks, const ModelConfig& asked, const std::vector<int64_t>& sources,
                             ModelConfig& toy) const {
   const int64_t tp = ranks.tensor_model_parallel_size;
@@ -139,7 +138,7 @@ void FlowKind::shrink_model(const ParallelOptions& ranks, const ModelConfig& ask
   toy.ffn_hidden_size.reset();
 }
 
-// The smallest picture of three tokens a side, or more, and the shortest text, that the ranks can share.
+// The smallest picture, of at least three tokens a side, and the shortest text that the ranks can share.
 void FlowKind::shrink_sample(const Config& /*asked*/, Config& toy) const {
   const int64_t ranks = toy.sequence_parallel ? toy.parallel.tensor_model_parallel_size : 1;
   int64_t side = 3, text_length = 5;

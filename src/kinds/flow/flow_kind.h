@@ -1,4 +1,4 @@
-// Transformers that tell noise from pictures, as FLUX.
+// Transformers that generate pictures from noise, such as FLUX.
 #pragma once
 
 #include "train/kind.h"

@@ -1,4 +1,3 @@
-// See flow_matching.h.
 #include "kinds/flow/flow_matching.h"
 
 #include <ATen/ATen.h>
@@ -19,13 +18,13 @@ namespace {
 
 constexpr int64_t kValidationSteps = 8;
 
-// Rows of a validation have their share of noise given, all others draw it.
+// Validation rows have fixed shares of noise, all others draw them.
 void give_timesteps(Batch& batch) {
   const at::Tensor step = batch.at(field::kSampleIndex).remainder(kValidationSteps).to(at::kFloat);
   batch.set(BatchField::of_rows(field::kFixedTimesteps, (step + 0.5) / static_cast<double>(kValidationSteps)));
 }
 
-// Normal numbers of each row (b, …), by its number and the key.
+// Normal numbers for each row (b, …), from its number and the key.
 at::Tensor normals_of_rows(uint64_t key, const at::Tensor& samples, at::IntArrayRef sizes) {
   const at::Tensor numbers = at::empty(sizes, at::kFloat);
   const auto count = static_cast<uint64_t>(numbers.numel() / numbers.size(0));

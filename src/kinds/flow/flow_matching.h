@@ -1,7 +1,7 @@
-// Rectified flow: the model sees x = (1 - t) picture + t noise and is to tell noise - picture.
+// Rectified flow: the model sees x = (1 - t) picture + t noise and predicts noise - picture.
 //
-// Drawn for each row by its sample_index: t, the noise, the sample of an autoencoder's distribution, and which captions
-// are dropped. Validation rows have t given: eight values, (i + .5) / 8, in turn; their captions stay.
+// Drawn for each row by its sample_index: t, the noise, the sample of an autoencoder's distribution, and whether the
+// caption is dropped. Validation rows have fixed t: eight values, (i + .5) / 8, in turn; their captions stay.
 // Source: Liu et al. 2022, arXiv:2209.03003; Esser et al. 2024, arXiv:2403.03206, section 3.1 (how t is drawn).
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// Fields of rows that draw() adds. b rows of n tokens with c numbers each.
+// Fields added to rows by draw(): b rows of n tokens with c numbers each.
 namespace field {
 inline constexpr std::string_view kNoisyImage = "noisy_image";    // (b, n, c) fp32
 inline constexpr std::string_view kFlowTarget = "flow_target";    // (b, n, c) fp32: noise - picture
@@ -25,7 +25,7 @@ class FlowMatching : public Task {
   std::string_view name() const override { return "flow_matching"; }
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
   DataSets open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const override;
-  // Rows that have no latents, such as a check's, get made-up ones.
+  // Rows without latents, such as a check's, get made-up ones.
   void draw(Batch& rows) const override;
   // Over rows.
   std::vector<std::string> loss_names() const override { return {"mse loss"}; }
@@ -38,10 +38,10 @@ class FlowMatching : public Task {
   SampleKind sample_kind() const override { return SampleKind::kPicture; }
 
  private:
-  // The share of noise of a row, before it is moved (flow_shift), and after.
+  // A row's share of noise, before the shift (flow_shift), and after.
   double drawn_timestep(uint64_t sample) const;
   double shifted(double t, int64_t tokens) const;
-  // (b, c, h, w): what the model is to tell from noise.
+  // (b, c, h, w): clean latents.
   at::Tensor pictures_of(const Batch& rows) const;
   void drop_captions(Batch& rows) const;
 

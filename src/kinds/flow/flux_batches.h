@@ -1,5 +1,5 @@
-// The fields of pictures with captions, as FLUX is trained on them: what encoders made of both. b rows, latents of
-// h x w with c channels (of 8 x 8 pixels each), l tokens of text.
+// The fields of encoded pictures with captions, for training FLUX: b rows, latents of h x w with c channels (of 8 x 8
+// pixels each), l tokens of text.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace megalith {
 
 namespace field {
 
-// (b, c, h, w) fp32: latents, scaled as the model reads them. With kLatentLogVars the mean of their distribution, not
-// scaled: a sample is drawn from it at every use.
+// (b, c, h, w) fp32: latents, scaled as the model reads them. With kLatentLogVars the unscaled mean of their
+// distribution: a sample is drawn at every use.
 inline constexpr std::string_view kLatents = "latents";
 // (b, c, h, w) fp32: logarithms of that distribution's variances.
 inline constexpr std::string_view kLatentLogVars = "latent_log_vars";
@@ -20,15 +20,15 @@ inline constexpr std::string_view kLatentScale = "latent_scale";
 inline constexpr std::string_view kTextStates = "text_states";
 // (b, vec_in_dim) bf16 or fp32: CLIP's pooled vector of the caption.
 inline constexpr std::string_view kPooledText = "pooled_text";
-// (l, context_dim) and (vec_in_dim): those of an empty caption, the same for all rows.
+// (l, context_dim) and (vec_in_dim): of an empty caption, common to all rows.
 inline constexpr std::string_view kEmptyTextStates = "empty_text_states";
 inline constexpr std::string_view kEmptyPooledText = "empty_pooled_text";
-// (b) fp32: the share of noise, of rows whose share is not drawn: those of a validation. Absent: it is drawn.
+// (b) fp32: fixed shares of noise, for validation rows. Absent: drawn.
 inline constexpr std::string_view kFixedTimesteps = "fixed_timesteps";
 
 }  // namespace field
 
-// What a sample consists of.
+// Shapes of a sample.
 struct FluxSampleShape {
   int64_t latent_channels = 16, context_dim = 4096, vec_in_dim = 768;
   int64_t image_size = 512, text_length = 512;  // pixels of a side, tokens of a caption

@@ -1,4 +1,3 @@
-// See flux_data.h.
 #include "kinds/flow/flux_data.h"
 
 #include <ATen/ops/empty.h>
@@ -21,7 +20,7 @@ constexpr int64_t kPixelsPerLatent = 8;
 struct FluxSamples {
   std::string name;
   int64_t num_samples = 0;
-  std::function<FluxSample(int64_t number)> read;  // safe from several threads
+  std::function<FluxSample(int64_t number)> read;  // thread-safe
   std::pair<at::Tensor, at::Tensor> empty;
   std::array<double, 2> latent_scale = {1, 0};  // and shift
 };
@@ -34,7 +33,7 @@ FluxSamples prepared_samples(const std::shared_ptr<const FluxFolder>& folder) {
           .latent_scale = {folder->index().latent_scale, folder->index().latent_shift}};
 }
 
-// Standard normal numbers: what scaled latents are about.
+// Standard normal numbers, the approximate distribution of scaled latents.
 at::Tensor drawn(std::string_view what, at::IntArrayRef shape, uint32_t seed, uint64_t stream) {
   at::Tensor values = at::empty(shape, at::kFloat);
   fill_normal(make_philox_key(seed, what), 0, values.mutable_data_ptr<float>(), static_cast<uint64_t>(values.numel()),
@@ -42,7 +41,7 @@ at::Tensor drawn(std::string_view what, at::IntArrayRef shape, uint32_t seed, ui
   return values;
 }
 
-// A sample of mock data by its number; sample −1 is the empty caption's.
+// A mock sample by its number; −1 is the empty caption's.
 FluxSample mock_sample(const FluxSampleShape& shape, bool is_resampled, uint32_t seed, int64_t number) {
   const int64_t side = shape.image_size / kPixelsPerLatent;
   const std::array<int64_t, 3> of_picture = {shape.latent_channels, side, side};
@@ -141,7 +140,7 @@ void check_index(const FluxIndex& index, const std::string& folder, const FluxDa
   }
 }
 
-// The one folder of an option; nothing when it is not given.
+// An option's single folder; nothing if not given.
 std::optional<std::string> only_folder(const std::vector<std::string>& paths, std::string_view option,
                                        std::vector<UserError>& errors) {
   if (paths.size() > 1) {
@@ -151,7 +150,7 @@ std::optional<std::string> only_folder(const std::vector<std::string>& paths, st
   return paths.empty() ? std::nullopt : std::optional(paths[0]);
 }
 
-// By the options data_path, train_data_path, valid_data_path and test_data_path; null where one is not given.
+// By the options data_path, train_data_path, valid_data_path and test_data_path; null if not given.
 using FluxSources = std::array<std::optional<FluxSamples>, 4>;
 
 FluxSources open_folders(const DataOptions& options, const FluxSampleShape& shape, std::vector<UserError>& errors) {

@@ -1,4 +1,3 @@
-// See flux_folder.h.
 #include "kinds/flow/flux_folder.h"
 
 #include <ATen/ops/empty.h>
@@ -25,7 +24,7 @@ std::span<const std::byte> bytes_of_tensor(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// Under a hidden name first.
+// Written to a hidden name, then renamed.
 void write_tensors(const fs::path& path, const std::map<std::string, at::Tensor>& tensors,
                    const std::map<std::string, std::string>& metadata) {
   std::vector<SafetensorsEntry> entries;

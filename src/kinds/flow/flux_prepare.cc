@@ -1,4 +1,3 @@
-// See flux_prepare.h.
 #include "kinds/flow/flux_prepare.h"
 
 #include <ATen/ops/cat.h>
@@ -26,9 +25,9 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kBytesAhead = size_t{256} << 20;  // of pictures that wait
+constexpr size_t kBytesAhead = size_t{256} << 20;  // of waiting pictures
 
-// What the folder's bytes depend on.
+// Everything the folder's bytes depend on.
 OrderedJson flux_job(const FluxPrepareOptions& options, const PictureSource& source, const FluxSampleEncoder& encoder) {
   return {{"input", options.input},
           {"identity", source.identity()},
@@ -113,7 +112,7 @@ class FluxPreparation {
   int64_t num_taken() const { return report_.samples + std::ssize(captions_) + std::ssize(pixels_); }
 
   void clear() {
-    fs::remove(folder_ / kFluxIndexFile);  // first: what is half removed is never read
+    fs::remove(folder_ / kFluxIndexFile);  // first: a half-removed folder is never read
     for (const std::string& name : names_in(folder_)) {
       if ((name.starts_with("shard-") && name.ends_with(".safetensors")) || name == kFluxStateFile ||
           name == kFluxEmptyFile || name.ends_with(".safetensors.unfinished")) {
@@ -122,7 +121,7 @@ class FluxPreparation {
     }
   }
 
-  // Goes on where a stopped run of this very job was.
+  // Resumes an interrupted run of this very job.
   void take_up() {
     const fs::path path = folder_ / kFluxStateFile;
     const std::optional<Json> state = load_work_state(path, job_, log_);
@@ -177,7 +176,7 @@ class FluxPreparation {
     pixels_.push_back(to_pixels(*fitted));
     waiting_.push_back(given.caption);
     if (std::ssize(pixels_) == options_.encode_batch_size) encode();
-    // Only between batches is everything in the shard, so that the state names the rows that are done.
+    // Only between batches is everything in the shard, so that the state names the finished rows.
     if (std::ssize(captions_) + std::ssize(pixels_) >= options_.samples_per_shard) {
       encode();
       write_shard();
@@ -191,7 +190,7 @@ class FluxPreparation {
 
   static at::Tensor on_host(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
 
-  // The pictures that wait, into the shard.
+  // Encodes waiting pictures into the shard.
   void encode() {
     if (pixels_.empty()) return;
     const auto encoded = encoder_.encode_pictures(at::stack(pixels_));
@@ -261,9 +260,9 @@ class FluxPreparation {
   FluxIndex index_;
   FluxPrepareReport report_;
   std::string job_;
-  std::vector<at::Tensor> pixels_;  // of pictures that are not encoded yet, with their captions
+  std::vector<at::Tensor> pixels_;  // of pictures not yet encoded, with their captions
   std::vector<std::string> waiting_;
-  std::vector<std::string> captions_;  // of the shard, with what was made
+  std::vector<std::string> captions_;  // of the shard, with its encoded data
   std::vector<FluxSample> encoded_;
 };
 

@@ -1,9 +1,9 @@
-// `prepare flux`: pictures and captions through the frozen encoders into a folder (flux_folder.h), once, so that
-// training needs no encoders.
+// `prepare flux`: encodes pictures and captions into a folder (flux_folder.h), once, so that training needs no
+// encoders.
 //
-// A shard appears when it is whole, and prepare.json then says how far the source was read: a run that is stopped goes
-// on there. What is drawn (where a picture is cut, the posterior's noise) is a function of the seed and the sample's
-// number, so a run that went on writes what one go would have written.
+// A shard appears once complete; prepare.json then records how far the source was read, and an interrupted run resumes
+// there. Random draws (where a picture is cropped, the posterior's noise) depend only on the seed and the sample's
+// number, so a resumed run writes the same data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 
 namespace megalith {
 
-// What makes numbers of pictures and captions; flux_encoders.h has FLUX's.
+// Encodes pictures and captions; flux_encoders.h has FLUX's.
 class FluxSampleEncoder {
  public:
   virtual ~FluxSampleEncoder() = default;
@@ -57,28 +57,28 @@ struct FluxPrepareOptions {
   PictureSourceOptions source() const { return {input, image_key, caption_key}; }
 };
 
-// All that is wrong with the options and what they name, before encoders are opened.
+// All errors of the options and the files they name, before encoders are opened.
 std::vector<UserError> check_flux_prepare(const FluxPrepareOptions& options);
 
 struct FluxPrepareReport {
   std::string kind;  // of the source
   int64_t rows = 0, samples = 0;
   int64_t too_small = 0;     // a side shorter than image_size
-  int64_t no_caption = 0;    // or an empty one
-  int64_t not_readable = 0;  // damaged, of another kind, or not there
-  std::map<std::string, std::string> examples = {};  // the first of each of these: name to what is wrong
+  int64_t no_caption = 0;    // missing or empty
+  int64_t not_readable = 0;  // damaged, of another kind, or missing
+  std::map<std::string, std::string> examples = {};  // the first of each of these: name to reason
   int64_t bytes = 0;  // of the shards
 };
 
-// UserError when no picture is left, and for a folder that holds other data.
+// UserError if no picture is left, and for a folder that holds other data.
 FluxPrepareReport prepare_flux(const FluxPrepareOptions& options, PictureSource& source, FluxSampleEncoder& encoder,
                                Logger& log);
 
-// The report as text for a person, ending in a line break.
+// The report as readable text, ending in a line break.
 std::string describe(const FluxPrepareReport& report, const FluxPrepareOptions& options);
 
-// A picture as the encoder is given it: (3, size, size), cut at a place that `sample` draws unless it is the middle.
-// Nothing for a picture with a side shorter than image_size.
+// A picture as the encoder's input: (3, size, size), cropped at a position drawn by `sample` or in the middle. Nothing
+// for a picture with a side shorter than image_size.
 std::optional<Picture> fitted_picture(const Picture& picture, const FluxPrepareOptions& options, int64_t sample);
 
 }  // namespace megalith

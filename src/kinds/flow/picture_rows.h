@@ -10,17 +10,16 @@
 
 namespace megalith {
 
-// The picture of a row: a path relative to `folder`, or {"bytes": base64, "path": …}. What is wrong is the result's
-// fault.
+// The picture of a row: a path relative to `folder`, or {"bytes": base64, "path": …}. Errors go to the result's fault.
 CaptionedPicture picture_of_row(const Json& row, const std::filesystem::path& folder,
                                 const PictureSourceOptions& options, std::string where);
 
-// Puts the caption that the row has under one of the usual keys, or says that it has none.
+// Sets the caption from the row's first usual key, or the fault if there is none.
 void take_caption(const Json& row, const PictureSourceOptions& options, CaptionedPicture& picture);
-// The same of a text.
+// The same from a text.
 void take_caption(std::string_view text, CaptionedPicture& picture);
 
-// Reads the file into the picture, or says why not.
+// Reads the file into the picture, or sets the fault.
 void take_file(const std::filesystem::path& path, CaptionedPicture& picture);
 
 }  // namespace megalith

@@ -23,7 +23,7 @@ namespace megalith {
 // fetched. May be empty.
 std::filesystem::path find_encoders(const Resolved& run, const EnvironmentMap& environment, Logger& log);
 
-// The error when needed encoders are not named; derived.checkpoint.load_hf is a path.
+// The error if needed encoders are not named; derived.checkpoint.load_hf is a path.
 // why  "a picture is drawn of a prompt, which encoders read"
 std::optional<UserError> check_encoders_named(const Resolved& run, const std::string& why);
 
@@ -39,8 +39,9 @@ std::vector<UserError> check_named_encoders(const Resolved& resolved);
 
 class PictureSamples final : public RunSamples {
  public:
-  // Encodes the caption and frees those encoders; the autoencoder stays where pictures are shown. UserErrors of
-  // FluxEncoders::open(), or for another model's encoders. samples.is_on(); the Resolved and the Logger outlive it.
+  // Encodes the caption and frees those encoders; the autoencoder stays if pictures are shown. UserErrors of
+  // FluxEncoders::open(), or for another model's encoders. samples.is_on(); the Resolved and the Logger must outlive
+  // it.
   //   is_shown  this rank has the sinks
   PictureSamples(const Resolved& resolved, at::Device device, bool is_shown, Logger& log);
 

@@ -1,4 +1,3 @@
-// See picture_source.h.
 #include "kinds/flow/picture_source.h"
 
 #include <algorithm>
@@ -22,7 +21,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// Endings of pictures; those of kinds that are not read too, so that such files are counted instead of overlooked.
+// Extensions of pictures, including unsupported kinds, so that such files are counted, not overlooked.
 constexpr std::string_view kPictureEndings[] = {".jpg", ".jpeg", ".png",  ".webp", ".gif",
                                                 ".bmp", ".tif",  ".tiff", ".avif", ".heic"};
 
@@ -115,7 +114,7 @@ PictureInput input_of_folder(const fs::path& folder) {
       tars.push_back(std::move(file));
     }
   }
-  // Lists say which pictures there are, so they count more than the pictures themselves.
+  // Lists name the pictures, so they take precedence over picture files.
   if (!lines.empty()) return {PictureForm::kLines, std::move(lines)};
   if (!pictures.empty()) {
     return {has_texts ? PictureForm::kTextFiles : PictureForm::kFileNames, std::move(pictures)};
@@ -186,7 +185,7 @@ class FolderPictures final : public SourceOfFiles {
   static constexpr size_t kMaxCaptionBytes = size_t{1} << 20;
 };
 
-// Lines of JSON, from files or made of the rows of tables.
+// JSON lines, from files or made from rows of tables.
 class RowPictures final : public SourceOfFiles {
  public:
   RowPictures(PictureInput input, const PictureSourceOptions& options) : SourceOfFiles(std::move(input), options) {
@@ -244,7 +243,7 @@ class TarPictures final : public SourceOfFiles {
  public:
   using SourceOfFiles::SourceOfFiles;
 
-  // The files that follow one another with one name up to the first dot are a sample.
+  // Consecutive files with the same name up to the first dot are a sample.
   std::optional<CaptionedPicture> next() override {
     if (!ahead_) ahead_ = next_member();
     if (!ahead_) return std::nullopt;
@@ -280,7 +279,7 @@ class TarPictures final : public SourceOfFiles {
 
  private:
   struct Member {
-    std::string key;  // with the archive's path in front
+    std::string key;  // preceded by the archive's path
     TarFile file;
   };
 
@@ -293,7 +292,7 @@ class TarPictures final : public SourceOfFiles {
       }
       if (std::optional<TarFile> file = archive_->next()) {
         const size_t slash = file->name.rfind('/'), from = slash == std::string::npos ? 0 : slash + 1;
-        if (file->name.compare(from, 1, ".") == 0) continue;  // hidden: what other systems leave behind
+        if (file->name.compare(from, 1, ".") == 0) continue;  // hidden: written by other systems
         const std::string key = file->name.substr(0, file->name.find('.', from));
         return Member{fmt::format("{}: {}", files_[next_file_ - 1].string(), key), std::move(*file)};
       }

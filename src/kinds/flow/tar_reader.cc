@@ -1,4 +1,3 @@
-// See tar_reader.h.
 #include "kinds/flow/tar_reader.h"
 
 #include <algorithm>
@@ -18,7 +17,7 @@ int64_t padding_of(int64_t size) { return (kTarBlock - size % kTarBlock) % kTarB
 // A text that ends at its first zero byte.
 std::string_view tar_text(std::string_view field) { return field.substr(0, field.find('\0')); }
 
-// Octal digits between blanks and zeros, or GNU's 63 bits behind a first byte of 0x80. Nothing for what is neither.
+// Octal digits between blanks and zeros, or GNU's 63 bits after a first byte of 0x80. Nothing for anything else.
 std::optional<int64_t> tar_number(std::string_view field) {
   if (static_cast<uint8_t>(field[0]) == 0x80) {
     uint64_t value = 0;
@@ -74,7 +73,7 @@ size_t TarReader::read_fully(std::span<char> out) {
 
 std::string TarReader::content(int64_t size) {
   std::string bytes;
-  // In pieces, so that a header that lies about its size takes no more memory than the archive has bytes.
+  // In pieces, so that a header with a false size takes no more memory than the archive has bytes.
   constexpr int64_t kPiece = int64_t{1} << 20;
   while (std::ssize(bytes) < size) {
     const size_t before = bytes.size();
@@ -100,21 +99,21 @@ std::optional<TarReader::Header> TarReader::next_header() {
   if (count == 0) return std::nullopt;
   if (count < bytes.size()) fail("it ends within a header");
   const std::string_view block(bytes.data(), bytes.size());
-  // Two blocks of zeros end an archive; the second one and what follows do not matter.
+  // Two blocks of zeros end an archive; the rest is ignored.
   if (block.find_first_not_of('\0') == std::string_view::npos) return std::nullopt;
   if (!has_tar_checksum(block)) fail("the checksum of a header does not match");
   const std::optional<int64_t> size = tar_number(block.substr(124, 12));
   if (!size) fail("the size of a file is no number");
   Header header{std::string(tar_text(block.substr(0, 100))), *size, block[156]};
   const std::string_view folder = tar_text(block.substr(345, 155));
-  // GNU's own form has other fields there.
+  // GNU's own format has other fields there.
   if (block.substr(257, 6) == std::string_view("ustar\0", 6) && !folder.empty()) {
     header.name = fmt::format("{}/{}", folder, header.name);
   }
   return header;
 }
 
-// Records "LENGTH KEY=VALUE\n", the length counting all of it.
+// Records "LENGTH KEY=VALUE\n", where the length includes itself.
 void TarReader::take_records(std::string_view records, Extension& extension) const {
   while (!records.empty()) {
     size_t length = 0;
@@ -155,7 +154,7 @@ std::optional<TarFile> TarReader::next() {
     if (type == 'S') fail("it holds a sparse file, which is not read");
     const Extension said = std::exchange(extension, {});
     const bool is_file = type == '0' || type == '\0' || type == '7';
-    // Links, devices and folders have no content, whatever their size says.
+    // Links, devices and folders have no content, whatever their size field says.
     const bool has_content = is_file || (type != '1' && type != '2' && type != '3' && type != '4' && type != '5' &&
                                          type != '6');
     const int64_t size = has_content ? said.size.value_or(header->size) : 0;

@@ -1,6 +1,6 @@
-// The files of a tar archive, in their order: ustar, with pax records and GNU's long names. Archives of WebDataset are
-// such, also compressed (text_source.h). Folders, links and devices are passed over. An archive comes from outside:
-// every header's checksum and size is checked before anything is taken for it.
+// Reads the files of a tar archive, in order: ustar, with pax records and GNU's long names, optionally compressed
+// (text_source.h), as in WebDataset. Skips folders, links and devices. Archives are untrusted: every header's checksum
+// and size is checked before memory is allocated for it.
 // Source: POSIX.1-2017, pax; GNU tar manual, "Basic Tar Format".
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// Whether the text begins with a header of a tar archive.
+// True if the text begins with the header of a tar archive.
 bool is_tar(std::string_view beginning);
 
 struct TarFile {
@@ -23,12 +23,12 @@ struct TarFile {
 class TarReader {
  public:
   // name            of the archive, for messages
-  // max_file_bytes  a larger file is refused
+  // max_file_bytes  larger files are refused
   TarReader(std::unique_ptr<TextSource> archive, std::string name, int64_t max_file_bytes);
 
-  // The next file; nothing at the end. UserError for an archive that is damaged or ends too early.
+  // The next file; nothing at the end. UserError for a damaged or truncated archive.
   std::optional<TarFile> next();
-  // What was taken so far of the archive as it lies there.
+  // Bytes of the archive, as stored, consumed so far.
   int64_t input_bytes() const { return archive_->input_bytes(); }
 
  private:
@@ -52,7 +52,7 @@ class TarReader {
   std::unique_ptr<TextSource> archive_;
   std::string name_;
   int64_t max_file_bytes_;
-  int64_t offset_ = 0;  // in the archive as it is without compression
+  int64_t offset_ = 0;  // in the uncompressed archive
 };
 
 }  // namespace megalith

@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// Why bert_load cannot serve this run: no BERT there, or options that differ. Reads only descriptions.
+// Reasons why bert_load cannot serve this run: no BERT there, or options that differ. Reads only descriptions.
 std::vector<UserError> check_bert_load(const Resolved& resolved);
 
 // Fills the encoders from a BERT, except the linear layers after them. UserErrors of find_checkpoint() and

@@ -1,6 +1,5 @@
-// A trained biencoder's index: the vectors of a data set's blocks, of which a question's nearest should contain its
-// answer. Blocks are those of training (ict_samples.h), each once, whole and with its title. Source: Megatron-LM's
-// megatron/indexer.py.
+// A trained biencoder's index: vectors of a data set's blocks, for finding the ones nearest to a question. Blocks are
+// those of training (ict_samples.h), each once, whole and with its title. Source: Megatron-LM's megatron/indexer.py.
 #pragma once
 
 #include <ATen/core/Tensor.h>

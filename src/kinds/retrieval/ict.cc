@@ -1,4 +1,3 @@
-// See ict.h.
 #include "kinds/retrieval/ict.h"
 
 #include <ATen/ATen.h>
@@ -63,7 +62,7 @@ ModelInput IctTask::make_input(const Batch& part, at::Device device, std::span<c
   const PairRowIds ids = pair_row_ids(part, field::kQueryTokens, field::kTokens, device);
   input.more.set(input::kQueryRowIds.name, ids.first);
   input.context.row_ids = ids.second;
-  // As it is without a training step's factor.
+  // Without a training step's factor.
   input.terms = {{.name = loss_names()[0], .per_weight = {}}};
   return input;
 }

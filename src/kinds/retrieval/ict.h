@@ -1,5 +1,5 @@
-// The inverse cloze task, as Megatron-LM trains it: a sentence is to find the text that it was taken from among those
-// of its set, which is one microbatch of all data-parallel ranks (nn/retrieval_head.h). Rows: ict_samples.h.
+// The inverse cloze task, as Megatron-LM trains it: a sentence must find the text it was taken from among those of its
+// set, one microbatch of all data-parallel ranks (nn/retrieval_head.h). Rows: ict_samples.h.
 // Source: Lee et al. 2019, arXiv:1906.00300, §4.
 #pragma once
 
@@ -13,7 +13,7 @@ class IctTask : public SentenceTask {
 
   std::string_view name() const override { return "ict"; }
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
-  // The data sets have drawn already. Rows of another origin, such as a check's, have only a text: they get a question.
+  // No-op for the data sets' rows. Other rows, such as a check's, have only a text: adds a question.
   void draw(Batch& rows) const override;
   // "loss", over rows. The accuracies are the model's (Model::added_losses).
   std::vector<std::string> loss_names() const override { return {"loss"}; }

@@ -1,4 +1,3 @@
-// See ict_samples.h.
 #include "kinds/retrieval/ict_samples.h"
 
 #include <algorithm>

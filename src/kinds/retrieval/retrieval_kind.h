@@ -1,4 +1,4 @@
-// Two encoders whose vectors are compared: a question finds its text.
+// Biencoders: two encoders whose vectors are compared, so that a question finds its text.
 #pragma once
 
 #include "kinds/text/token_kind.h"
@@ -12,7 +12,7 @@ class RetrievalKind final : public TokenKind {
   int64_t tokens_per_sample(const Resolved& run) const override { return 2 * sample_shape(run).s; }
   void complete_shapes(ModelInput& input, const Resolved& run, int64_t encoder_s) const override;
   void check_layout(const Config& config, std::vector<UserError>& errors) const override;
-  // What --bert_load names, which each encoder begins with.
+  // Both encoders start from --bert_load.
   std::vector<UserError> check_weights(const Resolved& run) const override;
   bool load_first_weights(const Resolved& run, std::span<const CheckpointTensor> tensors, const Groups& groups,
                           Logger& log) const override;

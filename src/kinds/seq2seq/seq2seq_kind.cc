@@ -1,4 +1,3 @@
-// See seq2seq_kind.h.
 #include "kinds/seq2seq/seq2seq_kind.h"
 
 #include <ATen/ATen.h>
@@ -32,7 +31,7 @@ void Seq2SeqKind::complete_shapes(ModelInput& input, const Resolved& run, int64_
   add_shapes(input, run.config.model, kEncoderInputs);
 }
 
-// The decoder's sequences are cut as the encoder's are.
+// The decoder's sequences are split as the encoder's are.
 void Seq2SeqKind::check_sequence_parallel(const Resolved& run, std::vector<UserError>& errors) const {
   const Derived& d = run.derived;
   const int64_t tp = run.config.parallel.tensor_model_parallel_size, decoder = sample_shape(run).s;
@@ -76,7 +75,7 @@ std::vector<UserError> Seq2SeqKind::check_given(const GivenInput& given) const {
                 "give what the encoder reads and what the decoder is to write: --prompt_ids 1,2,3 --target_ids 4,5")};
 }
 
-// The decoder gets its first token and the targets but the last.
+// The decoder gets its first token and all targets but the last.
 ModelInput Seq2SeqKind::make_input(const GivenInput& given, const ModelConfig& config, at::Device device) const {
   std::vector<int64_t> before = {config.bos_token_id.value_or(0)};
   before.insert(before.end(), given.target_ids.begin(), given.target_ids.end() - 1);

@@ -1,4 +1,4 @@
-// Encoder and decoder as T5: what the encoder read is answered.
+// Encoder-decoders such as T5: the decoder answers the encoder's input.
 #pragma once
 
 #include "kinds/text/token_kind.h"

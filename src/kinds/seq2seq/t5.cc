@@ -1,4 +1,3 @@
-// See t5.h.
 #include "kinds/seq2seq/t5.h"
 
 #include <ATen/ATen.h>
@@ -13,13 +12,13 @@
 namespace megalith {
 namespace {
 
-// A decoder that reads what an encoder gives.
+// A decoder that attends to an encoder's output.
 bool has_memory(const ModelConfig& model) {
   return std::ranges::any_of(
       model_units(model), [](const Unit& unit) { return std::ranges::find(unit.gives, kMemory) != unit.gives.end(); });
 }
 
-// The encoder's table, and the decoder's, which may lie on a later stage and have no letter of its own.
+// The encoder's embedding table, and the decoder's, which may be on a later stage and has no letter of its own.
 bool reads_tokens(std::span<const Unit> units) {
   return std::ranges::any_of(units, [](const Unit& unit) {
     return unit.letter == UnitLetter::kEmbedding || unit.kind.find("embedding") != std::string::npos;
@@ -45,7 +44,7 @@ std::vector<UserError> T5Task::check(const ModelConfig& model, const DataOptions
     errors.push_back(no_decoder_length());
   }
   const int64_t longest = model.max_position_embeddings;
-  // Relative positions have no last one.
+  // Relative positions are unbounded.
   const bool is_bounded = longest > 0 && model.position_embedding() != PositionEmbedding::kRelative;
   if (is_bounded && options_.decoder_seq_length.value_or(0) > longest) {
     errors.emplace_back(fmt::format("decoder_seq_length {} is larger than max_position_embeddings {}",

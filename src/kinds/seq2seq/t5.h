@@ -14,8 +14,7 @@ class T5Task : public SentenceTask {
   std::string_view name() const override { return "t5"; }
   // Data cannot be read without decoder_seq_length.
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
-  // The data sets have drawn already. Rows of another origin, such as a check's, have only the decoder's tokens: they
-  // get an encoder's.
+  // No-op for the data sets' rows. Other rows, such as a check's, have only the decoder's tokens: adds an encoder's.
   void draw(Batch& rows) const override;
   // The members are the decoder's; `more` has the encoder's (models/encoder_decoder.h).
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;

@@ -63,8 +63,8 @@ class T5Samples final : public SentenceSampleMaker {
 
  private:
   struct Texts {
-    std::vector<int64_t> encoder;        // the text, a sentinel in the place of each span
-    std::vector<int64_t> read, written;  // by the decoder: each sentinel and what it stands for
+    std::vector<int64_t> encoder;        // the text, with a sentinel instead of each span
+    std::vector<int64_t> read, written;  // by the decoder: each sentinel and its span
   };
 
   Texts corrupted(const MaskedText& masked, int64_t index, const std::string& name) const {

@@ -1,4 +1,4 @@
-// Causal language modelling: the next token of a text, from those before it.
+// Causal language modelling: predicts the next token of a text from those before it.
 #pragma once
 
 #include "kinds/text/text_task.h"
@@ -16,8 +16,8 @@ class CausalLm : public TextTask {
   bool draws() const override { return false; }
 };
 
-// Instruction tuning: the next token of a conversation, where it is one of an answer. The rows are sft_rows.h's,
-// what counts is sft_encoder.h's, and the sequences are sft_batches.h's.
+// Instruction tuning: predicts the tokens of a conversation's answers. See sft_rows.h for rows, sft_encoder.h for the
+// tokens that count, sft_batches.h for sequences.
 class Sft : public CausalLm {
  public:
   std::string_view name() const override { return "sft"; }

@@ -57,7 +57,7 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::filesystem::path& 
   try {
     stop_ids_ = end_of_answer(template_, tokenizer);
   } catch (const UserError&) {
-    // A template that refuses so short a conversation: the model's own end of text is left.
+    // The template refuses so short a conversation: only the model's own end of text is left.
   }
 }
 
@@ -150,7 +150,7 @@ ParsedAnswer parse_answer(std::string_view text, bool has_tools) {
     const size_t end = begin == std::string_view::npos ? begin : text.find(kCallEnd, begin);
     if (end == std::string_view::npos) break;
     OrderedJson call = call_of(text.substr(begin + kCallBegin.size(), end - begin - kCallBegin.size()));
-    if (call.is_null()) break;  // no call: it stays text
+    if (call.is_null()) break;  // not a call: remains text
     answer.tool_calls.push_back(std::move(call));
     rest += text.substr(0, begin);
     text.remove_prefix(end + kCallEnd.size());

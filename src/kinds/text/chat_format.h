@@ -1,4 +1,4 @@
-// Talking to a model that was tuned on conversations: messages in, the words of its answer out.
+// Chatting with a model tuned on conversations: messages in, the text of its answer out.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ size_t unfinished(std::string_view text, std::string_view mark);
 
 class ChatFormat {
  public:
-  // tokenizer_model  as load_chat_template(); UserError without a template. The tokenizer outlives it.
+  // tokenizer_model  as load_chat_template(); UserError without a template. The tokenizer must outlive it.
   ChatFormat(const Tokenizer& tokenizer, const std::filesystem::path& tokenizer_model);
 
-  // Where the model answers: ends with the template's generation prompt.
+  // The prompt for an answer: ends with the template's generation prompt.
   std::vector<int64_t> prompt_ids(const OrderedJson& messages, const OrderedJson& tools) const;
-  // The prompt ends within <think>, so that the answer begins there.
+  // True if the prompt ends within <think>, where the answer then begins.
   bool opens_thinking(std::span<const int64_t> prompt_ids) const;
   // The special token with which the template ends an answer, which may differ from the model's end of text; empty if
   // it writes none.
@@ -56,7 +56,7 @@ class AnswerText {
 
   std::string push(int64_t id);
   std::string finish();
-  // A stop text was found; what follows, and the stop text, belong to nothing.
+  // A stop text was found; it and what follows are dropped.
   bool is_stopped() const { return is_stopped_; }
 
  private:
@@ -68,15 +68,15 @@ class AnswerText {
   bool is_stopped_ = false;
 };
 
-// What an answer consists of.
+// An answer split into its parts.
 struct ParsedAnswer {
   std::string reasoning;     // between <think> and </think>
   std::string content;
   OrderedJson tool_calls = OrderedJson::array();  // {"name", "arguments": an object}
 };
 
-// Calls as Hermes and Qwen write them (<tool_call>{…}</tool_call>) and, as the whole content, Llama 3.1's JSON; only
-// with has_tools. An opening <think> may be part of the prompt.
+// Parses calls in Hermes' and Qwen's form (<tool_call>{…}</tool_call>) and, as the whole content, Llama 3.1's JSON;
+// only with has_tools. An opening <think> may be part of the prompt.
 ParsedAnswer parse_answer(std::string_view text, bool has_tools);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// What two texts begin or end with, whole characters only.
+// Common prefix and suffix of two texts, whole characters only.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See dpo.h.
 #include "kinds/text/dpo.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +7,7 @@
 namespace megalith {
 namespace {
 
-// A row's pairs count once: on the rank that has its first token.
+// A row's pairs count once: on the rank with its first token.
 bool counts_pairs(const Batch& part) {
   return !part.is_part() || part.row_index(field::kTokens)[0].item<int64_t>() == 0;
 }
@@ -38,7 +37,7 @@ ModelInput Dpo::make_input(const Batch& part, at::Device device, std::span<const
                                        .num_pairs = sent_to(part.at(field::kNumPairs), device),
                                        .beta = beta_};
   }
-  // As they are without a training step's factors.
+  // Without a training step's factors.
   input.terms.clear();
   for (std::string& name : loss_names()) input.terms.push_back({.name = std::move(name), .per_weight = {}});
   return input;

@@ -1,6 +1,6 @@
-// Direct preference optimization: of two answers to a question the preferred one becomes more likely, and the other
-// less, compared with a reference model (nn/preference_loss.h). The rows are pairs of sft_rows.h's; both answers
-// of a pair lie in one sequence, each with its question before it.
+// Direct preference optimization: makes the preferred of two answers more likely and the other less, relative to a
+// reference model (nn/preference_loss.h). Rows are the pairs of sft_rows.h; both answers of a pair are in one sequence,
+// each preceded by its question.
 #pragma once
 
 #include "kinds/text/causal_lm.h"
@@ -13,7 +13,7 @@ class Dpo final : public Sft {
 
   std::string_view name() const override { return "dpo"; }
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
-  // preference_terms(), divided by pairs.
+  // preference_terms(), divided by the number of pairs.
   std::vector<std::string> loss_names() const override;
   std::vector<double> count_weights(const Batch& part) const override;
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
@@ -24,7 +24,7 @@ class Dpo final : public Sft {
   double beta_;
 };
 
-// What the reference computes: the losses of the tokens that count, of the same rows.
+// Task of the reference model: token losses of the same rows.
 class DpoReferenceTask final : public Sft {};
 
 }  // namespace megalith

@@ -22,7 +22,7 @@ std::vector<UserError> check_dpo(const Config& config);
 
 class DpoReferences final : public References {
  public:
-  // All outlive it.
+  // All must outlive it.
   DpoReferences(const Resolved& resolved, const RunModel& run, Logger& log)
       : resolved_(resolved), model_(run.model), data_(run.data), groups_(run.groups), device_(run.device), log_(log) {}
 

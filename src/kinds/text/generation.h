@@ -1,4 +1,4 @@
-// Text generation: what is asked for, and one sequence at a time. For several together, text_batch.h.
+// Text generation: requests, and generating one sequence at a time. For batches see text_batch.h.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace megalith {
 struct Resolved;
 
 struct GenerationRequest {
-  // At least one. A model with an encoder reads them there; its decoder starts from bos_token_id, or 0.
+  // At least one. Read by the encoder if the model has one; its decoder starts from bos_token_id, or 0.
   std::vector<int64_t> prompt_ids;
   int64_t max_new_tokens = 100;   // 0: only the prompt is read
   std::vector<int64_t> stop_ids;  // generation ends after one of these; may be empty
@@ -35,7 +35,7 @@ struct GenerationRequest {
 // A model that continues texts from left to right.
 bool writes_text(const ModelConfig& config);
 
-// UserError when the prompt is empty, an id is outside the vocabulary, or prompt and new tokens exceed
+// UserError if the prompt is empty, an id is outside the vocabulary, or prompt and new tokens exceed
 // max_position_embeddings.
 //   length_option  the option that gave max_new_tokens, for the remedy
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option);
@@ -46,8 +46,8 @@ std::span<const int64_t> text_before(const ModelConfig& config, const Generation
 // Rows in a forward pass divide by this: sequence parallelism splits tokens over tensor-parallel ranks.
 int64_t generation_row_multiple(const Resolved& resolved);
 
-// Returns the new ids, including a stop id. on_token receives each when chosen; returning false ends. Throws what
-// check_generation() throws. Every rank of the model calls it and gets the same ids.
+// Returns the new ids, including a stop id. on_token receives each when chosen; returning false ends. Throws as
+// check_generation(). Collective over the model's ranks, which get the same ids.
 std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequest& request, int64_t row_multiple,
                                      at::Device device, const std::function<bool(int64_t)>& on_token = {});
 

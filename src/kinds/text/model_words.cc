@@ -13,7 +13,7 @@ ModelWords::ModelWords(const Resolved& run)
       tokenizer_(run.tokenizer ? run.tokenizer.get() : own_.get()) {
   text_ends_ = answer_ends_ = find_stop_ids(run, tokenizer_);
   if (tokenizer_ == nullptr) return;
-  // One that was named is noted with the configuration.
+  // A tokenizer given by options is noted with the configuration.
   if (own_) note_ = note_of_missing_tokens(*own_, run.config, run.derived.vocab_size);
   const std::optional<std::string> folder = own_ ? text_tokenizer(run) : run.derived.tokenizer.tokenizer_model;
   if (!folder || !has_chat_template(*folder)) return;

@@ -1,4 +1,4 @@
-// The words of a model that writes: its tokenizer, its chat template if it has one, and what ends its texts.
+// Tokenizer, optional chat template and end tokens of a generating model.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace megalith {
 
 class ModelWords {
  public:
-  // The run's tokenizer, or the model's (find_tokenizer()); the run outlives it. UserError for a chat template that
+  // The run's tokenizer, or the model's (find_tokenizer()); the run must outlive it. UserError for a chat template that
   // cannot be read.
   explicit ModelWords(const Resolved& run);
 
@@ -25,11 +25,11 @@ class ModelWords {
   const ChatFormat& require_chat() const;
   bool has_chat() const { return chat_.has_value(); }
 
-  // The model's and the tokenizer's ends of text.
+  // Ends of text of the model and the tokenizer.
   const std::vector<int64_t>& text_ends() const { return text_ends_; }
-  // And the chat template's end of an answer.
+  // The same, with the chat template's end of an answer.
   const std::vector<int64_t>& answer_ends() const { return answer_ends_; }
-  // About the tokenizer that was found, for the log.
+  // Describes a tokenizer that was found, for the log.
   const std::optional<std::string>& note() const { return note_; }
 
  private:

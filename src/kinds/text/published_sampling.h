@@ -1,4 +1,4 @@
-// How a published model is meant to be sampled: its generation_config.json.
+// Default sampling of a published model: its generation_config.json.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,3 @@
-// See sft_batches.h.
 #include "kinds/text/sft_batches.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +19,7 @@ bool goes_on_in_next(const SftSet& set, const DataOptions& options) {
   return set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
 }
 
-// Samples as they are learned: cut, or refused for their length.
+// Lengths used in training: cut, or refused as too long.
 std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, int64_t s) {
   if (goes_on_in_next(set, options)) return [&set](int64_t sample) { return set.length(sample); };
   if (!options.sft.truncate && set.report().longest > s) {
@@ -51,7 +50,7 @@ UserError empty_training_error(const SftSet& set) {
   return UserError(fmt::format("the train split of {} is empty", set.prefix()), "give it a larger weight in --split");
 }
 
-// Pairs without a loss of pairs, and the other way round.
+// Refuses pairs without a loss of pairs, and the reverse.
 void check_form(const SftSet& set, const SftOptions& options) {
   if (set.has_pairs() && !options.has_pairs()) {
     throw UserError(fmt::format("{} holds pairs of answers, and loss is next_token", set.prefix()),
@@ -74,7 +73,7 @@ SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOpti
   return {range.begin, range.end, lengths_in(set, options, s), s, goes_on_in_next(set, options), options.sft};
 }
 
-// The same, made once and kept on disk.
+// The same, cached on disk.
 SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
                             Logger& log) {
   const SftOptions& sft = options.sft;
@@ -87,7 +86,7 @@ SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const 
                                    {"splits", goes_on_in_next(set, options)},
                                    {"first_fit_decreasing", sft.sft_packing == SftPacking::kFirstFitDecreasing},
                                    {"max_samples_per_sequence", sft.max_samples_per_sequence.value_or(0)}};
-  const auto length = lengths_in(set, options, s);  // refuses what is too long, however it is packed
+  const auto length = lengths_in(set, options, s);  // refuses samples that are too long, even if the packs are cached
   const fs::path folder = options.data_cache_path ? fs::path(*options.data_cache_path)
                                                   : fs::path(set.prefix()) / "cache" / "SFTDataset_indices";
   const IndexCacheKey key{"SFTDataset", "", description.dump(4), SftPacks::array_names(), "",
@@ -109,7 +108,7 @@ std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPi
     }
     const int64_t first = 2 * piece.sample;
     const int64_t chosen = set.sequence_length(first), rejected = set.sequence_length(first + 1);
-    // The shorter one keeps what the other has no use for.
+    // The shorter one keeps the room that the other does not need.
     const int64_t kept = std::min(chosen, std::max(piece.length / 2, piece.length - rejected));
     pieces.push_back({first, 0, kept});
     pieces.push_back({first + 1, 0, std::min(rejected, piece.length - kept)});
@@ -262,7 +261,7 @@ int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length)
     range = ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{});
   }
   if (range.size() == 0) throw empty_training_error(*set);
-  Logger silent({.level = LogLevel::kSilent});  // make_sft_sets() says what is to be said of the cache
+  Logger silent({.level = LogLevel::kSilent});  // make_sft_sets() logs the cache
   return load_or_pack_range(*set, range, options, sequence_length, silent).num_packs();
 }
 

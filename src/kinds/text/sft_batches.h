@@ -1,5 +1,5 @@
-// Batches of instruction data. Training goes through the packs pass after pass, each pass in an order of its own that
-// follows from the seed; validation keeps the order of the rows.
+// Batches of instruction data. Each training epoch visits the packs in its own order, derived from the seed; validation
+// keeps the order of the rows.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace megalith {
 
-// The sequences of a pack's samples (SftSet::num_sequences), in their order, in at most s tokens: of pairs each sample
-// gives two, and of those that are too long together both are cut.
+// Sequences of a pack's samples (SftSet::num_sequences), in order, at most s tokens in all: each sample of pairs gives
+// two, both cut if too long together.
 std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPiece> pack);
 
-// Fills a row of a batch (make_batch()). Pieces are of sequences. A piece's last token predicts what follows it in its
-// sequence, with that token's weight, and nothing where that ends. With document_ids each piece is a document, and so
-// is padding, and positions begin anew in each.
+// Fills a row of a batch (make_batch()). Pieces are of sequences. A piece's last token predicts the next one of its
+// sequence, with that token's weight, and nothing at the sequence's end. With document_ids each piece is a document, as
+// is padding, and positions restart in each.
 void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, const Batch& batch, int64_t row);
 
 // The packs of a set: packed or padded sequences.
@@ -33,7 +33,7 @@ class SftRows final : public RowReader {
   }
   Batch read(std::span<const int64_t> rows) const override;
 
-  // What rows of pairs get in reference_log_probs; without it they have none.
+  // Source of reference_log_probs for rows of pairs; without it they have none.
   void set_reference(std::shared_ptr<const SftReference> reference) { reference_ = std::move(reference); }
   const std::shared_ptr<const SftSet>& set() const { return set_; }
   // The sequences of a row.
@@ -49,16 +49,16 @@ class SftRows final : public RowReader {
   int64_t sequence_length_, vocab_size_;
 };
 
-// All samples of a set, as these options pack them.
+// All samples of a set, packed according to the options.
 std::shared_ptr<SftRows> make_whole_sft_rows(std::shared_ptr<const SftSet> set, const DataOptions& options,
                                              const DataSetup& setup);
 
-// The sets of prepared instruction data (instruction_data.h) that the options name by their prefixes. Their packs
-// are kept as the indices of texts are (index_cache.h), in data_cache_path or in {prefix}/cache. UserError for samples
-// longer than the sequence, and for a training set without samples.
+// The sets of prepared instruction data (instruction_data.h) whose prefixes the options name. Packs are cached like
+// indices of texts (index_cache.h), in data_cache_path or {prefix}/cache. UserError for samples longer than the
+// sequence, and for a training set without samples.
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log);
 
-// Sequences of one pass over the training part, as make_sft_sets() makes them; the same errors.
+// Sequences in one pass over the training part of make_sft_sets(); same errors.
 int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length);
 
 }  // namespace megalith

@@ -1,4 +1,3 @@
-// See sft_encoder.h.
 #include "kinds/text/sft_encoder.h"
 
 #include <fmt/format.h>
@@ -19,7 +18,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-// Stanford Alpaca's words (github.com/tatsu-lab/stanford_alpaca), which data sets in its form are trained with.
+// Stanford Alpaca's prompt (github.com/tatsu-lab/stanford_alpaca), used to train on data sets of its form.
 constexpr std::string_view kAlpacaWithInput =
     "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
     "response that appropriately completes the request.";
@@ -36,7 +35,7 @@ std::string alpaca_prompt(const SftTexts& texts) {
                      texts.question, has_input ? "\n\n### Input:\n" + texts.input : "");
 }
 
-// As Primus and NeMo write a row of SQuAD, on one line; its answer follows after a blank.
+// Primus's and NeMo's form of a SQuAD row, on one line; the answer follows after a blank.
 constexpr std::string_view kSquad = "Context: {} Question: {} Answer:";
 constexpr std::string_view kChatMl =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -51,7 +50,7 @@ size_t common_tokens(const Ids& a, const Ids& b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// One conversation, and what its template makes of parts of it.
+// A conversation, and the template's rendering of parts of it.
 class Conversation {
  public:
   Conversation(const ChatTemplate& chat, const Tokenizer& tokenizer, const OrderedJson& messages,
@@ -68,20 +67,20 @@ class Conversation {
 
   struct Range {
     size_t begin = 0, end = 0;
-    bool has_end = false;  // the last token is the one that ends the answer
+    bool has_end = false;  // the last token ends the answer
   };
-  // The tokens of answer i and of its end; nothing where the template shows no such place.
+  // The tokens of answer i and its end; nothing if the template shows no such place.
   std::optional<Range> find(size_t i) const {
     std::optional<Range> found = find_by_beginnings(i);
     if (!found) found = find_in_whole(i);
-    // Where nothing is written after an answer, what begins the next turn ends it, as with GLM-4.5.
+    // If the template writes nothing after an answer, the beginning of the next turn ends it, as with GLM-4.5.
     if (found && !found->has_end && found->end < ids_.size() && tokenizer_.is_special(ids_[found->end])) {
       return Range{found->begin, found->end + 1, true};
     }
     return found;
   }
 
-  // What would begin the turn after the last message, if it is a special token.
+  // The token that would begin the turn after the last message, if special.
   std::optional<int32_t> token_of_next_turn() const {
     const size_t last = messages_.size() - 1;
     OrderedJson longer = messages_;
@@ -89,7 +88,7 @@ class Conversation {
     std::string text;
     try {
       text = render(longer, false);
-    } catch (const UserError&) {  // it takes no more turns
+    } catch (const UserError&) {  // takes no more turns
       return std::nullopt;
     }
     if (!text.starts_with(whole_)) return std::nullopt;
@@ -121,7 +120,7 @@ class Conversation {
     return render(part, add_generation_prompt);
   }
 
-  // The first `count` messages with another answer i, which is text.
+  // The first `count` messages with another answer i, a text.
   std::string with_answer(size_t i, size_t count, const char* answer) const {
     OrderedJson part = OrderedJson::array();
     for (size_t k = 0; k < count; ++k) part.push_back(messages_[k]);
@@ -136,7 +135,7 @@ class Conversation {
 
   bool has_calls(size_t i) const { return messages_[i].contains("tool_calls") && !messages_[i]["tool_calls"].empty(); }
 
-  // Tokens of the whole conversation that the text, with which it begins, settles.
+  // Number of tokens of the whole conversation determined by this prefix of its text.
   size_t settled(std::string_view text) const { return common_tokens(tokenizer_.encode(text), ids_); }
 
   std::optional<size_t> first_special(size_t begin, size_t end) const {
@@ -151,8 +150,8 @@ class Conversation {
     if (!whole_.starts_with(upto) || !upto.starts_with(before)) return std::nullopt;
     const std::string a = with_answer(i, i + 1, "a"), b = with_answer(i, i + 1, "b");
     size_t prompt_size = common_beginning(prompt, upto);
-    // A prompt may say more than the conversation: "<think>", which the answer itself then begins with, or not. If not,
-    // an answer that begins alike, with "<", begins where others do.
+    // A prompt may contain more than the conversation: "<think>", which the answer may or may not begin with. If not,
+    // even an answer that starts the same way, with "<", begins where others do.
     if (prompt_size < prompt.size()) {
       prompt_size = std::min({prompt_size, common_beginning(prompt, a), common_beginning(prompt, b)});
     }
@@ -173,7 +172,7 @@ class Conversation {
         return range;
       }
     }
-    // A call of tools: up to the last special token of the turn.
+    // A tool call: up to the last special token of the turn.
     for (size_t k = range.end; k > answer_end; --k) {
       if (tokenizer_.is_special(ids_[k - 1])) return Range{range.begin, k, true};
     }
@@ -186,7 +185,7 @@ class Conversation {
       a = with_answer(i, messages_.size(), "a");
       b = with_answer(i, messages_.size(), "b");
       cue = cue_of(i);
-    } catch (const UserError&) {  // such as a tool's answer that answers no call
+    } catch (const UserError&) {  // such as a tool's answer without a call
       return std::nullopt;
     }
     size_t head = common_beginning(a, b);
@@ -196,7 +195,7 @@ class Conversation {
     const bool fits = head + tail <= whole.size() && whole.starts_with(std::string_view(a).substr(0, head)) &&
                       whole.ends_with(std::string_view(a).substr(a.size() - tail));
     if (!fits) return std::nullopt;
-    // What the template writes between the cue and the answer, such as a channel, is the model's too.
+    // Text between the cue and the answer, such as a channel, is also generated by the model.
     if (!cue.empty() && cue.size() <= head) {
       const size_t at = whole.rfind(cue, head - cue.size());
       if (at != std::string_view::npos) head = at + cue.size();
@@ -209,7 +208,7 @@ class Conversation {
     return range;
   }
 
-  // What makes the model give answer i, as far as the conversation says it too.
+  // The generation prompt of answer i, as far as it recurs in the conversation.
   std::string cue_of(size_t i) const {
     const std::string before = beginning(i, false), prompt = beginning(i, true), upto = beginning(i + 1, false);
     const size_t begin = common_beginning(before, prompt), end = common_beginning(prompt, upto);
@@ -257,17 +256,17 @@ SftEncoder::SftEncoder(const Tokenizer& tokenizer, const fs::path& tokenizer_mod
 }
 
 const ChatTemplate& SftEncoder::chat_template() const {
-  if (!chat_) load_chat_template(tokenizer_model_);  // says what is missing
+  if (!chat_) load_chat_template(tokenizer_model_);  // throws with what is missing
   return *chat_;
 }
 
 std::string SftEncoder::identity() const {
-  // A tokenizer is told by what it makes of a text in which most of them differ.
+  // Identifies a tokenizer by its ids of a text in which most differ.
   constexpr std::string_view kProbe =
       "The quick brown fox: 1234567 + 3.14 =\n\n\tdon't DON'T  caf\u00e9 \u65e5\u672c\u8a9e \U0001F999 "
       "def f(x):\r\n    return x**2  # ok";
   const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
-  // Counts up when the same rows become other tokens or weights.
+  // Increment if the same rows give other tokens or weights.
   constexpr int kVersion = 3;
   const std::string text = fmt::format(
       "{} {} {} {}\n{}\n{}\n{}\n{}\n{} {} {} {}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1),
@@ -284,7 +283,7 @@ void SftEncoder::check_read(const SftMessages& messages, const OrderedJson& tool
   };
   for (const OrderedJson& message : messages.list) {
     for (const auto& [key, value] : message.items()) {
-      // Who speaks may show from the order of the messages.
+      // The template may infer the speaker from the order of messages.
       if (key == "role" || chat.mentions(key) || !is_silent(key, value, options_.sft_ignore_keys)) continue;
       refuse(fmt::format("{} of the {}'s message", key, json_as<std::string>(Json(message["role"]), "role")),
              fmt::format("--sft_ignore_keys {} passes over it; or take a template that writes it", key));

@@ -1,4 +1,4 @@
-// From a row of instruction data to tokens, and which of them count in the loss.
+// Converts a row of instruction data to tokens, and selects those that count in the loss.
 //
 // Nothing is guessed from marks in a template. An answer begins where the conversation before it, rendered with what
 // makes the model answer, ends; it ends where the conversation up to it ends, but for what the template writes after
@@ -28,7 +28,7 @@ struct SftSample {
   std::vector<uint8_t> weights;  // of each token as a label: 1 or 0
   // Of kPairs: where the rejected answer's sequence begins, after the chosen one's; each begins with the question.
   size_t rejected_begin = 0;
-  int64_t num_without_thoughts = 0;  // learned answers whose thoughts the chat template leaves out
+  int64_t num_without_thoughts = 0;  // learned answers whose thoughts the chat template omits
 
   // Labels in the loss: the first token of a sequence is no label. Nothing counts of a pair in which one answer
   // has none.
@@ -41,7 +41,7 @@ class SftEncoder {
   // The tokenizer outlives the encoder. UserError for a template that cannot be read.
   SftEncoder(const Tokenizer& tokenizer, const std::filesystem::path& tokenizer_model, const SftOptions& options);
 
-  // UserError, which names the row, for rows that cannot be used. Several threads may call it.
+  // UserError, naming the row, for unusable rows. Thread-safe.
   SftSample encode(const SftLine& line) const;
 
   // All that the tokens depend on besides the rows, in 16 digits: equal ones make equal tokens of equal rows, wherever
@@ -63,7 +63,7 @@ class SftEncoder {
   std::filesystem::path tokenizer_model_;
   std::optional<ChatTemplate> chat_;
   SftOptions options_;
-  std::string variables_;  // of the template, by the options, as JSON
+  std::string variables_;  // for the template, from the options, as JSON
 };
 
 }  // namespace megalith

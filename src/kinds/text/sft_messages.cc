@@ -1,4 +1,3 @@
-// See sft_messages.h.
 #include "kinds/text/sft_messages.h"
 
 #include <fmt/format.h>
@@ -22,7 +21,7 @@ std::string role_of(const OrderedJson& message, const std::string& where) {
   return json_as<std::string>(Json(message[key]), fmt::format("{}: {}", where, key));
 }
 
-// ShareGPT's speakers, and the roles of chat templates.
+// Maps ShareGPT's speakers to the roles of chat templates.
 std::string known_role(const std::string& name, const std::string& where) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kRoles = {
       {{"system", "system"},
@@ -62,7 +61,7 @@ OrderedJson calls_of(const OrderedJson& value, const std::string& where) {
   return made;
 }
 
-// OpenAI's weight, axolotl's train, LLaMA-Factory's loss: taken out of the message.
+// OpenAI's weight, axolotl's train, LLaMA-Factory's loss: removed from the message.
 std::optional<bool> mark_of(OrderedJson& message, const std::string& where) {
   std::optional<bool> mark;
   for (const char* key : {"weight", "train", "training", "loss", "loss_weight"}) {
@@ -95,7 +94,7 @@ OrderedJson list_of(const OrderedJson& value, std::string_view key, const std::s
     OrderedJson list = value;
     if (value.is_string()) list = parse_ordered_json(json_as<std::string>(Json(value), what), what);
     if (list.is_array()) return list;
-  } catch (const UserError&) {  // no JSON text
+  } catch (const UserError&) {  // not a JSON text
   }
   throw UserError(fmt::format("{} is no list, and no JSON text of one", what));
 }
@@ -174,7 +173,7 @@ OrderedJson tools_of(const OrderedJson* value, bool is_share_gpt, const std::str
   OrderedJson tools = list_of(*value, "tools", where);
   for (OrderedJson& tool : tools) {
     if (!tool.is_object()) throw UserError(fmt::format("{}: tools holds what is no object", where));
-    // ShareGPT's are the functions themselves.
+    // ShareGPT's tools are bare functions.
     if (is_share_gpt && !tool.contains("type")) tool = {{"type", "function"}, {"function", OrderedJson(tool)}};
   }
   return tools.empty() ? OrderedJson(nullptr) : tools;

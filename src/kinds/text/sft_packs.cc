@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-// Finds the first of a row of bins with room enough in logarithmic time: a tree of the most room below each node.
+// Finds the first bin with enough room in logarithmic time: a tree of the largest room below each node.
 class RoomTree {
  public:
   explicit RoomTree(size_t count, int64_t room)
@@ -37,7 +37,7 @@ class RoomTree {
   std::vector<int64_t> room_;
 };
 
-// Packs while they are made.
+// Packs under construction.
 struct OpenPacks {
   std::vector<SftPiece> pieces;
   std::vector<int64_t> begins;  // of each pack in pieces

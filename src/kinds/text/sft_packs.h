@@ -1,4 +1,4 @@
-// How samples of instruction data become sequences: which parts of which samples lie in each.
+// Assigns samples of instruction data, or parts of them, to sequences.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct SftPiece {
 
 class SftPacks {
  public:
-  // Samples [begin, end) with these lengths, in sequences of seq_length, each of which is at most seq_length long
-  // unless `splits`: then the samples fill sequences to the last token, and go on in the next one.
+  // Packs samples [begin, end) with these lengths, each at most seq_length, into sequences of seq_length. With `splits`
+  // samples fill sequences to the last token and continue in the next one.
   SftPacks(int64_t begin, int64_t end, const std::function<int64_t(int64_t sample)>& length, int64_t seq_length,
            bool splits, const SftOptions& options);
-  // From the arrays() of others, which a file may hold: have_fitting_shapes() holds.
+  // From another object's arrays(), such as read from a file; have_fitting_shapes() must hold.
   explicit SftPacks(std::vector<IndexArray> arrays);
 
   int64_t num_packs() const { return begins_.rows() - 1; }
-  // UserError for arrays that are damaged; whether the pieces are of samples that exist is the caller's to see.
+  // UserError for damaged arrays; the caller checks that the pieces' samples exist.
   std::vector<SftPiece> pack(int64_t i) const;
   // Samples that begin in the packs, and the tokens of their pieces.
   int64_t num_samples() const { return size_.at(0); }

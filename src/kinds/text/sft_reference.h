@@ -1,7 +1,6 @@
-// The log-probabilities that a reference model gives the tokens of prepared pairs of answers (sft_set.h), for a loss
-// that compares with it. Made once and kept beside the tokens: {prefix}_reference_{digits}.bin and .idx in Megatron's
-// format, the bits of a float32 for each token (as int32: readers of that format take whole numbers), 0 for the first
-// of a sequence.
+// A reference model's log-probabilities for the tokens of prepared pairs of answers (sft_set.h). Computed once and
+// stored next to the tokens: {prefix}_reference_{digits}.bin and .idx in Megatron's format, the bits of a float32 per
+// token (as int32: readers of that format take integers), 0 for the first of a sequence.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +13,11 @@
 
 namespace megalith {
 
-// The prefix of the files; identity: all that the numbers depend on besides the tokens.
+// Prefix of the files; identity: everything besides the tokens that the numbers depend on.
 std::string sft_reference_prefix(const SftSet& set, const std::string& identity);
 bool has_sft_reference(const std::string& prefix);
 
-// The numbers while they are computed, for the tokens of all sequences.
+// The numbers being computed, for the tokens of all sequences.
 class SftReferenceTable {
  public:
   explicit SftReferenceTable(const SftSet& set);
@@ -33,7 +32,7 @@ class SftReferenceTable {
 
 class SftReference {
  public:
-  // UserError when the files are missing or of other sequences.
+  // UserError if the files are missing or of other sequences.
   SftReference(const std::string& prefix, const SftSet& set);
   // The numbers of tokens [offset, offset + count) of a sequence.
   void read(int64_t sequence, int64_t offset, int64_t count, float* log_probs) const;

@@ -1,4 +1,3 @@
-// See sft_row.h.
 #include "kinds/text/sft_row.h"
 
 #include <fmt/format.h>
@@ -20,7 +19,7 @@ const Keys kQuestion = {"instruction", "question"}, kAnswer = {"output", "respon
            kInput = {"input", "context"}, kSystem = {"system", "system_prompt"},
            kMessages = {"messages", "conversations"};
 
-// What published sets say of a row besides what is learned, and of a message besides what is said.
+// Metadata of published sets: keys of rows and messages that are not learned.
 bool is_harmless(const std::string& key) {
   static const std::set<std::string_view> kNames = {"id",
                                                     "uuid",
@@ -105,7 +104,7 @@ bool has_any(const OrderedJson& row, const Keys& keys) {
       keys, [&](std::string_view key) { return row.contains(key) && !row.at(std::string(key)).is_null(); });
 }
 
-// A row whose keys are read one by one, so that those left over are known.
+// Reads a row's keys one by one, so that those left over are known.
 class KeyReader {
  public:
   KeyReader(const OrderedJson& row, const SftOptions& options, const std::string& where)
@@ -133,7 +132,7 @@ class KeyReader {
     const OrderedJson* found = take(keys, &name);
     return found == nullptr ? SftMessages() : messages_of(*found, name, options_, where_);
   }
-  // Some sets repeat in `key` what another one says.
+  // Some sets repeat another key's value in `key`.
   void drop_if(bool repeats, std::string_view key) {
     if (repeats) taken_.insert(std::string(key));
   }
@@ -268,7 +267,7 @@ void read_text_pair(KeyReader& reader, const OrderedJson& row, const std::string
     throw UserError(where + ": chosen and rejected are the same text", "they differ in the answer");
   }
   if (texts.question.empty()) {
-    // As TRL extracts it: what both begin with, without a blank before what differs.
+    // As TRL extracts it: the common prefix, without a blank before the difference.
     size_t size = common_beginning(chosen, rejected);
     if (size > 0 && chosen[size - 1] == ' ') --size;
     if (size == 0) {
@@ -366,7 +365,7 @@ SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std
   KeyReader reader(row, options, where);
   if (read.form == SftForm::kText) {
     read.texts = {{.answer = reader.take_text({options.sft_column.value_or("text")})}};
-    if (options.sft_column) return read;  // the rest of the row was not asked for
+    if (options.sft_column) return read;  // other columns were not asked for
   } else if (read.form == SftForm::kPairs) {
     const bool is_chat = is_list_or_object(row, "chosen") || is_list_or_object(row, "rejected");
     is_chat ? read_chat_pair(reader, row, options, where, read) : read_text_pair(reader, row, where, read);

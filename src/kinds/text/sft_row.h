@@ -1,4 +1,4 @@
-// What a row of instruction data says, in the keys of any trainer. A key that nothing reads is an error.
+// Parses a row of instruction data, with the keys of any trainer. Unread keys are an error.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,10 +16,10 @@ namespace megalith {
 // UserError, with the keys, for keys of no form, and for KTO's rows, whose answers may be bad.
 SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where);
 
-// A conversation as chat templates take it.
+// A conversation in the form of chat templates.
 struct SftMessages {
   OrderedJson list = OrderedJson::array();
-  std::vector<bool> counts;  // of each message: an answer, and not marked as one that is not learned
+  std::vector<bool> counts;  // per message: an answer that is learned
   bool is_share_gpt = false;
 
   void add(const SftMessages& more);
@@ -32,7 +32,7 @@ struct SftTexts {
   std::vector<std::pair<std::string, std::string>> history;
 };
 
-// Either texts or chats has an item, or two of a pair: the chosen and the rejected answer, each with its question.
+// Either texts or chats has one item, or two for a pair: the chosen and the rejected answer, each with its question.
 struct SftRow {
   SftForm form = SftForm::kText;
   std::vector<SftTexts> texts;
@@ -40,13 +40,13 @@ struct SftRow {
   OrderedJson tools, variables;  // of the chat template; null if there are none
 };
 
-// UserError, with the place, for rows that cannot be used.
+// UserError, with the location, for unusable rows.
 SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std::string& where);
 
-// The conversation that a question and an answer as texts make.
+// The conversation of a question and an answer given as texts.
 SftMessages messages_of_texts(const SftTexts& texts);
 
-// Keys that say something and are not known as harmless, such as id or source, nor in `ignored`.
+// True for a key with a value that is neither known as harmless, such as id or source, nor in `ignored`.
 bool is_silent(const std::string& key, const OrderedJson& value, const std::vector<std::string>& ignored);
 
 }  // namespace megalith

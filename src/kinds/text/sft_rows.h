@@ -14,18 +14,18 @@ namespace megalith {
 
 // The form of a row, by its keys.
 enum class SftForm {
-  kText,    // text, or the column that was asked for: all of it is learned
+  kText,    // text, or the column asked for: all of it is learned
   kAlpaca,  // instruction (or question), input (or context), and output (or response, answer, answers)
   kPrompt,  // prompt and completion
   kChat,    // messages, or ShareGPT's conversations; prompt and completion as messages
-  kPairs,   // chosen and rejected, two answers to one question, and perhaps prompt
+  kPairs,   // chosen and rejected, two answers to one question, and optionally prompt
 };
 std::string_view sft_form_name(SftForm form);
 
-// One row as JSON, and its place.
+// One row as JSON, and its location.
 struct SftLine {
   std::string file;
-  int64_t number = 1;  // of the line, or of the item of a list; from 1
+  int64_t number = 1;  // of the line or list item; from 1
   std::string json;
 
   std::string where() const;
@@ -38,12 +38,12 @@ class SftReader {
   SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
             std::optional<std::string> column);
 
-  // The next row that is not empty; nothing at the end. UserError for files that cannot be read.
+  // The next non-empty row; nothing at the end. UserError for files that cannot be read.
   std::optional<SftLine> next();
   const std::vector<PrepareInput>& inputs() const { return inputs_; }
-  // Bytes of the inputs, as they are stored, that were taken so far.
+  // Bytes of the inputs, as stored, consumed so far.
   int64_t input_bytes() const { return bytes_before_ + (rows_ ? rows_->input_bytes() : 0); }
-  // A line for each folder with files that are no rows by their names (find_inputs).
+  // A line for each folder with files that by their names hold no rows (find_inputs).
   const std::vector<std::string>& skipped() const { return skipped_; }
 
  private:
@@ -51,7 +51,7 @@ class SftReader {
   std::vector<PrepareInput> inputs_;
   std::optional<std::string> column_;
   size_t next_input_ = 0;
-  int64_t bytes_before_ = 0;      // of the inputs that are at their ends
+  int64_t bytes_before_ = 0;      // of the finished inputs
   std::optional<JsonRows> rows_;  // of the input before next_input_
 };
 

@@ -1,4 +1,3 @@
-// See sft_set.h.
 #include "kinds/text/sft_set.h"
 
 #include <fmt/format.h>
@@ -208,7 +207,7 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
   SftReport report = tally.report();
   report.encoder = encoder.identity();
   report.tokenizer = encoder.tokenizer().name();
-  // Without its report a set is not there, so what is half replaced is never read.
+  // A set without its report counts as absent, so a half-replaced one is never read.
   remove_tree(prefix + ".json");
   tokens.finish();
   mask.finish();

@@ -1,7 +1,6 @@
 // Instruction data as tokens, prepared once: {prefix}.bin and .idx in Megatron's format, {prefix}_mask.bin and .idx of
-// the same shape with a byte for each token (1: it counts in the loss), and {prefix}.json with what was found. The
-// .json comes last: where it is, all is. A sample is a document of one sequence; a pair of answers of two, the chosen
-// one and the rejected one.
+// the same shape with a byte per token (1: counts in the loss), and the report {prefix}.json, written last: if it
+// exists, the set is complete. A sample is a document of one sequence; a pair of answers has two, chosen and rejected.
 #pragma once
 
 #include <functional>
@@ -17,21 +16,21 @@ namespace megalith {
 
 struct SftReport {
   SftForm form = SftForm::kText;
-  int64_t samples = 0, tokens = 0, counted = 0;  // of those that are learned from
-  int64_t num_without_loss = 0;                  // samples in which nothing counts: they are left out
-  int64_t num_bad = 0;                           // rows that skip_bad_rows left out
+  int64_t samples = 0, tokens = 0, counted = 0;  // of those learned from
+  int64_t num_without_loss = 0;                  // samples without a counted token: left out
+  int64_t num_bad = 0;                           // rows left out by skip_bad_rows
   std::vector<std::string> bad_rows;             // what is wrong with the first of them
   int64_t num_without_thoughts = 0;              // of SftSample
   int64_t longest = 0;                           // in tokens
   std::string longest_place;                     // its row
-  std::string encoder;                           // SftEncoder::identity() of what made the tokens
-  std::string tokenizer;                         // its name, for a person
+  std::string encoder;                           // SftEncoder::identity() of the encoder of the tokens
+  std::string tokenizer;                         // a name for humans
 };
 
-// Takes samples one by one and says what is wrong with the set as a whole.
+// Counts samples one by one and finds errors of the set as a whole.
 class SftTally {
  public:
-  // Goes on from the report and the tokens outside the loss of another one.
+  // Continues from another tally's report and number of tokens outside the loss.
   explicit SftTally(const SftOptions& options, SftReport report = {}, int64_t num_outside = 0)
       : trains_on_input_(options.train_on_input),
         most_bad_(options.skip_bad_rows.value_or(0)),
@@ -40,12 +39,12 @@ class SftTally {
 
   // True if there is something to learn in it. UserError for a row of another form than the rows before.
   bool add(const SftSample& sample, const SftLine& line);
-  // Counts a row that cannot be used. false: skip_bad_rows allows no more of them.
+  // Counts an unusable row. false: more than skip_bad_rows allows.
   bool skip(const UserError& error);
   int64_t num_rows() const { return report_.samples + report_.num_without_loss + report_.num_bad; }
   const SftReport& report() const { return report_; }
   int64_t num_outside() const { return num_outside_; }  // tokens that do not count
-  // UserError when there are no rows, when nothing counts, or when everything does although the rows have questions.
+  // UserError if there are no rows, if nothing counts, or if everything does although the rows have questions.
   void check() const;
 
  private:
@@ -60,21 +59,21 @@ class SftTally {
 void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tally,
                      const std::function<void(const SftSample&, const SftLine&, bool is_learned)>& on_sample);
 
-// Writes the files, which appear when all rows were read; a run that was stopped goes on where it was
-// (prepare_state.h). UserError for rows and sets that cannot be learned from; old files are left then, and no new one.
+// Writes the files, which appear once all rows were read; an interrupted run is resumed (prepare_state.h). UserError
+// for rows and sets that cannot be learned from; then old files stay, and no new ones appear.
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
                       const std::string& prefix, Logger& log, double store_every_s = 5);
 
 // True if a path names such files: "x", "x.bin" or "x.idx", with a report and a mask.
 bool is_prepared_sft(const std::string& path);
 
-// The report of such files. UserError unless they hold what the encoder would make of the rows.
+// The report of such files. UserError unless they hold the encoder's tokens of the rows.
 SftReport check_prepared_sft(const std::string& prefix, const SftEncoder& encoder);
 
 // The prepared files, opened.
 class SftSet {
  public:
-  // UserError when files are missing or do not belong together.
+  // UserError if files are missing or inconsistent.
   explicit SftSet(const std::string& prefix);
 
   bool has_pairs() const { return report_.form == SftForm::kPairs; }
@@ -86,7 +85,7 @@ class SftSet {
   int64_t sequence_length(int64_t sequence) const { return tokens_.sequence_length(sequence); }
   // Tokens [offset, offset + count) of a sequence, and their weights.
   void read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
-  // A checksum of the sequences' lengths: what packs depend on.
+  // A checksum of the sequences' lengths, on which packs depend.
   std::string lengths_identity() const;
   const SftReport& report() const { return report_; }
   const std::string& prefix() const { return prefix_; }
@@ -97,7 +96,7 @@ class SftSet {
   SftReport report_;
 };
 
-// The report as text for a person, ending in a line break.
+// The report as readable text, ending in a line break.
 std::string describe(const SftReport& report);
 
 }  // namespace megalith

@@ -12,11 +12,11 @@
 namespace megalith {
 namespace {
 
-// Log-probabilities of a prompt come in pieces: the logits of all its positions would not fit.
+// Log-probabilities of a prompt are computed in pieces: the logits of all its positions would not fit.
 constexpr int64_t kPromptPiece = 128;
-// Slots that the shared cache grows by.
+// Growth of the shared cache, in slots.
 constexpr int64_t kCacheStep = 256;
-// A shorter common beginning is computed again sooner than copied.
+// Recomputing a shorter common prefix is faster than copying it.
 constexpr int64_t kLeastReused = 8;
 
 int64_t round_up(int64_t value, int64_t step) { return div_up(value, step) * step; }
@@ -71,7 +71,7 @@ TextBatch::TextBatch(PipelinedModel& model, const Limits& limits, at::Device dev
     : model_(model),
       limits_(limits),
       device_(device),
-      // A chunk of attention begins where its row does, and a decoder's memory belongs to one row.
+      // An attention chunk begins where its row does, and a decoder's memory belongs to one row.
       can_share_(limits.most_rows > 1 && !model.config().has_encoder() && model.config().attention_chunk_size == 0) {}
 
 // positions (b, s) int64; starts (b) int64 of a shared cache, else undefined. Returns (b, s or 1, v).
@@ -244,7 +244,7 @@ void TextBatch::place(const std::vector<Sequence*>& sequences) {
   }
 }
 
-// The one token of each that its cache lacks.
+// Reads each one's last token, which its cache lacks.
 void TextBatch::read_together(const std::vector<Sequence*>& sequences) {
   place(sequences);
   std::vector<std::vector<int64_t>> tokens;
@@ -312,7 +312,7 @@ void TextBatch::keep_past(const Sequence& sequence) {
       if (source.defined()) part(past.slots[layer], which) = source.clone();
     }
   }
-  // What the new one begins with, too, would never be chosen again.
+  // A prefix of the new one would never be chosen again.
   past_.remove_if([&](const Past& old) { return common_beginning(old.tokens, past.tokens) == std::ssize(old.tokens); });
   past_.push_front(std::move(past));
   int64_t total = 0;

@@ -1,6 +1,5 @@
 // Sequences that a model continues together, one token each per step: they join at any step and leave when they end
-// (continuous batching; Yu et al. 2022, "Orca"). What their prompts have in common with earlier ones is not computed
-// again.
+// (continuous batching; Yu et al. 2022, "Orca"). Prefixes shared with earlier prompts are not computed again.
 //
 // All rows of the shared KV cache end at the same slot. A shorter row begins at a later slot; the slots before it are
 // another document to the attention mask. Queries and keys of a row are thus as far apart as they are by themselves,
@@ -39,28 +38,28 @@ class TextBatch {
     int64_t most_past_tokens = 0;   // of ended sequences, whose keys and values are kept for later prompts
   };
 
-  // The model outlives it.
+  // The model must outlive it.
   TextBatch(PipelinedModel& model, const Limits& limits, at::Device device);
 
   const ModelConfig& config() const { return model_.config(); }
   bool has_room() const { return std::ssize(sequences_) < limits_.most_rows; }
   bool is_empty() const { return sequences_.empty(); }
 
-  // Reads the prompt and lets the sequence join. Returns the likelihood of each prompt token but the first, if asked
-  // for. key: unique among the sequences of now. has_room(); throws what check_generation() throws.
+  // Reads the prompt and adds the sequence; has_room() must hold. Returns the likelihood of each prompt token but the
+  // first, if asked for. key: unique among the current sequences. Throws as check_generation().
   std::vector<GeneratedToken> add(int64_t key, const GenerationRequest& request);
   // The next token of every sequence, in the order in which they joined.
   std::vector<GeneratedToken> step();
   // Ends a sequence early; nothing if it has left already.
   void remove(int64_t key);
 
-  int64_t num_prompt_tokens_reused() const { return num_reused_; }  // since the beginning
+  int64_t num_prompt_tokens_reused() const { return num_reused_; }  // since construction
 
  private:
   struct Sequence {
     int64_t key;
     GenerationRequest request;
-    std::vector<int64_t> tokens;    // the prompt and what followed
+    std::vector<int64_t> tokens;    // the prompt and its continuation
     int64_t num_cached = 0;         // of tokens, in the cache
     std::vector<int64_t> new_ids;
     at::Tensor logits;              // (1, v) of the next token; undefined: the last token has not been read

@@ -1,4 +1,4 @@
-// Decoders: a text is continued.
+// Decoders, which continue a text.
 #pragma once
 
 #include "kinds/text/token_kind.h"

@@ -21,13 +21,13 @@ struct SamplePlan {
   const Tokenizer* tokenizer = nullptr;  // null: ids are shown
 };
 
-// The requested samples, with checked prompt and lengths. samples.is_on(); the plan must not outlive `resolved`.
-// UserError: a text without a tokenizer, or what check_generation() throws.
+// The requested samples, with checked prompt and lengths. samples.is_on(); `resolved` must outlive the plan. UserError:
+// a text without a tokenizer, or as check_generation().
 SamplePlan plan_samples(const Resolved& resolved);
 
 class TextSamples final : public RunSamples {
  public:
-  // UserErrors of plan_samples(). The run outlives it.
+  // UserErrors of plan_samples(). The run must outlive it.
   TextSamples(const Resolved& resolved, at::Device device) : plan_(plan_samples(resolved)), device_(device) {}
   void show(PipelinedModel& model, int64_t iteration, const std::vector<std::unique_ptr<MetricsSink>>& sinks) override;
 

@@ -1,4 +1,3 @@
-// See text_task.h.
 #include "kinds/text/text_task.h"
 
 #include <ATen/ATen.h>
@@ -9,8 +8,8 @@
 namespace megalith {
 namespace {
 
-// What the host knows of a mask without asking a device: where the documents of each row begin, and where its padding
-// does. Both lie in host memory, where the data workers have written them.
+// The mask's documents and padding of each row, known without asking the device: both are in host memory, written there
+// by the data workers.
 std::shared_ptr<const ops::MaskRuns> runs_of(const Batch& part) {
   auto runs = std::make_shared<ops::MaskRuns>();
   if (part.has(field::kDocumentIds)) {
@@ -72,7 +71,7 @@ ModelInput TextTask::make_input(const Batch& part, at::Device device, std::span<
   }
   context.position_ids = here.find(field::kPositionIds);
   if (part.is_part() && !context.position_ids.defined()) {
-    // Counted over the whole row, where the model would count from 0.
+    // Positions in the whole row; the model would count from 0.
     context.position_ids = context.mask.query_positions.expand({context.b, -1});
   }
   if (part.has(field::kDocumentIds)) {

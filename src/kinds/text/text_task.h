@@ -1,5 +1,5 @@
-// What tasks on texts of one sequence have in common: token data sets, one loss over weighted labels, and a model's
-// input of tokens, positions and documents.
+// Shared by tasks on texts of one sequence: token data sets, one loss over weighted labels, and an input of tokens,
+// positions and documents.
 #pragma once
 
 #include "train/task.h"
@@ -20,7 +20,7 @@ class TextTask : public Task {
   at::Tensor evaluate(const Batch& part, const ModelOutput& output) const override;
 
  protected:
-  // Whether draw() does anything.
+  // draw() is not a no-op.
   virtual bool draws() const { return true; }
 };
 

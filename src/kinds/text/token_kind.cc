@@ -1,4 +1,3 @@
-// See token_kind.h.
 #include "kinds/text/token_kind.h"
 
 #include <ATen/ATen.h>
@@ -109,7 +108,7 @@ void TokenKind::check_sequence(const Config& config, Derived& d, std::vector<Use
   const int64_t longest = config.model.max_position_embeddings;
   d.seq_length = config.train.seq_length.value_or(longest > 0 ? std::min(longest, kLongestDefaultSequence)
                                                               : kLongestDefaultSequence);
-  // Relative positions have no last one.
+  // Relative positions are unbounded.
   const bool is_bounded = config.model.position_embedding() != PositionEmbedding::kRelative;
   if (longest > 0 && is_bounded && d.seq_length > longest) {
     errors.emplace_back(fmt::format("seq_length {} is larger than max_position_embeddings {}", d.seq_length, longest),
@@ -120,7 +119,7 @@ void TokenKind::check_sequence(const Config& config, Derived& d, std::vector<Use
 void TokenKind::check_sequence_parallel(const Resolved& run, std::vector<UserError>& errors) const {
   const Derived& d = run.derived;
   const int64_t tp = run.config.parallel.tensor_model_parallel_size, cp = run.config.parallel.context_parallel_size;
-  const int64_t part = d.seq_length / cp;  // what a context-parallel rank has; that it divides is another rule
+  const int64_t part = d.seq_length / cp;  // of a context-parallel rank; divisibility is another rule
   if (d.micro_batch_size * part % tp == 0) return;
   const std::string over_cp = cp == 1 ? "" : fmt::format(" / context_parallel_size {}", cp);
   errors.emplace_back(
@@ -148,7 +147,7 @@ std::vector<UserError> TokenKind::check_data(Resolved& run) const {
   std::vector<UserError> errors;
   for (const auto* paths : {&config.data.sft.sft_data_path, &config.data.sft.sft_valid_data_path}) {
     for (const std::string& path : *paths) {
-      if (is_prepared_sft(path)) continue;  // opened, with its report compared, when the run begins
+      if (is_prepared_sft(path)) continue;  // opened and its report compared at the start of the run
       if (!fs::exists(path) && parse_hub_name(path, HubRepoType::kDataset)) continue;
       collect(errors, [&] { (void)find_inputs({path}, /*all_plain=*/false); });
     }
@@ -220,7 +219,7 @@ void TokenKind::shrink_sample(const Config& asked, Config& toy) const {
   int64_t length = div_up(shortest, unit) * unit;
   while (toy.sequence_parallel && toy.train.micro_batch_size * (length / cp) % tp != 0) length += unit;
   toy.train.seq_length = length;
-  if (toy.task.decoder_seq_length) toy.task.decoder_seq_length = length;  // as the check's rows
+  if (toy.task.decoder_seq_length) toy.task.decoder_seq_length = length;  // as in the check's rows
   toy.model.max_position_embeddings = toy.model.position_embedding() == PositionEmbedding::kLearnedAbsolute
                                           ? length + 3
                                           : std::max(asked.model.max_position_embeddings, length);
@@ -231,7 +230,7 @@ ModelInput TokenKind::some_input(const ModelConfig& config) const {
   const int64_t length = std::min<int64_t>(config.max_position_embeddings, 32);
   input.context.b = 1;
   input.context.s = length;
-  // Spread over the vocabulary, so that every part of a wrongly cut embedding would be noticed.
+  // Spread over the vocabulary, so that a wrong cut anywhere in the embedding is noticed.
   input.tokens = (at::arange(length, at::kLong) * 7919 + 13).remainder(*config.vocab_size).unsqueeze(0);
   input.context.position_ids = at::arange(length, at::kLong).unsqueeze(0);
   input.context.is_training = false;

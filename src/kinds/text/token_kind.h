@@ -1,4 +1,4 @@
-// What kinds of models that read tokens have in common; with text_kind.h also the decoders.
+// Shared by kinds of models that read tokens; text_kind.h adds the decoders.
 #pragma once
 
 #include "train/config.h"
@@ -14,7 +14,7 @@ class TokenKind : public Kind {
   std::unique_ptr<Task> make_task(const Resolved& run) const override;
   void check_task(const Resolved& run, std::vector<UserError>& errors) const override;
 
-  // Token files, texts of which they are made, and files of instructions. Names of the hub count as found.
+  // Token files, texts that they are made of, and files of instructions. Hub names count as found.
   std::vector<UserError> check_data(Resolved& run) const override;
   void fetch_inputs(Resolved& run, const EnvironmentMap& environment, Logger& log,
                     std::vector<UserError>& errors) const override;

@@ -1,4 +1,3 @@
-// See toy_model.h.
 #include "kinds/text/toy_model.h"
 
 #include <fmt/format.h>
@@ -15,8 +14,8 @@
 namespace megalith {
 namespace {
 
-// No power of two, and nothing else is as wide. Products of random vectors of this width neither vanish nor saturate a
-// softmax with init_method_std's toy: 20 × 0.2² is near 1.
+// Not a power of two, and different from all other widths. Products of random vectors of this width neither vanish nor
+// saturate a softmax with init_method_std's toy: 20 × 0.2² is near 1.
 constexpr int64_t kWidth = 20;
 constexpr int64_t kInnerWidth = 24, kExpertWidth = 16;
 constexpr int64_t kVocabulary = 37;
@@ -25,7 +24,7 @@ constexpr int64_t kToyWindow = 3;  // shorter than every sequence
 // A multiple of `quantum` that is at least `size`, and at least two quanta.
 int64_t sized(int64_t size, int64_t quantum) { return quantum * std::max<int64_t>(2, div_up(size, quantum)); }
 
-// The ranks that the heads of a layer are spread over: tensor parallelism, and all-to-alls of context parallelism.
+// Number of ranks a layer's heads are spread over: tensor parallelism, and all-to-alls of context parallelism.
 int64_t ranks_of_heads(const ParallelOptions& parallel) {
   int64_t ranks = 1;
   if (parallel.context_parallel_size > 1) {
@@ -52,7 +51,7 @@ void shrink_attention(const ParallelOptions& parallel, const ModelConfig& user, 
     while (rotated() < 2 || rotated() % 2 != 0) ++channels;
   }
   if (!user.multi_latent_attention) model.kv_channels = channels;
-  // GPT-2's heads make up the width.
+  // GPT-2's heads must fill the width.
   const bool is_free = user.position_embedding() != PositionEmbedding::kLearnedAbsolute;
   model.hidden_size = is_free ? kWidth : model.num_attention_heads * channels;
   if (user.attention_window() > 0) model.window_size = {kToyWindow - 1, user.is_causal() ? 0 : kToyWindow - 1};
@@ -62,8 +61,7 @@ void shrink_router(int64_t ep, const ModelConfig& user, ModelConfig& model) {
   int64_t quantum = ep, least = 8;
   model.moe_router_topk = std::min<int64_t>(user.moe_router_topk, 2);
   if (user.moe_router_num_groups.value_or(1) > 1) {
-    // At most four groups of at least four experts each; a token takes one or two experts of each group that is open to
-    // it.
+    // At most four groups of at least four experts each; a token takes one or two experts of each selected group.
     const int64_t groups = std::min<int64_t>(*user.moe_router_num_groups, 4);
     const int64_t open = std::min<int64_t>(*user.moe_router_group_topk, groups > 2 ? 2 : 1);
     model.moe_router_num_groups = groups;
@@ -93,7 +91,7 @@ void shrink_experts(const ParallelOptions& parallel, const ModelConfig& user, Mo
   }
 }
 
-// A layer of the toy is of the kind, 0 or 1, of the one that it stands for; both kinds stay where there are both.
+// Each toy layer has the kind, 0 or 1, of the layer it represents; both kinds occur if both did.
 std::vector<int64_t> toy_layers(const std::vector<int64_t>& asked, const std::vector<int64_t>& sources) {
   std::vector<int64_t> layers;
   for (const int64_t source : sources) layers.push_back(asked[static_cast<size_t>(source)]);
@@ -133,7 +131,7 @@ void TokenKind::shrink_model(const ParallelOptions& ranks, const ModelConfig& as
     model.no_rope_freq = no_rope_freq_text(toy_layers(asked.layers_without_rotation(), sources));
   }
   if (asked.mtp_num_layers) model.mtp_num_layers = toy_prediction_modules(asked);
-  // Padded, and with a few tokens for every rank.
+  // Not a multiple, so that it is padded, with a few tokens for every rank.
   model.vocab_size = std::max(kVocabulary, 8 * ranks.tensor_model_parallel_size - 3);
 }
 

@@ -1,4 +1,4 @@
-// A person's architecture at toy width (verify/toy_config.h): TokenKind::shrink_model().
+// A user's architecture at toy width (verify/toy_config.h): TokenKind::shrink_model().
 #pragma once
 
 #include <cstdint>
