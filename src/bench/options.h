@@ -34,7 +34,7 @@ std::vector<std::vector<int64_t>> parse_shapes(const std::vector<std::string>& t
 
 using DeclareOptions = std::function<void(OptionVisitor&)>;
 
-// Values that a topic insists on, whatever the configuration.
+// Values that a topic requires, whatever the configuration.
 struct BenchInsistence {
   // The values, as arguments after all others; given the topic's options.
   std::function<std::vector<std::string>(const BenchOptions&)> arguments;

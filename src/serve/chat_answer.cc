@@ -23,7 +23,7 @@ ParsedAnswer ChatAnswer::push(std::string_view text) {
 
 ParsedAnswer ChatAnswer::finish() { return advance(true); }
 
-// The text before the marker, or as much as cannot belong to it; blanks ahead of it are no part of the text.
+// The text before the marker, or as much as cannot belong to it; blanks before the marker are dropped.
 std::string ChatAnswer::take_until(std::string_view marker, bool is_end) {
   size_t end = held_.find(marker);
   if (end == std::string::npos) end = held_.size() - (is_end ? 0 : unfinished(held_, marker));

@@ -1,5 +1,5 @@
-// A chat answer as it is written, taken apart: reasoning, content, tool calls. What could still become another part is
-// withheld.
+// Splits a chat answer, as it is generated, into reasoning, content and tool calls. Withholds text that could still
+// become another part.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class ChatAnswer {
   ChatAnswer(bool is_thinking, bool has_tools)
       : part_(is_thinking ? Part::kReasoning : Part::kStart), has_tools_(has_tools), drops_leading_(is_thinking) {}
 
-  // What became certain; tool calls only at the end.
+  // The text that became certain; tool calls only at the end.
   ParsedAnswer push(std::string_view text);
   ParsedAnswer finish();
 
@@ -26,7 +26,7 @@ class ChatAnswer {
 
   Part part_;
   bool has_tools_;
-  bool drops_leading_;  // blanks of a part that has not begun
+  bool drops_leading_;  // blanks before a part begins
   bool has_content_ = false;
   std::string held_;
 };

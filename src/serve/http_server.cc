@@ -27,8 +27,8 @@
 namespace megalith {
 namespace {
 
-constexpr int kIdle_s = 60;  // a connection that neither sends nor takes anything is closed
-constexpr timeval kLookInterval{0, 200'000};  // for clients that have gone
+constexpr int kIdle_s = 60;  // closes a connection that neither sends nor receives
+constexpr timeval kLookInterval{0, 200'000};  // for detecting closed connections
 constexpr timeval kFlushTime{1, 0};
 
 constexpr auto kAllMethods = EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
@@ -43,7 +43,7 @@ std::string_view method_name(evhttp_cmd_type method) {
   }
 }
 
-// evhttp stops reading while a request is answered, so a closed connection is looked for.
+// evhttp stops reading while a request is answered, so closed connections must be detected here.
 bool is_closed(evhttp_request* request) {
   evhttp_connection* connection = evhttp_request_get_connection(request);
   if (connection == nullptr) return true;
@@ -75,7 +75,7 @@ struct HttpServer::Loop {
 
   ~Loop();
   void add_event(int fd, short what, event_callback_fn callback, const timeval* interval = nullptr);
-  // Has the loop's thread call it.
+  // Runs it on the loop's thread.
   void post(std::function<void()> call);
   void run_posted();
   void end_if_flushed() {
@@ -184,7 +184,8 @@ void HttpServer::Loop::post(std::function<void()> call) {
     posted.push_back(std::move(call));
   }
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_fd, &one, sizeof(one));  // fails only if it is awake already
+  [[maybe_unused]] const ssize_t written = ::write(wake_fd, &one, sizeof(one));  // fails only if the loop is awake
+                                                                                 // already
 }
 
 void HttpServer::Loop::run_posted() {

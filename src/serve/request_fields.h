@@ -1,4 +1,4 @@
-// The fields of a request's JSON object, each with its type and range; the ones that no code asked for are refused.
+// The fields of a request's JSON object, with types and ranges; unread ones are refused.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +43,11 @@ class RequestFields {
   std::optional<int64_t> find_whole(std::string_view name, int64_t least, int64_t most);
   std::optional<double> find_number(std::string_view name, double least, double most);
   std::optional<std::string> find_text(std::string_view name);
-  // Fields that have no effect here, whatever they hold.
+  // Fields ignored here, whatever their value.
   void accept(std::initializer_list<std::string_view> names);
-  // A known field that cannot be served unless it is absent or has this value.
+  // Refuses a known, unsupported field unless it is absent or has this value.
   void refuse(std::string_view name, std::string_view reason, const OrderedJson& harmless = nullptr);
-  // Refuses what was not asked for.
+  // Refuses fields that were not read.
   void finish() const;
 
   std::string path(std::string_view name) const;  // "stream_options.include_usage"

@@ -80,7 +80,7 @@ class VectorJob : public Job {
   OrderedJson data_ = OrderedJson::array();
 };
 
-// In a time that does not tell how much of it is right.
+// Takes the same time however much of the key is right.
 bool is_key(std::string_view given, const std::string& key) {
   const std::string wanted = "Bearer " + key;
   if (given.size() != wanted.size()) return false;

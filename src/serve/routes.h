@@ -1,4 +1,4 @@
-// What the server answers at which path.
+// The server's paths and their handlers.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// All arguments outlive it. api_key: clients must show it; empty: none is asked for.
+// All arguments must outlive it. api_key: required of clients; empty: none.
 HttpServer::Handler make_handler(const ServedModel& model, Scheduler& scheduler, ServerMetrics& metrics,
                                  std::string api_key);
 

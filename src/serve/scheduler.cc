@@ -109,7 +109,7 @@ void Scheduler::stop() {
   wake_.notify_one();
 }
 
-// Fails what may not go on.
+// Fails a task if its client is gone, its time is up or the server stops.
 void Scheduler::judge(Task& task, Clock::time_point now) const {
   if (task.is_over) return;
   const auto fail = [&](const RequestError& error) {

@@ -1,5 +1,5 @@
-// Requests wait here for the model's thread, which works in rounds: what leaves the batch, what joins it, one token for
-// each sequence. Every rank of the model goes through the same rounds; the first makes them.
+// Queues requests for the model's thread, which works in rounds: sequences leave the batch, join it, and get one token
+// each. Every rank of the model runs the same rounds; the first makes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@
 
 namespace megalith {
 
-// A client's request while it is served: sequences to continue, or texts to make vectors of. For the model's thread.
+// A client's request being served: sequences to continue, or texts to make vectors of. For the model's thread.
 class Job {
  public:
   virtual ~Job() = default;
@@ -39,7 +39,7 @@ class Job {
   // One of these is called once, last.
   virtual void finish() = 0;
   virtual void fail(const RequestError& error) = 0;
-  virtual bool is_gone() const = 0;  // its client
+  virtual bool is_gone() const = 0;  // the client has left
 };
 
 struct Round {
@@ -57,15 +57,15 @@ class Scheduler {
   struct Limits {
     int64_t max_batch_rows = 8;
     int64_t max_queued = 256;        // requests
-    double request_timeout_s = 600;  // waiting included
-    double drain_s = 20;             // after stop(), for what runs
-    double heartbeat_s = 1;          // a round, at least; the other ranks' collectives would time out
+    double request_timeout_s = 600;  // including waiting
+    double drain_s = 20;             // after stop(), for running jobs
+    double heartbeat_s = 1;          // longest wait for a round; the other ranks' collectives would time out
   };
   Scheduler(const Limits& limits, ServerMetrics& metrics) : limits_(limits), metrics_(metrics) {}
 
-  // From any thread. A job that finds no place fails at once.
+  // Thread-safe. A job fails at once if the queue is full.
   void submit(std::shared_ptr<Job> job);
-  // No more jobs; those that run may end within drain_s. A second call ends them at once.
+  // Accepts no more jobs; running ones may end within drain_s. A second call ends them at once.
   void stop();
 
   // For the model's thread; waits while there is nothing to do.
@@ -73,7 +73,7 @@ class Scheduler {
   void on_prompt(int64_t key, std::vector<GeneratedToken> likelihoods, int64_t num_reused);
   void on_tokens(const std::vector<GeneratedToken>& tokens);
   void on_vectors(const at::Tensor& vectors);
-  // Fails everything that is left, and all that comes.
+  // Fails all remaining and future jobs.
   void close();
 
  private:
@@ -101,7 +101,7 @@ class Scheduler {
   Clock::time_point drain_end_{};
   // For the model's thread only.
   std::map<int64_t, Row> rows_;
-  std::vector<int64_t> ended_keys_;  // which the batch does not know to be over
+  std::vector<int64_t> ended_keys_;  // still in the batch, removed in the next round
   std::shared_ptr<Task> vectors_task_;
   int64_t next_key_ = 0;
 };
@@ -112,7 +112,7 @@ struct ServedEngine {
   std::function<at::Tensor(const std::vector<std::vector<int32_t>>& texts)> make_vectors;
 };
 
-// Returns after the last round. Every rank calls it; the scheduler is the first one's, null elsewhere.
+// Returns after the last round. Collective; the scheduler is the first rank's, null elsewhere.
 void run_rounds(const ServedEngine& engine, Group& world, Scheduler* scheduler);
 
 }  // namespace megalith

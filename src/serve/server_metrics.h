@@ -1,4 +1,4 @@
-// What /metrics tells, in Prometheus' text form. For any thread.
+// The content of /metrics, in Prometheus' text format. Thread-safe.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class ServerMetrics {
  public:
   struct Histogram {
     static constexpr std::array<double, 12> kBounds_s = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600};
-    std::array<int64_t, kBounds_s.size()> within{};  // each bound
+    std::array<int64_t, kBounds_s.size()> within{};  // per bound
     int64_t count = 0;
     double sum = 0;
   };

@@ -1,4 +1,4 @@
-// A request for text while it is served: its answers, whole or as a stream, in the form of its interface.
+// A request for text being served: its answers, whole or as a stream, in its interface's format.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace megalith {
 
 class TextJob : public Job {
  public:
-  // The model and the metrics outlive it. number: makes its id
+  // The model and the metrics must outlive it. number: part of its id
   TextJob(TextRequest request, const ServedModel& model, std::shared_ptr<HttpReply> reply, ServerMetrics& metrics,
           int64_t number);
 

@@ -1,5 +1,5 @@
-// What clients ask for in three interfaces, checked and turned into ids: OpenAI's completions and chat completions, and
-// PUT /api of Megatron-LM's text generation server.
+// Requests of three interfaces, validated and turned into ids: OpenAI's completions and chat completions, and PUT /api
+// of Megatron-LM's text generation server.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace megalith {
 
-// All that handlers need to know of the model; outlives them.
+// The model as handlers see it; must outlive them.
 struct ServedModel {
   std::string name;
-  ModelConfig config;                  // with the vocabulary's size
+  ModelConfig config;                  // including the vocabulary's size
   const Tokenizer* tokenizer;
   const ChatFormat* chat = nullptr;    // null: no chat template
   std::vector<int64_t> stop_ids, chat_stop_ids;
-  SamplingOptions sampling;            // where a request says nothing
-  int64_t max_context_tokens = 0;      // prompt and answer
-  bool gives_vectors = false;          // and no text
+  SamplingOptions sampling;            // defaults of requests
+  int64_t max_context_tokens = 0;      // prompt plus answer
+  bool gives_vectors = false;          // vectors instead of text
 };
 
 enum class TextInterface { kCompletions, kChat, kMegatron };
@@ -37,14 +37,14 @@ struct TextRequest {
   std::vector<std::string> stop;
   bool echo = false, keeps_stop = false;     // in the answer's text
   bool stream = false, include_usage = false;
-  bool has_tools = false;                    // calls are looked for
+  bool has_tools = false;                    // parse tool calls
   bool is_thinking = false;                  // the prompt opened the model's reasoning
   bool has_logprobs = false;
 
   int64_t prompt_of(size_t sequence) const { return static_cast<int64_t>(sequence) / n; }
 };
 
-// RequestError for all that is wrong. request_number: makes the seed of a request that has none.
+// RequestError for any invalid field. request_number: gives the seed of a request without one.
 TextRequest parse_completion(const OrderedJson& body, const ServedModel& model, int64_t request_number);
 TextRequest parse_chat(const OrderedJson& body, const ServedModel& model, int64_t request_number);
 TextRequest parse_megatron(const OrderedJson& body, const ServedModel& model, int64_t request_number);

@@ -1,4 +1,4 @@
-// Writing safetensors: names, dtypes and shapes fix the layout beforehand; bytes are then written in any order and from
+// Writes safetensors: names, dtypes and shapes fix the layout beforehand; bytes are then written in any order and from
 // any number of processes that share the file.
 //
 // As in the reference writer, tensors are sorted by dtype (widest alignment first), then name, and the header is padded
