@@ -23,7 +23,7 @@ constexpr int64_t kMostInputSets = 64;
 constexpr int64_t kMostRepeats = 64;
 constexpr double kShortestSampleMs = 1;
 
-// The largest cache. Accelerators do not tell theirs; today's have up to 256 MiB.
+// The largest cache. Accelerators do not report theirs; today's have up to 256 MiB.
 int64_t last_level_cache_bytes(const at::Device& device) {
   constexpr int64_t kAcceleratorCache = int64_t{256} << 20;
   constexpr int64_t kUnknownCache = int64_t{64} << 20;

@@ -59,7 +59,7 @@ struct BenchCase {
   double bytes = 0;   // of an ideal pass: every input read once, every result written once
   std::function<BenchInputs()> make_inputs;
   std::vector<BenchVariant> variants;
-  double workspace_bytes = 0;  // most that a variant holds beside inputs and results
+  double workspace_bytes = 0;  // peak memory of a variant besides inputs and results
 };
 
 std::vector<BenchVariant> both_kernels(std::function<void(const BenchInputs&, Kernels)> run);

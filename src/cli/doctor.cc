@@ -195,7 +195,7 @@ int run_doctor(CommandContext& context) {
   const bool has_launch_error = count_level(report.findings, FindingLevel::kError) > 0;
   const bool has_model = names_a_model(*resolved);
   if (has_model) {
-    own = {};  // read anew
+    own = {};  // parsed again
     resolved = resolve_whole(context, resolved->config, launch, extra);
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
   } else {

@@ -20,7 +20,7 @@ constexpr const char* kDoctorParallelUsage =
     "Compares losses, gradients and parameters of the configured parallel layout, at toy width, with one rank's.\n"
     "The options are those of megalith train; --dry_run_world_size N says how many ranks the run will have.";
 
-// Most ranks run as threads of this process; a larger world is reduced, and the report says so.
+// Most ranks run as threads of this process; a larger world is reduced, which the report mentions.
 constexpr int64_t kMostThreadRanks = 32;
 constexpr double kQuiet_s = 2;  // anything faster needs no progress line
 

@@ -1,4 +1,3 @@
-// See session.h.
 #include "cli/session.h"
 
 #include <fmt/ranges.h>
@@ -71,7 +70,7 @@ void set_log_level(Logger& log, const LogOptions& options) {
   if (options.verbose) log.set_level(LogLevel::kDebug);
 }
 
-// Ranks that differ end here; one of them says how.
+// Ranks that differ end here; one of them reports the difference.
 std::unique_ptr<C10dWorld> meet_ranks(CommandContext& context, const Resolved& resolved, const Launch& launch,
                                       const at::Device& device) {
   const ParallelOptions& parallel = resolved.config.parallel;

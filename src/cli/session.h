@@ -48,7 +48,7 @@ std::string store_secret(const ParallelOptions& parallel);
 // Exit code of the program for an error.
 int exit_code_of(const std::exception& error);
 
-// Tells the other ranks why this one ends. Of ranks with the same message, only the first returns to report it; the
+// Tells the other ranks why this one ends. The first of several ranks with the same message returns to report it; the
 // others get SilentExit.
 void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log);
 

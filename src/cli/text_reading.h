@@ -1,5 +1,5 @@
-// How a model's vectors of texts are made: by the options, else by the folder of a sentence-transformers model, else by
-// the model.
+// Settings for a model's vectors of texts: from the options, else the folder of a sentence-transformers model, else the
+// model.
 #pragma once
 
 #include <cstdint>

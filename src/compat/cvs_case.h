@@ -32,7 +32,7 @@ struct CvsBound {
 
 struct CvsCase {
   std::string mode, model, gpu;
-  bool is_distributed = false;  // one run over all nodes; else every node makes a run of its own
+  bool is_distributed = false;  // one run over all nodes; else one per node
   int64_t nnodes = 1;
   int64_t training_iterations = 0;
   std::string tokenizer_model, model_size, precision;

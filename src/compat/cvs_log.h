@@ -34,7 +34,7 @@ struct CvsLog {
   std::vector<CvsPhrase> failures, out_of_memory;
   std::optional<int64_t> world_size;
   std::map<std::string, std::string> arguments;  // as listed by Megatron-LM
-  std::string tail;                              // the last lines that CVS looks at
+  std::string tail;                              // the last lines, for CVS's legacy tests
   bool ends_in_line = false;                     // no final line break
 
   int64_t last_iteration() const { return steps.empty() ? 0 : steps.back().iteration; }

@@ -1,5 +1,5 @@
 // Turns a front end's variables into options for `megalith train`, variables for its processes, a log path and a number
-// of processes. A pure function: it starts nothing and looks at nothing.
+// of processes. A pure function: starts and reads nothing.
 //
 // From lowest priority to highest: the table's defaults, `.env` in the current folder, the environment, words
 // KEY=VALUE, --options.

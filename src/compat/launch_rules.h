@@ -9,7 +9,7 @@ namespace megalith {
 // Options of ROCm's scripts: the model, the table's own, and the rules between variables.
 void plan_rocm_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
-// Options of Primus, whose experiment file says what is trained.
+// Options of Primus, whose experiment file defines the run.
 void plan_primus_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
 // Options of Stanford's scripts: a model of one size, its files, and where it is saved.

@@ -1,6 +1,6 @@
 // The migration guide: maps variables of ROCm's scripts to keys of a Primus experiment file and to options, and
-// commands of one tool to the other's. Rows come from the rules of `megalith launch`, so docs/migration.md says what
-// happens; a test resolves every row in all its forms.
+// commands of one tool to the other's. Rows come from the rules of `megalith launch`, so docs/migration.md is true by
+// construction; a test resolves every row in all its forms.
 #pragma once
 
 #include <span>

@@ -156,7 +156,7 @@ void add_sequences(const std::vector<std::vector<int64_t>>& prompts, const std::
   }
 }
 
-// The text parts of a list; a text as it is.
+// The text parts of a list; a text unchanged.
 OrderedJson content_of(const OrderedJson& content, const std::string& what) {
   if (content.is_string() || content.is_null()) return content;
   if (!content.is_array()) throw RequestError(fmt::format("{} must be a text or a list of parts", what), what);

@@ -13,7 +13,7 @@ class ByteTrie {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   ByteTrie();
-  // Of equal keys, the last value wins. value must not be negative.
+  // A repeated key's last value wins. value must not be negative.
   void insert(std::string_view key, int32_t value);
 
   // The node one byte further, or kNone.

@@ -85,7 +85,7 @@ class JinjaValue {
   JinjaValue(double value) : value_(value) {}
   // budget  null outside of rendering. Must outlive the value.
   JinjaValue(std::string_view text, JinjaBudget* budget);
-  // Of equal names, the last value counts, at the first one's position.
+  // A repeated name's last value counts, at the first one's position.
   JinjaValue(JinjaMembers members, JinjaBudget* budget);
   JinjaValue(JinjaFunction function, JinjaBudget* budget);
   JinjaValue(const char*) = delete;  // would convert to bool

@@ -22,7 +22,7 @@ class MergeTable {
  public:
   explicit MergeTable(size_t count) : mask_(std::bit_ceil(2 * count + 2) - 1), slots_(mask_ + 1) {}
 
-  // At most `count` pairs, as given to the constructor. Of equal pairs, the last one counts.
+  // At most `count` pairs, as given to the constructor. A repeated pair's last merge counts.
   void insert(int32_t left, int32_t right, Merge merge) {
     slots_[locate(key_of(left, right))] = {key_of(left, right), merge};
   }

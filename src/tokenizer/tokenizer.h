@@ -70,7 +70,7 @@ class StreamingDecoder {
 
   // The text completed by this id; often empty in the middle of a character.
   std::string push(int32_t id);
-  // The rest: an unfinished character as U+FFFD. The decoder starts anew.
+  // The rest: an unfinished character as U+FFFD. Resets the decoder.
   std::string finish();
 
  private:

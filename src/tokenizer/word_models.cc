@@ -1,5 +1,5 @@
-// tokenizer.json's models WordPiece (the longest known beginning of a word, then of what is left; Schuster and Nakajima
-// 2012) and WordLevel (whole words).
+// tokenizer.json's models WordPiece (repeatedly the longest known prefix; Schuster and Nakajima 2012) and WordLevel
+// (whole words).
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

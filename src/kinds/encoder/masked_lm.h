@@ -1,4 +1,4 @@
-// Masked language modelling: the model predicts masked tokens from both sides.
+// Masked language modelling: predicts masked tokens from both sides.
 //
 // A token is chosen with probability mask_prob. 80 % of the chosen ones become the mask token, 10 % a random token of
 // the vocabulary, 10 % stay; the loss counts exactly the chosen tokens. Tokens that end documents or begin texts,

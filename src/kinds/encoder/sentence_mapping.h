@@ -1,8 +1,8 @@
-// Maps sentences to samples of BERT, T5 and ICT, bit-identical to Megatron: walks documents epoch by epoch, adds
-// sentences up to a target length, and finally shuffles the samples.
+// Maps sentences to samples of BERT, T5 and ICT, bit-identical to Megatron: walks documents epoch by epoch, collects
+// sentences up to a target length, and shuffles the samples at the end.
 //
-// Skips documents with too few sentences, and those of several sentences of which one exceeds 512 tokens. A document's
-// last sentence does not become a sample by itself. Source: megatron/core/datasets/helpers.cpp (build_mapping; for ICT
+// Skips documents with too few sentences, and those of several sentences with one above 512 tokens. A document's last
+// sentence is not a sample by itself. Source: megatron/core/datasets/helpers.cpp (build_mapping; for ICT
 // build_blocks_mapping).
 #pragma once
 

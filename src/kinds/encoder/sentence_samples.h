@@ -1,6 +1,6 @@
-// Data sets of sentences, for BERT, T5 and ICT. Rows map samples to sentences (sentence_mapping.h) and are kept in the
-// index cache. A kind draws a record from the sentences: one run of numbers, cut into the fields of a batch. Splits
-// count documents, and mock data are made-up sentences. Source: megatron/core/datasets/masked_dataset.py.
+// Data sets of sentences, for BERT, T5 and ICT. Rows map samples to sentences (sentence_mapping.h), kept in the index
+// cache. A kind draws a record from the sentences: one run of numbers, cut into the fields of a batch. Splits count
+// documents; mock data are made-up sentences. Source: megatron/core/datasets/masked_dataset.py.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,4 @@
-// A vocabulary as data sets of sentences need it: ids that frame, mask and delimit text, and pieces that continue a
-// word.
+// A vocabulary as data sets of sentences need it: special ids, and pieces that continue a word.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +24,8 @@ struct SentenceVocabulary {
   }
 };
 
-// Pieces whose text begins with "##" continue a word. If the tokenizer has no token that begins texts (T5's), padding
-// is used, with which T5's decoders begin.
+// Pieces beginning with "##" continue a word. Without a token that begins texts (T5's tokenizer), bos is padding, with
+// which T5's decoders begin.
 SentenceVocabulary sentence_vocabulary_of(const Tokenizer& tokenizer);
 
 // For mock data without a tokenizer: 0 is padding; 1 to 5 are cls, sep, mask, bos and eos; the last quarter of the ids,

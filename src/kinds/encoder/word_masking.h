@@ -1,4 +1,4 @@
-// Whole-word masking: runs of words are chosen and masked. Every draw is NumPy's, in Megatron's order.
+// Whole-word masking, with NumPy's draws in Megatron's order.
 //
 // A word is a piece and the pieces after it that continue it ("##ing"). The words are shuffled; from each begins a run
 // of 1 … most_words words, masked while the budget lasts: mask_prob of the tokens.

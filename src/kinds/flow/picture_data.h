@@ -26,9 +26,8 @@ bool has_unencoded_pictures(const Resolved& resolved);
 std::vector<UserError> check_unencoded_pictures(const Resolved& resolved);
 
 // Replaces data paths that name pictures by prepared folders, one per option, in data_cache_path or {path}.encoded of
-// the first pictures. Their name is derived from the pictures' names, sizes and times, the encoders' paths, image_size,
-// text_length and vae_latent_mode, so they are made once, by one process, while the others wait. Derived::encoders is
-// read.
+// the first pictures. Names derive from the pictures' names, sizes and times, the encoders' paths, image_size,
+// text_length and vae_latent_mode; one process makes the folders once while the others wait. Reads Derived::encoders.
 void prepare_pictures(Resolved& resolved, Logger& log);
 
 }  // namespace megalith

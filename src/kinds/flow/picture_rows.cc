@@ -68,7 +68,7 @@ void take_caption(std::string_view text, CaptionedPicture& picture) {
 
 void take_caption(const Json& row, const PictureSourceOptions& options, CaptionedPicture& picture) {
   const Json* value = row.is_object() ? member_of(row, options.caption_key, kCaptionKeys) : nullptr;
-  // Of several captions of one picture, the first.
+  // Takes the first of several captions.
   if (value != nullptr && value->is_array() && !value->empty()) value = &value->front();
   const std::string* text = value == nullptr ? nullptr : try_text(*value);
   if (text != nullptr) return take_caption(*text, picture);

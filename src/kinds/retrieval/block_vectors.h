@@ -1,4 +1,4 @@
-// A trained biencoder's index: vectors of a data set's blocks, for finding the ones nearest to a question. Blocks are
+// A trained biencoder's index: vectors of a data set's blocks, for finding those nearest to a question. Blocks are
 // those of training (ict_samples.h), each once, whole and with its title. Source: Megatron-LM's megatron/indexer.py.
 #pragma once
 
@@ -31,8 +31,8 @@ struct BlockIndex {
 //   tokenizer  that made the files
 std::unique_ptr<BatchSource> open_blocks(const Resolved& resolved, const Tokenizer& tokenizer, Logger& log);
 
-// Encodes `rows` blocks at a time with a Biencoder's text encoder. Data-parallel ranks share the blocks, and every rank
-// gets all. on_batch receives the number of blocks that all ranks finished since the last call.
+// Encodes `rows` blocks at a time with a Biencoder's text encoder. Data-parallel ranks share the work, and every rank
+// gets all vectors. on_batch receives the number of blocks that all ranks finished since the last call.
 BlockIndex index_blocks(const BuiltModel& built, BatchSource& blocks, int64_t rows, const Groups& groups,
                         at::Device device, const std::function<void(int64_t)>& on_batch = {});
 

@@ -4,10 +4,10 @@
 //   question  [CLS] sentence [SEP]
 //   text      [CLS] title [SEP] block [SEP], without titles [CLS] block [SEP]
 //
-// Both are cut to the sequence's length and padded. A title is cut, too, if it leaves no room for a token of the block.
-// RandomState(seed + number of the sample) draws the sentence, and whether it also stays in the block. Not taken over
-// from Stanford's Megatron: one stream per data set, in the order of reads, which processes and workers change; and
-// outside of the first split, titles of other documents.
+// Both are cut to the sequence's length and padded; a title, too, if it leaves no room for a token of the block.
+// RandomState(seed + sample number) draws the sentence, and whether it also stays in the block. Stanford's Megatron
+// instead draws from one stream per data set, in the order of reads, which processes and workers change; and outside
+// the first split it gives documents the titles of others.
 // Source: Lee et al. 2019, arXiv:1906.00300, §4; megatron/data/ict_dataset.py.
 #pragma once
 

@@ -1,6 +1,5 @@
-// The reference model's probabilities for pairs of answers in direct preference optimization (dpo.h). The
-// reference is the initial model: computed ahead and stored with the tokens (sft_reference.h), or in each step by
-// the model without its adapters.
+// The reference model's probabilities for pairs of answers (dpo.h). The reference is the initial model: computed ahead
+// and stored with the tokens (sft_reference.h), or in each step by the model without its adapters.
 #pragma once
 
 #include <string>
@@ -26,7 +25,7 @@ class DpoReferences final : public References {
   DpoReferences(const Resolved& resolved, const RunModel& run, Logger& log)
       : resolved_(resolved), model_(run.model), data_(run.data), groups_(run.groups), device_(run.device), log_(log) {}
 
-  // dpo_reference ahead: attaches the reference's results to the sources of pairs; where no file has them, all ranks
+  // dpo_reference ahead: attaches the reference's results to the sources of pairs; if no file has them, all ranks
   // compute and write them. is_at_start: the weights are the initial ones; otherwise UserError unless adapters can be
   // disabled.
   void attach(DataSets& data, bool is_at_start) override;

@@ -9,9 +9,9 @@
 
 namespace megalith {
 
-// Replaces instruction files and folders in derived.data by prefixes of prepared files (sft_set.h) in
-// data_cache_path or {path}.tokens of the first rows. Their name is derived from the rows' paths, sizes and times, the
-// tokenizer and the chat template, so they are made once, by one process, while the others wait.
+// Replaces instruction files and folders in derived.data by prefixes of prepared files (sft_set.h) in data_cache_path
+// or {path}.tokens of the first rows. Names derive from the rows' paths, sizes and times, the tokenizer and the chat
+// template; one process makes the files once while the others wait.
 //
 // UserErrors of prepare_sft(), or without a tokenizer. Other data are unchanged.
 void prepare_instructions(Resolved& resolved, Logger& log);

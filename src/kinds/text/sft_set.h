@@ -17,20 +17,20 @@ namespace megalith {
 struct SftReport {
   SftForm form = SftForm::kText;
   int64_t samples = 0, tokens = 0, counted = 0;  // of those learned from
-  int64_t num_without_loss = 0;                  // samples without a counted token: left out
-  int64_t num_bad = 0;                           // rows left out by skip_bad_rows
-  std::vector<std::string> bad_rows;             // what is wrong with the first of them
+  int64_t num_without_loss = 0;                  // no counted token: left out
+  int64_t num_bad = 0;                           // skipped by skip_bad_rows
+  std::vector<std::string> bad_rows;             // errors of the first of them
   int64_t num_without_thoughts = 0;              // of SftSample
   int64_t longest = 0;                           // in tokens
   std::string longest_place;                     // its row
-  std::string encoder;                           // SftEncoder::identity() of the encoder of the tokens
+  std::string encoder;                           // SftEncoder::identity()
   std::string tokenizer;                         // a name for humans
 };
 
-// Counts samples one by one and finds errors of the set as a whole.
+// Counts samples, and finds errors of the whole set.
 class SftTally {
  public:
-  // Continues from another tally's report and number of tokens outside the loss.
+  // Continues another tally, given its report and num_outside().
   explicit SftTally(const SftOptions& options, SftReport report = {}, int64_t num_outside = 0)
       : trains_on_input_(options.train_on_input),
         most_bad_(options.skip_bad_rows.value_or(0)),
@@ -44,7 +44,7 @@ class SftTally {
   int64_t num_rows() const { return report_.samples + report_.num_without_loss + report_.num_bad; }
   const SftReport& report() const { return report_; }
   int64_t num_outside() const { return num_outside_; }  // tokens that do not count
-  // UserError if there are no rows, if nothing counts, or if everything does although the rows have questions.
+  // UserError without rows, if nothing counts, or if everything does although the rows have questions.
   void check() const;
 
  private:
@@ -59,15 +59,15 @@ class SftTally {
 void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tally,
                      const std::function<void(const SftSample&, const SftLine&, bool is_learned)>& on_sample);
 
-// Writes the files, which appear once all rows were read; an interrupted run is resumed (prepare_state.h). UserError
-// for rows and sets that cannot be learned from; then old files stay, and no new ones appear.
+// Writes the files, which appear once all rows were read; resumes an interrupted run (prepare_state.h). UserError for
+// rows and sets that cannot be learned from: old files stay, and no new ones appear.
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
                       const std::string& prefix, Logger& log, double store_every_s = 5);
 
 // True if a path names such files: "x", "x.bin" or "x.idx", with a report and a mask.
 bool is_prepared_sft(const std::string& path);
 
-// The report of such files. UserError unless they hold the encoder's tokens of the rows.
+// The report of such files. UserError unless they hold this encoder's tokens.
 SftReport check_prepared_sft(const std::string& prefix, const SftEncoder& encoder);
 
 // The prepared files, opened.
@@ -85,7 +85,7 @@ class SftSet {
   int64_t sequence_length(int64_t sequence) const { return tokens_.sequence_length(sequence); }
   // Tokens [offset, offset + count) of a sequence, and their weights.
   void read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
-  // A checksum of the sequences' lengths, on which packs depend.
+  // Checksum of the sequences' lengths, on which packs depend.
   std::string lengths_identity() const;
   const SftReport& report() const { return report_; }
   const std::string& prefix() const { return prefix_; }
@@ -96,7 +96,7 @@ class SftSet {
   SftReport report_;
 };
 
-// The report as readable text, ending in a line break.
+// Readable text, ending in a line break.
 std::string describe(const SftReport& report);
 
 }  // namespace megalith
