@@ -15,7 +15,7 @@ namespace {
 // As in CVS's means: the first two iterations warm up, and the last may be disturbed by what follows.
 constexpr int64_t kWarmUpIterations = 2;
 constexpr int64_t kFewestForLoss = 8;
-// Thresholds that imply one another within this share agree.
+// Relative difference up to which an implied and a given threshold agree.
 constexpr double kSameShare = 0.05;
 
 // Attention GFLOP per token for keys that a causal mask hides: half of 12 x layers x hidden x sequence.
@@ -159,7 +159,7 @@ CvsFinding judge_measure(const CvsCase& of, const Measure& measure, int64_t num_
   return finding;
 }
 
-// Notes bounds that imply or contradict one another.
+// Notes bounds that imply another rate than tokens_per_gpu.
 void note_contradictions(const CvsCase& of, int64_t num_devices, std::optional<double> gflop_per_token,
                          CvsFindings& findings) {
   const CvsBound* tokens = of.find_bound("tokens_per_gpu");

@@ -65,14 +65,14 @@ class RocmRules {
         plan_.set({std::string(row.option), value, one.spelling, one.value});
       }
     }
-    // Drops an expert layout if the model has no experts.
+    // Llamas have no experts: expert parallelism of 1 means nothing.
     for (const char* name : {"expert_model_parallel_size", "expert_tensor_parallel_size"}) {
       const PlannedOption* option = plan_.find(name);
       if (option != nullptr && option->value == "1" && has(kLlamas, plan_.front_end)) plan_.drop(name);
     }
   }
 
-  // Shortens the model's expert pattern, which has an entry for every layer.
+  // Recomputes the model's expert pattern, which has an entry for every layer.
   void cut_layers() {
     const bool is_cut = values_.given("NUM_LAYERS") != nullptr;
     const int count = is_cut ? values_.count("NUM_LAYERS") : size_.num_layers;

@@ -34,7 +34,7 @@ bool is_printable(uint32_t code_point) {
   }
 }
 
-// Appends runs of characters that need no escape at once, from `begin` on.
+// Appends each run of characters that need no escape in one call, from `begin` on.
 class QuotedText {
  public:
   QuotedText(std::string_view text, JinjaWriter& out) : text_(text), out_(out) { out.budget().work(text.size(), 8); }

@@ -108,7 +108,7 @@ std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPi
     }
     const int64_t first = 2 * piece.sample;
     const int64_t chosen = set.sequence_length(first), rejected = set.sequence_length(first + 1);
-    // The shorter one keeps the room that the other does not need.
+    // Half of the room each, plus what the other one does not need.
     const int64_t kept = std::min(chosen, std::max(piece.length / 2, piece.length - rejected));
     pieces.push_back({first, 0, kept});
     pieces.push_back({first + 1, 0, std::min(rejected, piece.length - kept)});
