@@ -59,17 +59,21 @@ Split chosen_split(const EvaluateOptions& options, const DataOptions& given) {
 // Errors for files of rows that the task does not write, or that may not be replaced.
 std::vector<UserError> check_row_files(const EvaluateOptions& options, const Resolved& run) {
   std::vector<UserError> errors;
-  const bool predicts = run.config.task.task == TaskKind::kClassification;
+  const TaskKind task = run.config.task.task;
+  const bool predicts = task == TaskKind::kClassification;
+  const bool has_tokens = !predicts && task != TaskKind::kFlowMatching && task != TaskKind::kIct;
   const auto check = [&](const char* name, const std::optional<std::string>& file, bool has, const char* remedy) {
     if (!file) return;
     if (!has) {
-      errors.emplace_back(fmt::format("{} is given, and the model is {} classifier", name, predicts ? "a" : "no"),
+      errors.emplace_back(fmt::format("{} is given, and the task is {}", name, run.options->of(run.config.task.task).text()),
                           remedy);
     }
     auto taken = check_replaceable(name, *file, {}, run.config.checkpoint.overwrite);
     if (taken) errors.push_back(std::move(*taken));
   };
-  check("losses_file", options.losses_file, !predicts, "a classifier has no losses of tokens: take predictions_file");
+  check("losses_file", options.losses_file, has_tokens,
+        predicts ? "a classifier has no losses of tokens: take predictions_file"
+                 : "it has no losses of tokens: leave it out");
   check("predictions_file", options.predictions_file, predicts, "only a classifier predicts rows: leave it out");
   return errors;
 }

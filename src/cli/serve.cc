@@ -15,6 +15,7 @@
 #include "core/strings.h"
 #include "kinds/kinds.h"
 #include "kinds/text/model_words.h"
+#include "kinds/text/published_sampling.h"
 #include "serve/routes.h"
 #include "train/inference_memory.h"
 #include "train/setup.h"
@@ -189,7 +190,12 @@ int serve(CommandContext& context, Session& session, const Launch& launch, const
   const ModelWords words(run);
   const bool is_first = session.groups.world->is_first();
   if (words.note() && is_first) context.log.note("{}", *words.note());
-  const ServedModel served = describe(run, options, plan, words);
+  ServedModel served = describe(run, options, plan, words);
+  if (!plan.gives_vectors) {
+    // As in chat, requests that say nothing are answered as the model's makers do.
+    const auto note = take_published_sampling(run, served.sampling);
+    if (note && is_first) context.log.note("{}", *note);
+  }
   std::unique_ptr<Front> front;
   if (is_first) {
     front = std::make_unique<Front>(served, options, options.api_key_file ? read_key(*options.api_key_file) : "");

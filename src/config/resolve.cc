@@ -190,6 +190,10 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   if (word_of_value) return apply_word(options, *word_of_value, setting, notes);
   if (match.word) {
     if (is_neutral(match.word->neutral, value)) return take_back(options, *match.word, setting, notes);
+    if (match.word->is_switch() && !is_null(value) && !parse_bool(value.text())) {
+      throw UserError(fmt::format("{} {} is neither true nor false", named_at(setting), value.text()),
+                      fmt::format("it is {}'s word for {}", match.word->program, match.word->option));
+    }
     if (!match.word->becomes.empty()) return apply_word(options, *match.word, setting, notes);
     notes.add_word(setting, *match.option);
     if (const std::string word = fold_name(setting.name); implies_values(word))

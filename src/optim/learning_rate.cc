@@ -88,8 +88,10 @@ LearningRateCurve::LearningRateCurve(const LearningRateOptions& options, int64_t
                                     o.decoupled_min_lr.value_or(o.min_lr)),
                         "give a decoupled_min_lr below it");
   }
-  if (o.lr_warmup_init > o.lr) {
-    errors.emplace_back(fmt::format("lr_warmup_init {} is larger than lr {}", o.lr_warmup_init, o.lr),
+  const double peak = std::min(o.lr, o.decoupled_lr.value_or(o.lr));
+  if (o.lr_warmup_init > peak) {
+    errors.emplace_back(fmt::format("lr_warmup_init {} is larger than {} {}", o.lr_warmup_init,
+                                    peak < o.lr ? "decoupled_lr" : "lr", peak),
                         "lower lr_warmup_init");
   }
   if (warmup_ >= decay_ && warmup_ > 0) {

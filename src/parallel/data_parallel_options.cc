@@ -169,6 +169,11 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
     errors.emplace_back("torch_fsdp2_no_reshard_after_forward needs use_torch_fsdp2",
                         "add --use_torch_fsdp2, or leave it out");
   }
+  if (options.use_torch_fsdp2 && options.ddp_num_buckets) {
+    errors.emplace_back(fmt::format("ddp_num_buckets {} is given, and use_torch_fsdp2 has no buckets",
+                                    *options.ddp_num_buckets),
+                        "leave it out: FSDP reduces a unit's gradients by parts of ddp_bucket_size elements");
+  }
   if (options.ddp_bucket_size && options.ddp_num_buckets) {
     errors.emplace_back(fmt::format("ddp_bucket_size {} and ddp_num_buckets {} are both given",
                                     *options.ddp_bucket_size, *options.ddp_num_buckets),

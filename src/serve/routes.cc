@@ -83,9 +83,9 @@ class VectorJob : public Job {
 // Takes the same time however much of the key is right.
 bool is_key(std::string_view given, const std::string& key) {
   const std::string wanted = "Bearer " + key;
-  if (given.size() != wanted.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < wanted.size(); ++i) difference |= static_cast<unsigned char>(given[i] ^ wanted[i]);
+  // Its time tells neither a letter nor the length of the key.
+  unsigned difference = given.size() == wanted.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) difference |= static_cast<unsigned char>(given[i] ^ wanted[i % wanted.size()]);
   return difference == 0;
 }
 

@@ -67,10 +67,12 @@ std::vector<Output> outputs_of(const Resolved& resolved) {
   return outputs;
 }
 
+constexpr std::string_view kProbePrefix = ".megalith_probe_";
+
 std::optional<std::string> why_not_created_in(const fs::path& folder) {
   // Unique for each rank that probes.
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  const fs::path probe = folder / fmt::format(".megalith_probe_{}_{}", ::getpid(), now);
+  const fs::path probe = folder / fmt::format("{}{}_{}", kProbePrefix, ::getpid(), now);
   const int fd =
       retry_interrupted([&] { return ::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); });
   if (fd < 0) return system_error_text(errno);
@@ -186,7 +188,9 @@ void check_run_folder(const Resolved& resolved, std::vector<UserError>& errors) 
                           folder.mlflow(), folder.checkpoints(),   folder.exported()};
   bool has_other = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(*root, ignored)) {
-    has_other = has_other || std::find(own.begin(), own.end(), entry.path()) == own.end();
+    // Other ranks of this run may be probing.
+    const bool is_probe = entry.path().filename().string().starts_with(kProbePrefix);
+    has_other = has_other || (!is_probe && std::find(own.begin(), own.end(), entry.path()) == own.end());
   }
   if (!has_other) return;
   errors.emplace_back(fmt::format("output_dir {}: it exists, holds files and is not the folder of a run", *root),
