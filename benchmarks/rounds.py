@@ -25,8 +25,8 @@ TUNED_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"
 LEFT_OUT = 2
 
 
-def run(words, environment=None):
-    """A finished process's standard output and its peak resident memory in bytes."""
+def run(words, environment=None, is_log=False):
+    """A finished process's standard output, or error if that is its log, and its peak resident memory in bytes."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             [str(word) for word in words], env={**os.environ, **(environment or {})}, stdout=out, stderr=errors, text=True
@@ -37,7 +37,7 @@ def run(words, environment=None):
         errors.seek(0)
         if process.returncode != 0:
             sys.exit(f"error: {shlex.join(map(str, words))} failed\n{errors.read()[-3000:]}")
-        return out.read(), usage.ru_maxrss * 1024
+        return (errors if is_log else out).read(), usage.ru_maxrss * 1024
 
 
 def train_peer(model, make_inputs, steps, weight_decay, is_compiled=False, context=contextlib.nullcontext):

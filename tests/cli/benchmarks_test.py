@@ -25,8 +25,8 @@ hidden_dropout: 0
 """
 
 
-def measured(script, program, *words):
-    command = [sys.executable, BENCHMARKS / script, "--program", program.path, "--rounds", "1", "--steps", "3", *words]
+def measured(script, program, *words, steps=("--steps", "3")):
+    command = [sys.executable, BENCHMARKS / script, "--program", program.path, "--rounds", "1", *steps, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -73,3 +73,12 @@ def test_adapters_beside_peft(program, tmp_path):
         row = next(line for line in said.splitlines() if line.startswith(f"| {name} "))
         assert all(int(rate) > 0 for rate in re.findall(r"\| +(\d+) ", row)), row
     assert re.search(r"as they come: \d+\.\d\d \(", said)
+
+
+def test_generation_beside_transformers(program, tmp_path):
+    pytest.importorskip("transformers")
+    config = tmp_path / "tiny.yaml"
+    config.write_text(LLAMA)
+    words = ("--config", config, "--batches", 2, "--prompt", 4, "--tokens", 4, "--fp32")
+    row = next(line for line in measured("generation.py", program, *words, steps=()).splitlines() if line.startswith("| 2 |"))
+    assert all(float(number) > 0 for number in re.findall(r"\| (\d+\.\d+) \(", row)), row
