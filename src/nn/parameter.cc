@@ -214,7 +214,7 @@ void Parameter::attach_grad_buffer(at::Tensor buffer) {
 void Parameter::begin_step() {
   is_grad_empty_ = true;
   num_expected_ = num_arrived_ = 0;
-  landing_ = {};  // a step that failed half-way may have left it open
+  landing_.reset();  // a step that failed half-way may have left it open
 }
 
 void Parameter::narrow_grad() { has_narrow_grad_ = c10::elementSize(value_.scalar_type()) == 2; }
