@@ -69,11 +69,16 @@ void UnitChunk::make_units(const LayerContext& context) {
   MEGALITH_CHECK(part().layers_per_block > 0, "blocks of {} layers", part().layers_per_block);
   int64_t layer = count_units(units_in(part().units, {0, part().range.first}), UnitLetter::kLayer);
   const std::string* stack = nullptr;
+  std::vector<UsedParameter> used_by_next;  // of units that the next one runs (prediction modules)
   for (const Unit& unit : part().own_units()) {
     const size_t first = modules_.size();
     make_unit(unit, context, layer);
     for (size_t i = first; i < modules_.size(); ++i) {
       add_to_blocks(unit, *modules_[i], layer, stack == nullptr || *stack != unit.kind);
+    }
+    if (first == modules_.size()) used_by_next.insert(used_by_next.end(), unit.uses.begin(), unit.uses.end());
+    for (; first < modules_.size() && !used_by_next.empty(); used_by_next.pop_back()) {
+      blocks_.back().uses.push_back(used_by_next.back().parameter);
     }
     stack = &unit.kind;
     if (unit.letter == UnitLetter::kLayer) ++layer;
