@@ -22,7 +22,8 @@ void DataParallelOptions::visit(OptionVisitor& v) {
           "Divide parameters, gradients and optimizer state over the data-parallel ranks (FSDP2, ZeRO-3): a layer is "
           "gathered while it computes. Gathers and reductions overlap by themselves.");
   v.field("torch_fsdp2_reshard_after_forward", torch_fsdp2_reshard_after_forward,
-          "With use_torch_fsdp2, free a layer's parameters after its forward and gather them again in backward.")
+          "With use_torch_fsdp2, free a layer's parameters after its forward and gather them again in backward. Off: "
+          "a layer is gathered once and stays whole for all microbatches in flight, several in a pipeline.")
       .opposite("torch_fsdp2_no_reshard_after_forward");
   v.field("fsdp_cpu_offload", fsdp_cpu_offload,
           "With use_torch_fsdp2, keep what a rank holds of parameters and gradients, and with it the optimizer's state, "
@@ -145,27 +146,11 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
   needs(parallel.num_distributed_optimizer_instances > 1,
         fmt::format("num_distributed_optimizer_instances {}", parallel.num_distributed_optimizer_instances), is_sharded,
         "use_distributed_optimizer");
-  if (options.use_torch_fsdp2) {
-    const std::string fsdp = fsdp_name(options);
-    const auto refuses = [&](const std::string& name, int64_t size) {
-      if (size <= 1) return;
-      errors.emplace_back(fmt::format("{} does not work with {} {}", fsdp, name, size),
-                          fmt::format("set {} to 1, or use use_distributed_optimizer instead", name));
-    };
-    refuses("pipeline_model_parallel_size", parallel.pipeline_model_parallel_size);
-    refuses("expert_model_parallel_size", parallel.expert_model_parallel_size);
-    const int64_t tp = parallel.tensor_model_parallel_size;
-    if (parallel.expert_tensor_parallel_size.value_or(tp) != tp) {
-      errors.emplace_back(fmt::format("{} does not work with expert_tensor_parallel_size {} beside "
-                                      "tensor_model_parallel_size {}",
-                                      fsdp, *parallel.expert_tensor_parallel_size, tp),
-                          "make them equal, or use use_distributed_optimizer instead");
-    }
-  } else if (options.fsdp_cpu_offload) {
+  if (options.fsdp_cpu_offload && !options.use_torch_fsdp2) {
     errors.emplace_back("fsdp_cpu_offload needs use_torch_fsdp2",
                         "add --use_torch_fsdp2, or keep only the optimizer's state in host memory with "
                         "--optimizer_cpu_offload");
-  } else if (!options.torch_fsdp2_reshard_after_forward) {
+  } else if (!options.torch_fsdp2_reshard_after_forward && !options.use_torch_fsdp2) {
     errors.emplace_back("torch_fsdp2_no_reshard_after_forward needs use_torch_fsdp2",
                         "add --use_torch_fsdp2, or leave it out");
   }

@@ -4,17 +4,23 @@
 //   forward    layer i     all-gather of i+1 starts, wait for i's | compute | free i
 //   backward   layer i     all-gather of i-1 starts, wait for i's | compute, reduce-scatter i's gradient | free i
 //
-// A unit is a block: a layer, or an embedding or head of at least part_elements. Other parameters (norms, small or
-// shared ones) form the root unit, whole during a step. In backward a rank holds whole the root and two layers, or the
-// root and one other block. The last unit stays whole until its backward, which follows at once.
+// A unit is a block: a layer, or an embedding or head of at least part_elements. Other parameters (norms, small ones,
+// those of several blocks or pipeline stages) form the root unit, whole during a step. In backward a rank holds whole
+// the root and two layers, or the root and one other block. A chunk's last unit stays whole until the next computation,
+// which may be its backward. What no gradient moves (an expert bias) is never divided.
 //
 // Gradients are whole only part by part (fsdp_unit.h): one is written while the last is being reduced. They are reduced
 // once a microbatch and summed in the run (the root's once a step). A pass is complete when its inputs' gradients
-// exist. Without those, or without backward, the next microbatch or finish_step() catches up in backward's order: ranks
-// always issue the same collectives.
+// exist; without those, when the chunk's backward ends. Without backward, the next microbatch or finish_step() catches
+// up in backward's order: ranks always issue the same collectives.
 //
-// Shards over dp_shard x cp, after tensor parallelism; runs are replicas over dp_replicate, summed once a step. No
-// pipelines: one forward and one backward at a time. Runs outside recomputation, so recomputed blocks are whole.
+// A pipeline has several microbatches in flight. Each gathers by itself; without reshard_after_forward a unit stays
+// whole while any of them awaits its backward. A unit's parts are then whole together: only the last contribution in
+// flight tells that a part is complete. Where weight gradients are deferred, reductions are deferred with them, and
+// gradients are whole from the inputs' backward to the weights'.
+//
+// Shards dense parameters over dp_shard x cp and experts over edp_shard, after tensor parallelism; runs are replicas
+// over dp_replicate or edp_replicate, summed once a step. Runs outside recomputation, so recomputed blocks are whole.
 //
 // Source: Zhao et al. 2023, arXiv:2304.11277; PyTorch's fully_shard.
 #pragma once
@@ -26,9 +32,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "comm/groups.h"
+#include "nn/deferred_gradients.h"
 #include "parallel/data_parallel.h"
 #include "parallel/fsdp_unit.h"
 
@@ -48,11 +56,13 @@ class Fsdp : public DataParallel, public BlockRunner {
   // Moves parameters' values to runs and frees the originals. A model built on kMeta (LayerContext::device, with
   // buffer_device) never exists whole: initialise() or fill_units() follows.
   // params  of the model, in registration order
-  // blocks  in running order: blocks[i].index == i
+  // blocks  in running order, a chunk's after the other's, each beginning at index 0
   // All of these and groups outlive it; params are unusable without it.
   Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& blocks, const Groups& groups,
        const FsdpOptions& options);
   Fsdp(const Fsdp&) = delete;
+  // The schedule defers weight gradients to it, or null; outlives it.
+  void reduce_after(DeferredGradients* deferred) { deferred_ = deferred; }
 
   // ---- DataParallel ----
   void begin_step() override;
@@ -95,25 +105,31 @@ class Fsdp : public DataParallel, public BlockRunner {
   friend struct AfterUnitBackward;
   struct Unit {
     std::unique_ptr<FsdpUnit> unit;
+    size_t chunk = 0;
     bool is_layer = true;
-    int64_t num_awaiting = 0;  // recorded forward passes without backward
+    int64_t num_awaiting = 0;   // recorded forward passes without backward
+    int64_t num_unreduced = 0;  // or without reduction
     bool is_in_backward = false;
   };
 
   void for_each_unit(const std::function<void(FsdpUnit&)>& visit);  // in backward's order, the root last
   void list_parts(const std::vector<Parameter*>& params);
   void reshard_all();
+  void free_units_outside(std::optional<size_t> chunk);
+  void enter_backward(size_t unit);
   void before_backward(size_t unit);
   void after_backward(size_t unit);
+  // Ends passes without gradients of inputs, in backward's order.
+  void finish_backward(const std::function<int64_t(const Unit& unit)>& num_left);
   // Makes room for a part's whole gradient, then takes it.
   void open_part(size_t unit, size_t part);
   // Starts reductions of complete parts that are first in order, or of all that are left.
   void reduce_parts(size_t unit, bool all);
+  bool has_before(size_t unit) const;        // a unit in its chunk
   bool gathers_ahead(size_t unit) const;     // its backward gathers the previous unit
   int64_t root_gradient_bytes() const;
   int64_t gradient_peak(size_t unit) const;  // bytes during its backward
   void finish_oldest_reduction();
-  void finish_backward();
 
   const Groups& groups_;
   FsdpOptions options_;
@@ -121,12 +137,17 @@ class Fsdp : public DataParallel, public BlockRunner {
   GradientPool pool_;
   std::unique_ptr<HostRuns> host_;  // null: runs are on the device
   std::unique_ptr<FsdpUnit> root_;
+  std::vector<Parameter*> undivided_;
   std::vector<Unit> units_;  // in running order, without the root
+  std::vector<bool> is_in_backward_;  // by chunk
   struct Place {
     std::optional<size_t> unit;  // unset: the root
     std::optional<size_t> next;
+    bool is_last = false;  // of its chunk
   };
-  std::vector<Place> places_;  // by block index
+  std::vector<Place> places_;                               // by block, chunk after chunk
+  std::unordered_map<const Module*, size_t> place_of_;      // by a block's first module
+  DeferredGradients* deferred_ = nullptr;
   std::vector<OwnedPart> parts_, model_parts_;
   std::vector<ParameterRuns> runs_;
   struct Reduction {
@@ -136,5 +157,8 @@ class Fsdp : public DataParallel, public BlockRunner {
   std::deque<Reduction> reductions_;  // reduce-scatters in flight, oldest first
   bool is_in_step_ = false, has_begun_microbatch_ = false, is_last_microbatch_ = false;
 };
+
+// Ranks that each hold a part of the parameter under FSDP.
+int64_t num_sharding_ranks(const Parameter& param, const Groups& groups);
 
 }  // namespace megalith

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -21,6 +22,11 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   storage->set_data_ptr_noswap(bytes == 0 ? at::DataPtr(nullptr, storage->device())
                                           : storage->allocator()->allocate(size));
   storage->set_nbytes(size);
+}
+
+// The gradient's sum over model ranks comes later (data_parallel.h).
+AxisSet sharded_axes(const Parameter& param) {
+  return param.placement().partial_axes.without({Axis::kTp, Axis::kEtp, Axis::kPp});
 }
 
 }  // namespace
@@ -57,21 +63,35 @@ void GradientPool::release() {
   free_.clear();
 }
 
-FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
+ReductionGroups sharding_groups(const Parameter& param, const Groups& groups) {
+  return reduction_groups(sharded_axes(param), groups);
+}
+
+FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, const Groups& groups, at::Device device,
                    FsdpMemory& memory, int64_t part_elements, HostRuns* host)
     : name_(std::move(name)),
       params_(params),
-      group_(shard_group),
       device_(device),
       memory_(memory),
       host_(host),
       copied_(host != nullptr ? device : at::Device(at::kCPU)) {
-  std::map<std::pair<bool, at::ScalarType>, std::vector<Parameter*>> kinds;  // by (is frozen, dtype)
-  for (Parameter* param : params_) kinds[{!param->is_trainable(), param->value().scalar_type()}].push_back(param);
+  // Experts after dense parameters, as in forward; runs of what stages share are equal on all of them.
+  using Kind = std::tuple<bool, at::ScalarType, std::string, std::vector<int>>;  // is frozen, dtype, axes, stages
+  std::map<Kind, std::vector<Parameter*>> kinds;
+  for (Parameter* param : params_) {
+    const Placement& placement = param->placement();
+    const std::string axes = placement.partial_axes.without({Axis::kTp, Axis::kEtp}).text();
+    kinds[{!param->is_trainable(), param->value().scalar_type(), axes, placement.pipeline_ranks}].push_back(param);
+  }
   std::vector<std::pair<std::string, std::vector<Parameter*>>> flats;
-  for (const auto& [kind, members] : kinds) {
+  for (auto& [kind, members] : kinds) {
+    const auto& [is_frozen, dtype, axes, stages] = kind;
     std::string label = name_;
-    if (kinds.size() > 1) label += fmt::format(" {}{}", kind.first ? "frozen " : "", c10::toString(kind.second));
+    if (kinds.size() > 1) label += fmt::format(" {}{}", is_frozen ? "frozen " : "", c10::toString(dtype));
+    if (axes != std::get<2>(kinds.begin()->first)) label += " " + axes;
+    // Stages register what they share in different orders.
+    const auto comes_first = [](const Parameter* a, const Parameter* b) { return a->name() < b->name(); };
+    if (members[0]->placement().partial_axes.contains(Axis::kPp)) std::ranges::sort(members, comes_first);
     int64_t room = 0;
     for (Parameter* param : members) {
       if (room <= 0) {
@@ -84,7 +104,7 @@ FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, Grou
   }
   for (const auto& [label, members] : flats) {
     const bool is_alone = std::ranges::count(flats, label, [](const auto& flat) { return flat.first; }) == 1;
-    add_flat(members, is_alone ? label : fmt::format("{} part {}", label, flats_.size()), device);
+    add_flat(members, is_alone ? label : fmt::format("{} part {}", label, flats_.size()), groups);
   }
   next_part_ = flats_.size();
   std::vector<FsdpPart> in_order;
@@ -95,13 +115,16 @@ FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, Grou
   parts_ = std::move(in_order);
 }
 
-void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label, at::Device device) {
-  Flat flat{.label = std::move(label), .params = params, .is_trainable = params[0]->is_trainable()};
+void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label, const Groups& groups) {
+  Flat flat{.label = std::move(label),
+            .params = params,
+            .groups = sharding_groups(*params[0], groups),
+            .is_trainable = params[0]->is_trainable()};
   int64_t total = 0;
   for (const Parameter* param : params) total += param->placement().num_local_elements();
-  flat.run_elements = div_up(total, static_cast<int64_t>(group_.size()));
-  flat.num_elements = flat.run_elements * group_.size();
-  const auto options = at::TensorOptions().dtype(params[0]->value().scalar_type()).device(device);
+  flat.run_elements = div_up(total, static_cast<int64_t>(flat.ranks().size()));
+  flat.num_elements = flat.run_elements * flat.ranks().size();
+  const auto options = at::TensorOptions().dtype(params[0]->value().scalar_type()).device(device_);
   flat.whole = at::empty({flat.num_elements}, options);
   const auto make_run = [&](at::ScalarType dtype) {
     if (host_ != nullptr) return host_->make_run(flat.run_elements, dtype);
@@ -109,12 +132,19 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
   };
   flat.run = make_run(flat.whole.scalar_type());
   if (flat.is_trainable) flat.grad_run = make_run(params[0]->grad_dtype());
-  const int64_t run_begin = flat.run_elements * group_.rank(), run_end = run_begin + flat.run_elements;
+  const int64_t run_begin = flat.run_elements * flat.ranks().rank(), run_end = run_begin + flat.run_elements;
   int64_t offset = 0;
   for (Parameter* param : params) {
-    const int64_t count = param->placement().num_local_elements();
-    const at::Tensor place = flat.whole.narrow(0, offset, count).view(param->placement().local_shape);
-    FsdpPart part{.parameter = param, .range = {}, .first_run = -offset, .run_elements = flat.run_elements};
+    const Placement& placement = param->placement();
+    const int64_t count = placement.num_local_elements();
+    const at::Tensor place = flat.whole.narrow(0, offset, count).view(placement.local_shape);
+    FsdpPart part{.parameter = param,
+                  .ranks = flat.groups.shard.get(),
+                  .replica_axes = placement.replica_axes.without(sharded_axes(*param)),
+                  .range = {},
+                  .first_run = -offset,
+                  .run_elements = flat.run_elements};
+    if (flat.groups.replicate_axis) part.replica_axes.insert(*flat.groups.replicate_axis);
     const int64_t begin = std::max(run_begin, offset), end = std::min(run_end, offset + count);
     if (begin < end) {
       part.range = {begin - offset, end - offset};
@@ -144,12 +174,22 @@ int64_t FsdpUnit::gradient_bytes() const {
   return bytes;
 }
 
-int64_t FsdpUnit::whole_parameter_bytes() const { return parameter_bytes() * group_.size(); }
+int64_t FsdpUnit::whole_parameter_bytes() const {
+  int64_t bytes = 0;
+  for (const Flat& flat : flats_) bytes += bytes_of(flat.whole);
+  return bytes;
+}
+
+bool FsdpUnit::has_experts_apart() const {
+  return std::ranges::any_of(params_, [](const Parameter* param) {
+    return param->is_trainable() && param->placement().partial_axes.contains(Axis::kEdp);
+  });
+}
 
 std::vector<int64_t> FsdpUnit::whole_gradient_bytes() const {
   std::vector<int64_t> bytes;
   for (auto flat = flats_.rbegin(); flat != flats_.rend(); ++flat) {
-    if (flat->is_trainable) bytes.push_back(bytes_of(flat->grad_run) * group_.size());
+    if (flat->is_trainable) bytes.push_back(bytes_of(flat->grad_run) * flat->ranks().size());
   }
   return bytes;
 }
@@ -160,8 +200,8 @@ void FsdpUnit::allocate_whole(Flat& flat) {
   memory_.parameters.add(bytes);
 }
 
-at::Tensor FsdpUnit::own_run_in(const Flat& flat, const at::Tensor& whole) const {
-  return whole.narrow(0, flat.run_elements * group_.rank(), flat.run_elements);
+at::Tensor FsdpUnit::own_run_in(const Flat& flat, const at::Tensor& whole) {
+  return whole.narrow(0, flat.run_elements * flat.ranks().rank(), flat.run_elements);
 }
 
 void FsdpUnit::gather() {
@@ -174,11 +214,11 @@ void FsdpUnit::gather() {
     for (Flat& flat : flats_) {
       const at::Tensor own = own_run_in(flat, flat.whole);
       own.copy_(flat.run, /*non_blocking=*/true);
-      flat.gathering = group_.all_gather(flat.whole, own, flat.label);
+      flat.gathering = flat.ranks().all_gather(flat.whole, own, flat.label);
     }
     copied_.record(host_->copies());
   } else {
-    for (Flat& flat : flats_) flat.gathering = group_.all_gather(flat.whole, flat.run, flat.label);
+    for (Flat& flat : flats_) flat.gathering = flat.ranks().all_gather(flat.whole, flat.run, flat.label);
   }
   state_ = State::kGathering;
 }
@@ -281,7 +321,7 @@ void FsdpUnit::reduce_part(size_t part, GradientPool& pool, bool in_bf16) {
     pool.give_back(std::exchange(flat.grad_buffer, {}));
   }
   flat.reduced = own_run_in(flat, summand);
-  flat.reduction = group_.reduce_scatter(flat.reduced, summand, ReduceOp::kSum, flat.label);
+  flat.reduction = flat.ranks().reduce_scatter(flat.reduced, summand, ReduceOp::kSum, flat.label);
 }
 
 void FsdpUnit::finish_part(size_t part, GradientPool& pool) {
@@ -306,8 +346,9 @@ void FsdpUnit::finish_part(size_t part, GradientPool& pool) {
   flat.has_gradient = true;
 }
 
-void FsdpUnit::start_replica_sum(size_t part, Group& replicas, bool in_bf16) {
+void FsdpUnit::start_replica_sum(size_t part, bool in_bf16) {
   Flat& flat = flats_[part];
+  Group& replicas = *flat.groups.replicate;
   if (!flat.has_gradient) flat.grad_run.zero_();
   flat.is_replica_sum_under_way = true;
   if (replicas.size() == 1) return;
@@ -317,10 +358,10 @@ void FsdpUnit::start_replica_sum(size_t part, Group& replicas, bool in_bf16) {
   flat.reduction = replicas.all_reduce(flat.reduced, ReduceOp::kSum, flat.label);
 }
 
-void FsdpUnit::finish_replica_sums(Group& replicas, bool in_bf16) {
+void FsdpUnit::finish_replica_sums(bool in_bf16) {
   for (size_t part = flats_.size(); part-- > 0;) {
     const Flat& flat = flats_[part];
-    if (flat.is_trainable && !flat.is_replica_sum_under_way) start_replica_sum(part, replicas, in_bf16);
+    if (flat.is_trainable && !flat.is_replica_sum_under_way) start_replica_sum(part, in_bf16);
   }
   for (Flat& flat : flats_) {
     if (!flat.reduced.defined()) continue;

@@ -1,8 +1,9 @@
 // One FSDP unit's parameters and gradients: whole during use, runs otherwise.
 //
-// Parameters of one dtype, trainable and frozen apart, are consecutive in flat buffers, padded to a multiple of the
-// shard group's size; rank r owns the r-th run. Values are views of the buffer, whose storage is empty while sharded:
-// shapes stay valid, and gathering copies nothing. Collectives carry the unit's name.
+// Parameters of one dtype with gradients summed over the same ranks (dense ones, experts, those that some pipeline
+// stages share), trainable and frozen apart, are consecutive in flat buffers, padded to a multiple of these ranks; rank
+// r owns the r-th run. Values are views of the buffer, whose storage is empty while sharded: shapes stay valid, and
+// gathering copies nothing. Collectives carry the unit's name.
 //
 // part_elements close a buffer. Backward fills a unit's buffers in turn, last first, so gradients are whole only from a
 // part's first contribution to its reduction.
@@ -17,9 +18,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/group.h"
+#include "comm/groups.h"
 #include "device/stream.h"
 #include "nn/parameter.h"
+#include "parallel/buckets.h"
 #include "parallel/host_runs.h"
 
 namespace megalith {
@@ -60,17 +62,22 @@ class GradientPool {
 // A Parameter's place in its unit, and this rank's run of it.
 struct FsdpPart {
   Parameter* parameter = nullptr;
+  Group* ranks = nullptr;  // that hold its runs
+  AxisSet replica_axes;    // along which others hold the same run
   FlatRange range;        // of the flattened local tensor; may be empty
   int64_t first_run = 0;  // start of rank 0's run relative to the parameter: <= 0
   int64_t run_elements = 0;
   at::Tensor model, grad;  // (range.size()); grad undefined if frozen
 };
 
+// The ranks over which a parameter is divided: those of the sum of its gradient, or of what it would be if it trained.
+ReductionGroups sharding_groups(const Parameter& param, const Groups& groups);
+
 class FsdpUnit {
  public:
   // Moves parameters' values to runs; zero for kMeta. host: for runs in host memory; null: on the device. Parameters,
-  // group, memory and host outlive the unit.
-  FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
+  // groups, memory and host outlive the unit.
+  FsdpUnit(std::string name, const std::vector<Parameter*>& params, const Groups& groups, at::Device device,
            FsdpMemory& memory, int64_t part_elements, HostRuns* host = nullptr);
   ~FsdpUnit();
   FsdpUnit(const FsdpUnit&) = delete;
@@ -84,6 +91,8 @@ class FsdpUnit {
   int64_t whole_parameter_bytes() const;
   // Whole gradients of trainable parts, in backward's order.
   std::vector<int64_t> whole_gradient_bytes() const;
+  // Over other ranks than dense parameters: gradients of both kinds come at the same time.
+  bool has_experts_apart() const;
 
   // ---- parameters ---- Starts the all-gather unless whole or in flight.
   void gather();
@@ -114,14 +123,16 @@ class FsdpUnit {
   void finish_part(size_t part, GradientPool& pool);
   // Sums a part's runs over replicas; zeros without contributions. finish starts it if needed. Host runs must have
   // settled (HostRuns::settle).
-  void start_replica_sum(size_t part, Group& replicas, bool in_bf16);
-  void finish_replica_sums(Group& replicas, bool in_bf16);
+  void start_replica_sum(size_t part, bool in_bf16);
+  void finish_replica_sums(bool in_bf16);
 
  private:
   struct Flat {
     std::string label;
     std::vector<Parameter*> params;
+    ReductionGroups groups;
     bool is_trainable = false;
+    Group& ranks() const { return *groups.shard; }
     int64_t num_elements = 0, run_elements = 0;  // with padding; per rank
     at::Tensor whole, run;                       // (num_elements), its storage resized on use; (run_elements)
     at::Tensor grad_run;                         // (run_elements), the gradient's dtype
@@ -133,13 +144,12 @@ class FsdpUnit {
   };
   enum class State { kSharded, kGathering, kWhole };
 
-  void add_flat(const std::vector<Parameter*>& params, std::string label, at::Device device);
+  void add_flat(const std::vector<Parameter*>& params, std::string label, const Groups& groups);
   void allocate_whole(Flat& flat);
-  at::Tensor own_run_in(const Flat& flat, const at::Tensor& whole) const;
+  static at::Tensor own_run_in(const Flat& flat, const at::Tensor& whole);
 
   std::string name_;
   std::vector<Parameter*> params_;
-  Group& group_;
   at::Device device_;
   FsdpMemory& memory_;
   HostRuns* host_;

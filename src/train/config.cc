@@ -294,9 +294,6 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));
-  if (d.data_parallel.use_torch_fsdp2 && config.train.fp16) {
-    errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
-  }
   check_host_memory(config, d, resolved.notes, errors);
   if (config.data_parallel.use_torch_fsdp2 && config.parallel.tensor_model_parallel_size > 1) {
     resolved.notes.push_back(
@@ -343,12 +340,6 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   if (architecture_errors.empty()) {
     append(errors, check_model_layout(config.model, {tp, config.parallel.expert_model_parallel_size,
                                                      config.parallel.expert_tensor_parallel_size.value_or(tp)}));
-  }
-  if (d.data_parallel.use_torch_fsdp2 && config.model.moe_router_enable_expert_bias) {
-    errors.emplace_back(
-        "use_torch_fsdp2 does not work with moe_router_enable_expert_bias: the bias is no weight that "
-        "is gathered and freed",
-        "use use_distributed_optimizer");
   }
   append(errors,
          check_recompute_options(config.recompute, {.num_layers = config.model.num_all_layers(),

@@ -80,7 +80,7 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
        },
        [](Config& config) { config.data_parallel.main_grads_dtype = GradDtype::kBf16; }},
       {"--use_torch_fsdp2", "weights gathered twice a microbatch",
-       [dp, pp](const Config& config) { return dp > 1 && pp == 1 && !config.data_parallel.use_torch_fsdp2; },
+       [dp](const Config& config) { return dp > 1 && !config.data_parallel.use_torch_fsdp2; },
        [](Config& config) {
          DataParallelOptions sharded;
          sharded.use_torch_fsdp2 = true;
@@ -109,7 +109,7 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
        "more ranks", [](const Config&) { return true; },
        [tp](Config& config) { config.parallel.tensor_model_parallel_size = 2 * tp; }, 2},
       {fmt::format("--pipeline_model_parallel_size {} on {} ranks", 2 * pp, 2 * resolved.derived.world_size),
-       "more ranks", [](const Config& config) { return !config.data_parallel.use_torch_fsdp2; },
+       "more ranks", [](const Config&) { return true; },
        [pp](Config& config) { config.parallel.pipeline_model_parallel_size = 2 * pp; }, 2},
       {fmt::format("--seq_length {}", length / 2), "another task",
        [length](const Config&) { return length > 1 && length % 2 == 0; },

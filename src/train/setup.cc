@@ -22,6 +22,7 @@
 #include "models/model_head.h"
 #include "nn/low_rank_adapter.h"
 #include "optim/update_rules.h"
+#include "parallel/fsdp.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/text_tokenizer.h"
@@ -76,12 +77,12 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
   if (memory <= 0 || count_matrix_elements(config) * element_bytes <= memory) return;
   context.device = context.buffer_device.emplace(at::kMeta);
   const BuiltModel built = build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
-  auto elements = static_cast<double>(built.num_parameters());
-  double bytes = 0;
-  for (const Parameter* parameter : built.parameters()) bytes += static_cast<double>(parameter->num_bytes());
-  if (resolved.derived.data_parallel.use_torch_fsdp2) {
-    elements /= static_cast<double>(resolved.derived.data_parallel_size);
-    bytes /= static_cast<double>(resolved.derived.data_parallel_size);
+  double elements = 0, bytes = 0;
+  for (const Parameter* parameter : built.parameters()) {
+    const bool is_divided = resolved.derived.data_parallel.use_torch_fsdp2;
+    const double ranks = is_divided ? num_sharding_ranks(*parameter, *context.groups) : 1;
+    elements += static_cast<double>(parameter->placement().num_canonical_elements()) / ranks;
+    bytes += static_cast<double>(parameter->num_bytes()) / ranks;
   }
   if (bytes <= memory) return;
   const bool are_packed = resolved.config.lora.packs_weights();
@@ -176,9 +177,13 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
 
 std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
                                                  const Groups& groups, at::Device device) {
-  // Only FSDP, which excludes pipelines, reads the blocks.
-  return make_data_parallel(built.parameters(), groups, resolved.derived.data_parallel, built.chunks[0]->blocks(),
-                            device, bucket_cut(resolved.config.optimizer));
+  std::vector<Block> blocks;
+  for (const auto& chunk : built.chunks) blocks.insert(blocks.end(), chunk->blocks().begin(), chunk->blocks().end());
+  std::unique_ptr<DataParallel> data =
+      make_data_parallel(built.parameters(), groups, resolved.derived.data_parallel, blocks, device,
+                         bucket_cut(resolved.config.optimizer));
+  if (auto* fsdp = dynamic_cast<Fsdp*>(data.get())) fsdp->reduce_after(built.deferred.get());
+  return data;
 }
 
 BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device) {

@@ -64,6 +64,10 @@ std::vector<Layout> adapter_layouts() {
   add({.dp = 2, .micro_batch = 2, .ep = 2}, fused_experts);
   add({.dp = 4, .micro_batch = 1, .data_parallel = zero1(), .ep = 2}, apart_experts);
   add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, fused_experts);
+  add({.dp = 4, .micro_batch = 1, .data_parallel = fsdp(), .ep = 2, .etp = 2}, fused_experts);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp()}, all);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp(), .pipeline = {.pp_algorithm = "zero-bubble"}},
+      dropped);
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, apart_experts);
   add({.tp = 2, .micro_batch = 4}, fused_experts);
   add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2, .etp = 2}, fused_experts);

@@ -187,6 +187,11 @@ std::vector<DoctorCase> doctor_cases() {
   add("deepseek, cp 2 ep 2, all-gather, with a capacity",
       kDeepseek + layout(2, 1, 1, 2) +
           Words{"--expert_model_parallel_size=2", "--moe_expert_capacity_factor=0.75", "--micro_batch_size=4"});
+  add("deepseek, dp 4 ep 2, FSDP",
+      kDeepseek + layout(4, 1, 1, 1) + Words{"--expert_model_parallel_size=2", "--use_torch_fsdp2"});
+  add("mixtral, dp 2 ep 2 pp 2, zero bubble, FSDP",
+      kExperts + layout(4, 1, 2, 1) +
+          Words{"--expert_model_parallel_size=2", "--use_torch_fsdp2", "--pp_algorithm=zero-bubble"});
   add("BERT, tp 2, sequence parallel", kBert + layout(2, 2, 1, 1) + Words{"--sequence_parallel"});
   add("BERT, cp 2, distributed optimizer", kBert + layout(4, 1, 1, 2) + Words{"--use_distributed_optimizer"});
   add("BERT with experts, dp 2 ep 2",

@@ -93,6 +93,39 @@ std::vector<Layout> expert_layouts() {
   add({.dp = 8, .dp_replicate = 2, .data_parallel = zero1(), .ep = 2}, mixtral);
   add({.dp = 2, .pp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, deepseek_tied);
   add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, mixtral_all);
+  // Experts divided over ranks of their own, one of them or several, and over copies; beside biases and a prediction
+  // module.
+  add({.dp = 4, .data_parallel = fsdp(), .ep = 4}, deepseek);
+  add({.dp = 4, .data_parallel = fsdp(), .ep = 2}, deepseek_tied);
+  add({.dp = 4, .data_parallel = fsdp(), .ep = 2, .etp = 2}, gpt_oss);
+  add({.dp = 8, .dp_replicate = 2, .data_parallel = fsdp(), .ep = 2}, mixtral);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = fsdp(), .ep = 2, .etp = 1},
+      mixtral_all);
+  add({.dp = 2, .cp = 2, .micro_batch = 2, .data_parallel = fsdp(), .recompute = kFull, .ep = 2}, llama4);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp_kept(), .ep = 2}, dropping);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp(), .ep = 2}, deepseek_tied);
+  add({.dp = 4, .pp = 2, .micro_batch = 1, .data_parallel = fsdp(), .recompute = kFull, .ep = 2, .etp = 1}, gpt_oss);
+  add({.dp = 2,
+       .pp = 2,
+       .micro_batch = 1,
+       .data_parallel = fsdp_kept(),
+       .pipeline = {.num_virtual_stages_per_pipeline_rank = 2},
+       .ep = 2},
+      deep);
+  add({.dp = 2,
+       .pp = 2,
+       .micro_batch = 2,
+       .data_parallel = fsdp(),
+       .pipeline = {.pp_algorithm = "zero-bubble"},
+       .ep = 2},
+      mixtral_all);
+  add({.dp = 4,
+       .pp = 2,
+       .micro_batch = 1,
+       .data_parallel = fsdp(),
+       .pipeline = {.pp_algorithm = "zbv-formatted"},
+       .ep = 2},
+      deep);
   // Recomputed; the shared expert beside the exchange.
   add({.dp = 2, .micro_batch = 2, .recompute = kFull, .ep = 2}, deepseek);
   add({.dp = 2,

@@ -39,6 +39,7 @@ std::vector<Layout> flux_layouts() {
   add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_layout = "E|ttt|tL"}}, guided);
   add({.pp = 2, .micro_batch = 2, .pipeline = {.pp_algorithm = "zero-bubble"}}, guided);
   add({.tp = 2, .dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = zero1(), .recompute = selective}, guided);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp()}, guided);
   add({.micro_batch = 4, .recompute = selective}, guided);
   add({.micro_batch = 2, .recompute = in_threes}, unguided);
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, shared);

@@ -36,6 +36,7 @@ std::vector<Layout> fp8_layouts() {
   add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = zero1(), .recompute = full},
       biases);
   add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, plain);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp()}, biases);
   add({.cp = 2, .micro_batch = 4}, plain);
   add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 4}, biases);
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, deepseek);

@@ -337,7 +337,8 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
                          .fp8_recipe = layout.task.fp8_recipe,
                          .fp8_amax_history_len = 3,
                          .fp8_amax_compute_algo = "max"};
-    context.recipe = make_recipe(fp8, precision.kernels, /*keeps_weights=*/layout.data_parallel.name != "fsdp");
+    const bool is_fsdp = layout.data_parallel.name.starts_with("fsdp");
+    context.recipe = make_recipe(fp8, precision.kernels, /*keeps_weights=*/!is_fsdp);
   }
   if (!layout.task.adapters.empty()) {
     // B begins at random too: from zero the first step would give A no gradient.
@@ -398,6 +399,20 @@ DataParallelKind zero1_with(std::string name, const BucketCutFunction& cut) {
           }};
 }
 
+// Parts of a layer, and tables that are units of their own.
+DataParallelKind fsdp_with(std::string name, FsdpOptions options) {
+  options.part_elements = kBucketElements;
+  return {std::move(name), [options](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
+            std::vector<Block> blocks;
+            for (const auto& chunk : model.chunks) {
+              blocks.insert(blocks.end(), chunk->blocks().begin(), chunk->blocks().end());
+            }
+            auto fsdp = std::make_unique<Fsdp>(model.parameters(), blocks, groups, options);
+            fsdp->reduce_after(model.deferred.get());
+            return fsdp;
+          }};
+}
+
 }  // namespace
 
 int64_t rows_of_packs(const TinyRun& task) { return source_of_packs(task)->num_samples(); }
@@ -407,18 +422,9 @@ DataParallelKind zero1_between_matrices() {
   return zero1_with("zero1 between matrices", bucket_cut({.optimizer = OptimizerKind::kMuon}));
 }
 
-DataParallelKind fsdp() {
-  return {"fsdp", [](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
-            return std::make_unique<Fsdp>(model.parameters(), model.chunks.at(0)->blocks(), groups, FsdpOptions{});
-          }};
-}
-
-DataParallelKind fsdp_on_host() {
-  return {"fsdp on the host", [](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
-            return std::make_unique<Fsdp>(model.parameters(), model.chunks.at(0)->blocks(), groups,
-                                          FsdpOptions{.cpu_offload = true});
-          }};
-}
+DataParallelKind fsdp() { return fsdp_with("fsdp", {}); }
+DataParallelKind fsdp_kept() { return fsdp_with("fsdp, kept", {.reshard_after_forward = false}); }
+DataParallelKind fsdp_on_host() { return fsdp_with("fsdp on the host", {.cpu_offload = true}); }
 
 OptimizerOptions optimizer_of(const TinyRun& task) {
   OptimizerOptions options{.clip_grad = kClipGrad};

@@ -31,6 +31,7 @@ struct DataParallelKind {
 DataParallelKind zero1();                   // the distributed optimizer
 DataParallelKind zero1_between_matrices();  // the same with the buckets that Muon asks for
 DataParallelKind fsdp();
+DataParallelKind fsdp_kept();     // whole from forward to backward
 DataParallelKind fsdp_on_host();  // runs in host memory
 
 // The run that a layout must reproduce: all that may change its numbers.

@@ -58,6 +58,8 @@ std::vector<Layout> muon_layouts() {
   add({.dp = 8, .dp_replicate = 2, .data_parallel = zero1_between_matrices(), .ep = 2}, mixtral);
   add({.dp = 2, .pp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, deepseek);
   add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, mixtral);
+  add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp(), .ep = 2, .etp = 1}, mixtral);
+  add({.dp = 4, .pp = 2, .micro_batch = 1, .data_parallel = fsdp(), .ep = 2}, deepseek);
   // Many matrices in one tensor.
   const TinyRun gpt_oss{.family = "gpt_oss"};
   add({.tp = 2, .dp = 2, .micro_batch = 2, .ep = 2, .etp = 2}, gpt_oss);

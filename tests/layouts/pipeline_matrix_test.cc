@@ -1,7 +1,11 @@
 // Pipelines of every schedule against a single rank, by themselves and with the other axes.
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "layouts/forwarded_data_parallel.h"
 #include "layouts/layout.h"
+#include "parallel/fsdp.h"
 
 namespace megalith {
 namespace {
@@ -71,6 +75,30 @@ std::vector<Layout> pipelines() {
   const TinyRun olmo{.has_dropout = true, .has_documents = true, .is_olmo = true};
   add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .pipeline = algorithm("zero-bubble")}, olmo);
   add({.dp = 2, .pp = 2, .data_parallel = zero1(), .pipeline = virtual_stages(2)}, deep(olmo, 4));
+  // With FSDP: weights gathered for each microbatch or kept for those in flight, copies of the shards.
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp()}, plain);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp_kept()}, all);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp(), .pipeline = algorithm("gpipe")}, tied);
+  add({.dp = 4, .pp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = fsdp()}, tied);
+  add({.dp = 2, .pp = 4, .micro_batch = 1, .data_parallel = fsdp(), .recompute = full}, deep(tied, 4));
+  add({.dp = 2, .pp = 2, .data_parallel = fsdp(), .pipeline = virtual_stages(2)}, deep(qwen3, 4));
+  add({.dp = 2, .pp = 2, .data_parallel = fsdp_kept(), .pipeline = virtual_stages(2)}, deep(all, 4));
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = fsdp(), .pipeline = algorithm("zero-bubble")}, all);
+  add({.dp = 4,
+       .pp = 2,
+       .dp_replicate = 2,
+       .micro_batch = 1,
+       .data_parallel = fsdp_kept(),
+       .pipeline = algorithm("zero-bubble")},
+      plain);
+  add({.tp = 2,
+       .dp = 2,
+       .pp = 2,
+       .is_sequence_parallel = true,
+       .data_parallel = fsdp(),
+       .recompute = full,
+       .pipeline = algorithm("zbv-formatted")},
+      deep(all, 4));
   add({.pp = 2, .recompute = full, .pipeline = virtual_stages(2)}, deep(all, 4));
   add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .recompute = full, .pipeline = algorithm("zero-bubble")}, all);
   add({.dp = 2, .pp = 2, .recompute = selective, .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
@@ -100,6 +128,13 @@ std::vector<Layout> pipelines() {
        .pipeline = virtual_stages(2)},
       deep(longer(all), 4));
   add({.cp = 2, .pp = 2, .micro_batch = 2, .recompute = full, .cp_comm_type = {"p2p"}}, longer(all));
+  add({.dp = 2,
+       .cp = 2,
+       .pp = 2,
+       .data_parallel = fsdp(),
+       .cp_comm_type = {"all_gather"},
+       .pipeline = algorithm("zbv-formatted")},
+      deep(longer(all), 4));
   return list;
 }
 
@@ -109,6 +144,63 @@ TEST(PipelineMatrix, EveryLayoutTrainsAsOneRankInFloat64) {
 }
 
 TEST(PipelineMatrix, FusedOperatorsAgreeInFloat32) { expect_as_one_rank_in_float32(pipelines()); }
+
+// FSDP whose ranks compare a step's peaks with what they state before it, and count gathers of dense weights.
+class WatchedFsdp : public ForwardedDataParallel {
+ public:
+  WatchedFsdp(std::unique_ptr<DataParallel> inner, const BuiltModel& model, Groups groups,
+              std::map<std::string, int>& gathers)
+      : ForwardedDataParallel(std::move(inner), model), groups_(std::move(groups)), gathers_(gathers) {
+    groups_.dp_shard_cp->set_trace_hook([this](TracePhase phase, const CollectiveRecord& record) {
+      if (phase != TracePhase::kStart || record.kind != CollectiveKind::kAllGather) return;
+      if (groups_.dp->rank() == 0) ++gathers_[record.label];
+    });
+  }
+  ~WatchedFsdp() override { groups_.dp_shard_cp->set_trace_hook({}); }
+  void begin_step() override {
+    fsdp().reset_peak_memory();
+    gathers_.clear();
+    inner_->begin_step();
+  }
+  void finish_step() override {
+    inner_->finish_step();
+    const FsdpMemory& memory = fsdp().memory();
+    EXPECT_EQ(memory.parameters.peak, fsdp().whole_parameter_bytes_bound()) << groups_.rank;
+    // Reached where several microbatches are in flight, and equal parts meet.
+    EXPECT_LE(memory.gradients.peak, fsdp().whole_gradient_bytes_bound()) << groups_.rank;
+    EXPECT_GE(memory.gradients.peak, fsdp().whole_gradient_bytes_bound() / 2) << groups_.rank;
+    EXPECT_EQ(memory.parameters.now + memory.gradients.now, 0) << groups_.rank;
+  }
+
+ private:
+  Fsdp& fsdp() { return dynamic_cast<Fsdp&>(*inner_); }
+  Groups groups_;
+  std::map<std::string, int>& gathers_;
+};
+
+TEST(PipelineMatrix, FsdpHoldsWhatItStatesAndGathersByTheSchedule) {
+  struct Case {
+    DataParallelKind kind;
+    PipelineOptions pipeline;
+    int64_t num_layers;
+    int first, last;  // gathers of the first and last layer of the first rank's first chunk, for four microbatches
+  };
+  for (const Case& one :
+       {Case{fsdp(), {}, 4, 8, 5}, Case{fsdp_kept(), {}, 4, 1, 1}, Case{fsdp(), algorithm("zero-bubble"), 4, 8, 5},
+        Case{fsdp(), virtual_stages(2), 8, 8, 8}}) {
+    Layout layout{.dp = 2, .pp = 2, .data_parallel = one.kind, .pipeline = one.pipeline};
+    layout.task.num_layers = one.num_layers;
+    std::vector<std::map<std::string, int>> gathers(4);
+    Mistake watched;
+    watched.hooks.change_data_parallel = [&](std::unique_ptr<DataParallel> inner, const BuiltModel& model,
+                                             const Groups& groups) -> std::unique_ptr<DataParallel> {
+      return std::make_unique<WatchedFsdp>(std::move(inner), model, groups, gathers[static_cast<size_t>(groups.rank)]);
+    };
+    run_layout(layout, {}, /*num_steps=*/1, &watched);
+    EXPECT_EQ(gathers[0]["model.layers.0 part 0"], one.first) << layout.text();
+    EXPECT_EQ(gathers[0]["model.layers.1 part 0"], one.last) << layout.text();
+  }
+}
 
 }  // namespace
 }  // namespace megalith

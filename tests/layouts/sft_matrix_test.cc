@@ -41,6 +41,7 @@ std::vector<Layout> sft_layouts() {
   add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, pairs);
   add({.pp = 2, .micro_batch = 2}, answers);
   add({.pp = 2, .micro_batch = 2}, capped);
+  add({.dp = 2, .pp = 2, .micro_batch = 2, .data_parallel = fsdp()}, capped);
   add({.cp = 2, .micro_batch = 2}, answers);
   add({.cp = 2, .micro_batch = 2}, pairs);
   add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a"}}, pairs);

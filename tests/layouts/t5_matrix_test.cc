@@ -40,6 +40,12 @@ std::vector<Layout> t5_layouts() {
             .data_parallel = zero1(),
             .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}},
            dropped);
+  list.add({.dp = 2,
+            .pp = 2,
+            .micro_batch = 1,
+            .data_parallel = fsdp(),
+            .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}},
+           dropped);
   // Together.
   list.add({.tp = 2, .dp = 2, .pp = 2, .micro_batch = 2, .data_parallel = zero1()}, dropped);
   list.add({.tp = 2,

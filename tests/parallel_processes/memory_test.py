@@ -61,6 +61,13 @@ NARROW = ("--main_grads_dtype", "bf16")
 EXACT = {
     "fsdp": (2, ("--use_torch_fsdp2",)),
     "fsdp_narrow": (2, ("--use_torch_fsdp2", *NARROW)),
+    "fsdp_ep_pp": (
+        4,
+        (
+            *("--use_torch_fsdp2", "--pipeline_model_parallel_size", 2, "--expert_model_parallel_size", 2),
+            *("--num_experts", 4, "--moe_router_topk", 2, "--moe_expert_capacity_factor", 1),
+        ),
+    ),
     "zero": LAYOUTS["zero"],
     "zero_narrow": (2, ("--use_distributed_optimizer", *NARROW)),
     # One microbatch: the last stage, whose rank writes the metrics, holds most.
