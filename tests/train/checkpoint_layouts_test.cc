@@ -40,7 +40,7 @@ std::vector<DataLayout> pipeline_layouts() {
       {"tp2 pp2, zero bubble in a V", 2, 1, {"--pp_algorithm=zbv-formatted", "--sequence_parallel"}, 1, 2},
       {"cp2 dp2, zero", 1, 2, {zero}, 2, 1},
       {"tp2 cp2 pp2, uneven", 2, 1, {"--decoder_first_pipeline_num_layers=1"}, 2, 2},
-      {"cp2 fsdp dp2", 1, 2, {"--use_torch_fsdp2"}, 2, 1}};
+      {"cp2 pp2 fsdp dp2", 1, 2, {"--use_torch_fsdp2"}, 2, 2}};
 }
 
 struct LayoutCase {

@@ -68,6 +68,7 @@ std::vector<DataLayout> expert_data_layouts() {
           {.name = "tp2 etp2", .tp = 2},
           {.name = "pp2 dp2 ep2, zero", .dp = 2, .words = {zero, "--overlap_grad_reduce"}, .pp = 2, .ep = 2},
           {.name = "dp4 ep2, zero", .dp = 4, .words = {zero, "--ddp_bucket_size=1000"}, .ep = 2},
+          {.name = "pp2 dp2 ep2, fsdp", .dp = 2, .words = {"--use_torch_fsdp2"}, .pp = 2, .ep = 2},
           {.name = "cp2 ep2", .cp = 2, .ep = 2}};
 }
 

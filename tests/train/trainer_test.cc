@@ -142,6 +142,15 @@ TEST(Trainer, Fp16FindsItsScaleSkippingStepsAndThenFollowsFp32) {
   EXPECT_NEAR(fp16.steps[0].losses[0].second, fp32.steps[0].losses[0].second, 5e-3);
   // Fewer updates, so not the same loss; but it learns.
   EXPECT_LT(fp16.steps.back().losses[0].second, fp16.steps.front().losses[0].second - 0.05);
+  // Ranks that each see a part of the gradient skip the same steps.
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    const Ran parts = train(common + Words{"--fp16", "--hysteresis=1", "--use_torch_fsdp2"}, groups);
+    for (size_t i = 0; i < fp16.steps.size(); ++i) {
+      EXPECT_EQ(parts.steps[i].is_skipped, fp16.steps[i].is_skipped) << i;
+      // Roundings of 11 bits, in another order, in each of up to 30 updates.
+      EXPECT_NEAR(parts.steps[i].losses[0].second, fp16.steps[i].losses[0].second, 2e-2) << i;
+    }
+  });
 }
 
 TEST(Trainer, AFixedScaleOfFp16ChangesNothingButTheScale) {
