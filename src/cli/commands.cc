@@ -15,7 +15,7 @@ constexpr Command kCommands[] = {
     {"serve", "a model behind HTTP, in OpenAI's interface", run_serve, serve_options},
     {"embed", "vectors of texts, and the nearest of them", run_embed, embed_options},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect, inspect_options},
-    {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert, convert_options},
+    {"convert", "Hugging Face folders and checkpoints of any layout into one another, and GGUF", run_convert, convert_options},
     {"presets", "the models and recipes that came with the program", run_presets, presets_options},
     {"init", "a commented recipe for one of them, to start from", run_init, init_options},
     {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan, plan_options},

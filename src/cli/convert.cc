@@ -1,4 +1,4 @@
-// megalith convert: checkpoints to Hugging Face folders and back, without building the model.
+// megalith convert: checkpoints to Hugging Face folders and back, and to GGUF, without building the model.
 #include "checkpoint/convert.h"
 
 #include <ATen/ATen.h>
@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint_folder.h"
@@ -18,7 +19,10 @@
 #include "cli/help.h"
 #include "cli/print.h"
 #include "core/error.h"
+#include "core/file.h"
+#include "core/output_file.h"
 #include "core/strings.h"
+#include "gguf/export.h"
 #include "hub/hub.h"
 #include "kinds/kinds.h"
 #include "train/exported_tokenizer.h"
@@ -27,8 +31,10 @@
 namespace megalith {
 namespace {
 
+constexpr std::string_view kHf = "hf", kGguf = "gguf";
+
 struct ConvertOptions {
-  std::optional<std::string> load, load_hf, save, save_hf;
+  std::optional<std::string> load, load_hf, save, save_hf, to;
   std::optional<int64_t> ckpt_step;
   std::optional<std::string> dtype;
   bool no_save_optim = false, check = false, overwrite = false, allow_nonfinite_weights = false;
@@ -42,16 +48,21 @@ struct ConvertOptions {
     v.field("load_hf", load_hf, "Hugging Face folder to read.").alias("hf_path");
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
+    v.field("to", to,
+            "Form of what is written to save: checkpoint (the default), hf (as save_hf) or gguf, one file for llama.cpp "
+            "and Ollama.");
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
-    v.field("dtype", dtype, "Dtype of the weights in save_hf: bf16, fp16 or fp32. Default: as they are stored.");
+    v.field("dtype", dtype,
+            "Dtype of the weights in save_hf: bf16, fp16 or fp32; in a GGUF file also q8_0, q6_k, q5_k_m or q4_k_m. "
+            "Default: as they are stored.");
     v.field("no_save_optim", no_save_optim, "Leave the optimizer's state out of save.");
     v.field(
         "tokenizer_model", tokenizer_model,
-        "Tokenizer file or folder to copy into save_hf. Default: the files in load_hf, or those that the run of load "
-        "read.");
+        "Tokenizer file or folder to copy into save_hf or a GGUF file. Default: the files in load_hf, or those that the "
+        "run of load read.");
     v.field("merge_adapter", merge_adapter,
-            "Folder of low-rank adapters, as PEFT writes it, to make part of load_hf's weights in save_hf: sums in "
-            "fp32, rounded once.");
+            "Folder of low-rank adapters, as PEFT writes it, to make part of load_hf's weights in save_hf or a GGUF "
+            "file: sums in fp32, rounded once.");
     v.field("check", check, "Compute logits from both models and print how far they agree.");
     v.field(
         "overwrite", overwrite,
@@ -62,10 +73,22 @@ struct ConvertOptions {
     hub.visit(v);
   }
 
+  bool is_gguf() const { return to == kGguf; }
+  std::string_view target() const { return is_gguf() ? "the GGUF file" : "save_hf"; }
+  // A model by itself, with its tokenizer, and not a checkpoint.
+  bool is_export() const { return save_hf || is_gguf(); }
   NonfiniteWeights nonfinite() const {
     return allow_nonfinite_weights ? NonfiniteWeights::kAllowed : NonfiniteWeights::kRefused;
   }
 };
+
+void check_gguf_file(const std::filesystem::path& file, bool overwrite, std::vector<UserError>& errors) {
+  if (std::filesystem::is_directory(file)) {
+    errors.emplace_back(fmt::format("save {} is a folder", file.string()), "name a file: --save MODEL.gguf");
+  } else if (auto error = check_replaceable("save", file, "", overwrite)) {
+    errors.push_back(std::move(*error));
+  }
+}
 
 std::vector<UserError> check_options(const ConvertOptions& options) {
   std::vector<UserError> errors;
@@ -80,25 +103,39 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   if (options.load_hf && options.ckpt_step) {
     errors.emplace_back("ckpt_step is given, but load_hf has no iterations", "leave one of them out");
   }
-  if (options.dtype && *options.dtype != "bf16" && *options.dtype != "fp16" && *options.dtype != "fp32") {
-    errors.emplace_back(fmt::format("dtype is '{}'", *options.dtype), "use bf16, fp16 or fp32");
-  } else if (options.dtype && !options.save_hf) {
+  if (options.to && *options.to != kHf && *options.to != kGguf && *options.to != "checkpoint") {
+    errors.emplace_back(fmt::format("to is '{}'", *options.to), "use checkpoint, hf or gguf");
+  } else if (options.to && !options.save && !(options.to == kHf && options.save_hf)) {
+    errors.emplace_back("to is given, and not where to write", "name it with --save");
+  }
+  const auto type = options.dtype ? parse_gguf_file_type(*options.dtype) : std::nullopt;
+  const bool is_plain = options.dtype == "bf16" || options.dtype == "fp16" || options.dtype == "fp32";
+  if (options.dtype && !(options.is_gguf() ? type.has_value() : is_plain)) {
+    errors.emplace_back(fmt::format("dtype is '{}'", *options.dtype),
+                        type ? "use bf16, fp16 or fp32; quantised types are GGUF's: --to gguf"
+                             : fmt::format("use bf16, fp16 or fp32{}",
+                                           options.is_gguf() ? ", or q8_0, q6_k, q5_k_m or q4_k_m" : ""));
+  } else if (options.dtype && !options.is_export()) {
     errors.emplace_back("dtype is given, but a checkpoint keeps the dtypes that it has", "leave it out");
   }
-  if (options.tokenizer_model && !options.save_hf) {
+  if (options.tokenizer_model && !options.is_export()) {
     errors.emplace_back("tokenizer_model is given, but a checkpoint holds no tokenizer", "leave it out");
   }
-  if (options.merge_adapter && (!options.load_hf || !options.save_hf)) {
+  if (options.merge_adapter && (!options.load_hf || !options.is_export())) {
     errors.emplace_back("merge_adapter makes adapters part of a Hugging Face folder's weights",
                         "name the folder with --load_hf DIR, and where to write it with --save_hf DIR");
   }
+  if (options.is_gguf() && options.check) {
+    errors.emplace_back("check compares logits, and a GGUF file cannot be loaded here", "leave it out");
+  }
+  if (options.is_gguf() && options.save) check_gguf_file(*options.save, options.overwrite, errors);
   const auto same = [](const std::optional<std::string>& a, const std::optional<std::string>& b) {
     std::error_code ignored;
     return a && b && std::filesystem::equivalent(*a, *b, ignored);
   };
   if (same(options.load, options.save) || same(options.load_hf, options.save_hf)) {
     errors.emplace_back("what is read would be written over", "give another folder to write");
-  } else if (!options.overwrite && options.save && !list_checkpoints(*options.save).empty()) {
+  } else if (!options.overwrite && options.save && !options.is_gguf() && !list_checkpoints(*options.save).empty()) {
     errors.emplace_back(fmt::format("save {}: it holds checkpoints, the newest of iteration {}", *options.save,
                                     list_checkpoints(*options.save).back()),
                         "add this one to them, in place of one of its iteration, with --overwrite, or name another "
@@ -113,6 +150,13 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
 at::ScalarType chosen_dtype(const ConvertOptions& options, at::ScalarType stored) {
   if (!options.dtype) return stored;
   return *options.dtype == "bf16" ? at::kBFloat16 : *options.dtype == "fp16" ? at::kHalf : at::kFloat;
+}
+
+GgufFileType chosen_file_type(const ConvertOptions& options, at::ScalarType stored) {
+  if (options.dtype) return *parse_gguf_file_type(*options.dtype);
+  return stored == at::kBFloat16 ? GgufFileType::kBf16
+         : stored == at::kHalf   ? GgufFileType::kF16
+                                 : GgufFileType::kF32;
 }
 
 // Logits of a stored model for a few random tokens, computed in fp32 by the reference operators.
@@ -221,20 +265,47 @@ TokenizerOptions add_tokenizer(const ConvertOptions& options, const StoredModel&
       resolve_hub_option("tokenizer_model", named.tokenizer_model, HubNeed::kTokenizer, context.environment,
                          options.hub, context.log);
     } catch (const UserError& error) {
-      context.log.note("save_hf has no tokenizer: {}; --tokenizer_model names one", error.message());
+      context.log.note("{} has no tokenizer: {}; --tokenizer_model names one", options.target(), error.message());
       return {};
     }
   }
   for (const std::optional<std::string>* path : {&named.tokenizer_model, &named.vocab_file, &named.merge_file}) {
     std::error_code ignored;
     if (!*path || std::filesystem::exists(**path, ignored)) continue;
-    context.log.note("save_hf has no tokenizer: the run's {} is not there; --tokenizer_model names another", **path);
+    context.log.note("{} has no tokenizer: the run's {} is not there; --tokenizer_model names another",
+                     options.target(), **path);
     return {};
   }
   choose_tokenizer_files(named, of_model, settings);
   const auto tokenizer = open_tokenizer(named, of_model, config, context.log);
   add_special_tokens(tokenizer.get(), config, settings);
   return named;
+}
+
+GgufExport gguf_settings(const ConvertOptions& options, const HfExport& export_settings, at::ScalarType stored,
+                         const std::string& name, CommandContext& context) {
+  GgufExport settings{.type = chosen_file_type(options, stored), .name = name, .log = &context.log};
+  settings.pad_token_id = export_settings.pad_token_id;
+  if (options.load_hf) settings.source = *options.load_hf;
+  if (export_settings.tokenizer) {
+    settings.tokenizer = GgufTokenizerFiles::find(*export_settings.tokenizer);
+  } else if (export_settings.vocab_file && export_settings.merge_file) {
+    settings.tokenizer.emplace();
+    settings.tokenizer->vocab = *export_settings.vocab_file;
+    settings.tokenizer->merges = *export_settings.merge_file;
+  } else {
+    context.log.note("the GGUF file has no tokenizer, so its model reads and writes ids; --tokenizer_model names one");
+  }
+  return settings;
+}
+
+int64_t bytes_in(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return file_bytes(path);
+  int64_t num_bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (entry.is_regular_file()) num_bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return num_bytes;
 }
 
 }  // namespace
@@ -250,7 +321,9 @@ int run_convert(CommandContext& context) {
                       set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  const std::optional<std::string> named = options.load ? options.load : options.load_hf;
   if (options.load) options.load = checkpoints_of(*options.load).string();
+  if (options.to == kHf && !options.save_hf) options.save_hf = std::exchange(options.save, std::nullopt);
   std::vector<UserError> errors = refuse_urls(set);
   for (UserError& error : check_options(options)) errors.push_back(std::move(error));
   throw_if_any(errors);
@@ -271,7 +344,7 @@ int run_convert(CommandContext& context) {
     adapter = read_adapter_for(*options.merge_adapter, model, options.nonfinite());
     merge_adapter(*adapter, chosen_dtype(options, model.dtype_of(kModelKey)), model);
   }
-  if (options.save) {
+  if (options.save && !options.is_gguf()) {
     written = save_checkpoint(*options.save, model.state, groups, context.log,
                               {.with_optimizer = !options.no_save_optim, .retention = {}});
   } else {
@@ -285,15 +358,17 @@ int run_convert(CommandContext& context) {
     settings.log = &context.log;
     ModelConfig config = model.config;
     const TokenizerOptions tokenizer = add_tokenizer(options, model, context, config, settings);
-    written = *options.save_hf;
-    save_hf(written, model.tensors_of(key), *model.family, config, groups, settings);
-    if (!config.is_of_diffusers()) complete_export(written, tokenizer, options.load_hf);
+    if (options.is_gguf()) {
+      written = *options.save;
+      save_gguf(written, model.tensors_of(key), *model.family, config,
+                gguf_settings(options, settings, model.dtype_of(key), model_name(named.value()), context));
+    } else {
+      written = *options.save_hf;
+      save_hf(written, model.tensors_of(key), *model.family, config, groups, settings);
+      if (!config.is_of_diffusers()) complete_export(written, tokenizer, options.load_hf);
+    }
   }
-  int64_t num_bytes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(written)) {
-    if (entry.is_regular_file()) num_bytes += static_cast<int64_t>(entry.file_size());
-  }
-  print_out("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(num_bytes));
+  print_out("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(bytes_in(written)));
   if (!options.check) return kExitSuccess;
   const NonfiniteWeights nonfinite = options.nonfinite();
   if (adapter) {

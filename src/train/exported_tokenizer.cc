@@ -61,12 +61,6 @@ std::string folder_name(const fs::path& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-// The folder's, or the repository's where the folder is a hub cache's snapshot, which is named after a commit.
-std::string model_name(const std::string& source) {
-  const std::optional<HubName> name = parse_hub_name(source, HubRepoType::kModel);
-  return name && is_commit(name->revision) ? name->repo : folder_name(source);
-}
-
 void add_generation_settings(const fs::path& folder, const fs::path& source) {
   const fs::path file = folder / "generation_config.json", theirs = source / "generation_config.json";
   if (!fs::exists(file) || !fs::exists(theirs)) return;
@@ -80,6 +74,11 @@ void add_generation_settings(const fs::path& folder, const fs::path& source) {
 }
 
 }  // namespace
+
+std::string model_name(const std::string& source) {
+  const std::optional<HubName> name = parse_hub_name(source, HubRepoType::kModel);
+  return name && is_commit(name->revision) ? name->repo : folder_name(source);
+}
 
 void choose_tokenizer_files(const TokenizerOptions& named, const std::optional<std::string>& beside_model,
                             HfExport& settings) {

@@ -31,6 +31,10 @@ TokenizerOptions recorded_tokenizer(const Configuration& configuration);
 std::unique_ptr<Tokenizer> open_tokenizer(TokenizerOptions named, const std::optional<std::string>& beside_model,
                                           const ModelConfig& model, Logger& log);
 
+// A model's name: its folder's, or the repository's where the folder is a hub cache's snapshot, which is named after a
+// commit.
+std::string model_name(const std::string& source);
+
 // Adds what is missing to a folder of save_hf():
 //   tokenizer.json, tokenizer_config.json   of a BERT's vocab.txt; the class of GPT-2's files
 //   modules.json and what it names          sentence-transformers' steps of the loaded model

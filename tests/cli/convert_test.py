@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -129,6 +131,12 @@ WRONG = {
     "no folder": (("--load_hf", "absent", "--save", "x"), "absent"),
     "dtype unknown": (("--load", "a", "--save_hf", "x", "--dtype", "int3"), "dtype is 'int3'"),
     "dtype of a checkpoint": (("--load", "a", "--save", "x", "--dtype", "bf16"), "a checkpoint keeps the dtypes"),
+    "form unknown": (("--load", "a", "--save", "x", "--to", "onnx"), "to is 'onnx'"),
+    "form of nothing": (("--load", "a", "--save_hf", "x", "--to", "gguf"), "to is given, and not where to write"),
+    "quantised folder": (("--load", "a", "--save_hf", "x", "--dtype", "q8_0"), "quantised types are GGUF's: --to gguf"),
+    "type unknown": (("--load", "a", "--save", "x", "--to", "gguf", "--dtype", "q3"), "or q8_0, q6_k, q5_k_m or q4_k_m"),
+    "file is a folder": (("--load", "a", "--save", ".", "--to", "gguf"), "save . is a folder"),
+    "check of a file": (("--load", "a", "--save", "x", "--to", "gguf", "--check"), "a GGUF file cannot be loaded here"),
     "step of a folder": (("--load_hf", "a", "--save", "x", "--ckpt_step", 3), "load_hf has no iterations"),
 }
 
@@ -139,6 +147,22 @@ def test_wrong_arguments_are_named(name, program, tmp_path):
     _, _, errors = program.run("convert", *words, expected=2, cwd=tmp_path)
     assert message in errors
     assert os.listdir(tmp_path) == []
+
+
+def test_a_gguf_file_appears_whole_or_not_at_all(trained, program, tmp_path):
+    def full_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    words = ("convert", "--load", trained[0] / "run", "--to", "gguf", "--save", tmp_path / "out" / "model.gguf")
+    _, _, errors = program.run(*words, expected=2, preexec_fn=full_disk)
+    assert "model.gguf" in errors and os.listdir(tmp_path / "out") == [], errors
+    _, _, errors = program.run(*words)
+    assert "the GGUF file has no tokenizer" in errors, errors
+    head = (tmp_path / "out" / "model.gguf").read_bytes()[:4000]
+    assert head.startswith(b"GGUF\x03\0\0\0") and b"general.architecture" in head and b"tokenizer.ggml.model" in head
+    _, _, errors = program.run(*words, expected=2)
+    assert "replace it with --overwrite" in errors, errors
 
 
 def test_a_folder_with_a_missing_tensor_is_refused_and_nothing_written(trained, program, tmp_path):

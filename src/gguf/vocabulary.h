@@ -1,0 +1,27 @@
+// A tokenizer as GGUF's keys: tokens, scores, types, merges, special ids, chat template.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "core/json.h"
+#include "gguf/architectures.h"
+#include "gguf/gguf_file.h"
+
+namespace megalith {
+
+// Where a tokenizer is. tokenizer.json counts before vocab.json and merges.txt.
+struct GgufTokenizerFiles {
+  std::filesystem::path folder;  // of tokenizer_config.json, chat templates
+  std::optional<std::filesystem::path> json, sentencepiece, vocab, merges;
+
+  // path  a folder or one of its files
+  static GgufTokenizerFiles find(const std::filesystem::path& path);
+};
+
+// config: the model's config.json, for vocab_size and special ids. UserError if the files cannot be read, have ids
+// beyond vocab_size, or are of a kind that llama.cpp has not.
+void set_gguf_vocabulary(const GgufArchitecture& architecture, const GgufTokenizerFiles& files, const Json& config,
+                         GgufKeys& keys);
+
+}  // namespace megalith
