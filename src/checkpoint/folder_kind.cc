@@ -75,9 +75,10 @@ std::string entries_text(const fs::path& folder) {
 
 UserError megatron_checkpoint_error(const fs::path& path) {
   return UserError(
-      fmt::format("{} holds a checkpoint of Megatron-LM, which is not read here", path.string()),
-      "export it to the Hugging Face format (Megatron Bridge: AutoBridge.export_ckpt), and give that folder "
-      "to --load_hf");
+      fmt::format("{} holds a checkpoint of Megatron-LM or torchtitan", path.string()),
+      fmt::format("make it one of ours, with its optimizer's state: convert --load {} --save DIR, and go on with --load "
+                  "DIR; or a Hugging Face model: convert --load {} --save_hf DIR",
+                  path.string(), path.string()));
 }
 
 std::optional<UserError> check_checkpoint_path(std::string_view option, const fs::path& path, bool may_be_absent) {

@@ -22,6 +22,7 @@
 #include "core/file.h"
 #include "core/output_file.h"
 #include "core/strings.h"
+#include "foreign/foreign_checkpoint.h"
 #include "gguf/export.h"
 #include "hub/hub.h"
 #include "kinds/kinds.h"
@@ -38,13 +39,19 @@ struct ConvertOptions {
   std::optional<int64_t> ckpt_step;
   std::optional<std::string> dtype;
   bool no_save_optim = false, check = false, overwrite = false, allow_nonfinite_weights = false;
-  std::optional<std::string> tokenizer_model, merge_adapter;
+  std::optional<std::string> tokenizer_model, merge_adapter, hf_config;
+  std::optional<int64_t> global_batch_size;
   HubOptions hub;
 
   void visit(OptionVisitor& v) {
     v.group("Conversion");
     v.field("load", load,
-            "A run's folder or one of checkpoints to read, or one checkpoint of it, written under any layout.");
+            "A run's folder or one of checkpoints to read, or one checkpoint of it, written under any layout; also "
+            "Megatron-LM's, torchtitan's and transformers' Trainer's.");
+    v.field("hf_config", hf_config, "Folder with the config.json of load's model, if load does not record it.");
+    v.field("global_batch_size", global_batch_size,
+            "Samples of one iteration of load, if load does not record what it consumed.")
+        .at_least(1);
     v.field("load_hf", load_hf, "Hugging Face folder to read.").alias("hf_path");
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
@@ -332,9 +339,24 @@ int run_convert(CommandContext& context) {
   resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
                      context.log);
 
-  StoredModel model = options.load
-                          ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log, options.nonfinite())
-                          : open_stored_hf(*options.load_hf, options.nonfinite());
+  const auto foreign = options.load ? find_foreign(*options.load, options.ckpt_step) : std::nullopt;
+  if (foreign && options.check) {
+    throw UserError(fmt::format("check with {}: logits are compared between our checkpoints and Hugging Face's folders",
+                                foreign->folder.string()),
+                    "leave check out, and give it to a second conversion, of what this one writes");
+  }
+  if (!foreign && (options.hf_config || options.global_batch_size)) {
+    throw UserError("hf_config and global_batch_size describe another trainer's checkpoint, and load names none",
+                    "leave them out");
+  }
+  const auto read = [&] {
+    if (!foreign) return open_stored_checkpoint(*options.load, options.ckpt_step, context.log, options.nonfinite());
+    return open_stored_foreign(*foreign, {.with_optimizer = options.save && !options.no_save_optim,
+                                          .hf_config = options.hf_config,
+                                          .global_batch_size = options.global_batch_size,
+                                          .nonfinite = options.nonfinite()});
+  };
+  StoredModel model = options.load ? read() : open_stored_hf(*options.load_hf, options.nonfinite());
   for (const std::string& note : model.notes) context.log.note("{}", note);
   const Groups groups = Groups::single();
   std::filesystem::path written;

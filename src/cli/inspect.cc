@@ -22,6 +22,7 @@
 #include "core/json.h"
 #include "core/number_of.h"
 #include "core/strings.h"
+#include "foreign/foreign_checkpoint.h"
 #include "kinds/kinds.h"
 #include "train/setup.h"
 
@@ -85,6 +86,21 @@ int inspect_config(CommandContext& context) {
   return kExitSuccess;
 }
 
+// Another trainer's checkpoint: what it records, and its tensors as ours if it says of which model they are.
+int inspect_foreign(const ForeignFolder& found) {
+  const ForeignRecord record = read_foreign_record(found);
+  const int64_t consumed = record.train.consumed_train_samples;
+  print_out("{}: {}\n  iteration {}, {} updates, {} consumed\n", found.folder.string(), name_of(found.kind),
+            record.train.iteration, record.train.optimizer_step,
+            consumed == kUnknownSamples ? "an unrecorded number of samples" : number_of(consumed, "sample", "samples"));
+  if (!record.says_architecture()) {
+    print_out("  its architecture is not recorded: convert reads it with --hf_config DIR\n");
+    return kExitSuccess;
+  }
+  print_out("  {}\n", report_of(open_foreign_tensors(found, CanonicalModel(foreign_architecture(found, record)))));
+  return kExitSuccess;
+}
+
 // `inspect checkpoint DIR`: contents of a checkpoint folder, and its checksums.
 int inspect_checkpoint(CommandContext& context) {
   CheckpointInspection own;
@@ -98,6 +114,7 @@ int inspect_checkpoint(CommandContext& context) {
                     "name one: inspect checkpoint DIR");
   }
   const std::filesystem::path root = checkpoints_of(given[0]);
+  if (const auto foreign = find_foreign(root, std::nullopt)) return inspect_foreign(*foreign);
   if (const auto error = check_checkpoint_path("inspect checkpoint", root, /*may_be_absent=*/false)) throw *error;
   std::vector<std::filesystem::path> folders;
   if (std::filesystem::exists(root / kManifestFile)) {

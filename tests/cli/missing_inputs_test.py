@@ -102,7 +102,7 @@ def test_a_dry_run_opens_what_a_run_would_open(program, checkpoint, tokens, tmp_
 
 
 def megatron_folder(folder, form):
-    """The names that Megatron-LM writes; nobody reads what is in them."""
+    """The names that Megatron-LM writes, and nothing in them."""
     iteration = folder / "iter_0000020"
     (folder / "latest_checkpointed_iteration.txt").parent.mkdir()
     (folder / "latest_checkpointed_iteration.txt").write_text("20")
@@ -121,11 +121,13 @@ def test_a_checkpoint_of_megatron_is_named_as_what_it_is(form, program, tmp_path
     iteration = megatron_folder(tmp_path / "theirs", form)
     generate = ("generate", "--prompt_ids", "1", "--print_ids")
     for words in ((*RUN, "--load", "theirs"), (*RUN, "--dry_run", "--load", iteration), (*generate, "--load", "theirs"),
-                  ("inspect", "checkpoint", "theirs"), ("convert", "--load", "theirs", "--save_hf", "out"),
                   (*RUN, "--load_hf", "theirs")):
         errors = errors_of(program, words, cwd=tmp_path)
-        assert "a checkpoint of Megatron-LM" in errors and "--load_hf" in errors, errors
+        assert "a checkpoint of Megatron-LM" in errors and "convert --load" in errors, errors
         assert "num_layers" not in errors and "damaged" not in errors and errors.count("error: ") == 1, errors
+    for words in (("inspect", "checkpoint", "theirs"), ("convert", "--load", "theirs", "--save_hf", "out")):
+        errors = errors_of(program, words, cwd=tmp_path)
+        assert "it is no zip file" in errors and errors.count("error: ") == 1, errors
 
 
 def test_each_kind_of_folder_is_given_to_its_option(program, checkpoint, models, tmp_path):

@@ -4,6 +4,8 @@
 #include "checkpoint/manifest.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "foreign/torch_archive.h"
+#include "foreign/torch_file.h"
 #include "fuzz/mutate.h"
 #include "fuzz/target.h"
 #include "optim/loss_scaler.h"
@@ -98,8 +100,38 @@ Target manifest(const Scratch& scratch) {
   return target;
 }
 
+// An archive of torch.save, and every value and tensor that its pickle tells of.
+Target torch_archive(const Scratch& scratch) {
+  using namespace pickled;
+  const std::string optimizer = dict({{"state", dict({{"exp_avg", tensor("BFloat16Storage", "0", 8, 2, {2, 3}, {3, 1})}})},
+                                      {"args", name("argparse", "Namespace") + ")\x81" + dict({{"lr", "K\x01"}}) + "b"},
+                                      {"list", "](K\x01K\x02e"}});
+  Target target{"torch_archive",
+                {saved_tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {1, 2}),
+                 archive({{"data.pkl", whole_pickle(optimizer)}, {"byteorder", "little"}, {"data/0", floats({1, 2, 3, 4})}})},
+                {"PK\x03\x04", "PK\x01\x02", "PK\x05\x06", "PK\x06\x06", "PK\x06\x07", "data.pkl", "data/0", "ctorch\nSize\n",
+                 "cos\nsystem\n", ")R", "\x94", "h\x01", "0", "1", "(", "t", "u", "e", "b", "Q", "\x81", "\x93", "."},
+                {},
+                {}};
+  target.run = [&scratch](std::string_view input) {
+    const TorchArchive read(scratch.put("archive.pt", input));
+    const auto visit = [&](const std::string&, const PickleValue& value) {
+      read.number(value);
+      if (const auto found = read.tensor(value)) {
+        const at::Tensor view = found->view();
+        // Strides of 0 repeat elements at will.
+        if (view.numel() > 0 && view.numel() < 1000) view.sum();
+      }
+    };
+    for_each_item(read.pickle(), read.root(), visit);
+  };
+  return target;
+}
+
 }  // namespace
 
-std::vector<Target> checkpoint_targets(const Scratch& scratch) { return {safetensors(scratch), manifest(scratch)}; }
+std::vector<Target> checkpoint_targets(const Scratch& scratch) {
+  return {safetensors(scratch), manifest(scratch), torch_archive(scratch)};
+}
 
 }  // namespace megalith::fuzz

@@ -1,0 +1,31 @@
+#include "foreign/canonical_model.h"
+
+#include "comm/groups.h"
+#include "core/error.h"
+#include "models/families.h"
+
+namespace megalith {
+
+// Models without storage: one of the family, and one with Llama's names whose parameters come in the same order.
+CanonicalModel::CanonicalModel(const ModelConfig& config) : config_(config) {
+  const Groups groups = Groups::single();
+  LayerContext context;
+  context.groups = &groups;
+  context.device = at::kMeta;
+  const auto named = build_transformer(config, context, ModelPart::whole(transformer_units(config)));
+  const auto model = family_for(config).build_whole(config, context);
+  const std::vector<Parameter*> names = named->parameters(), parameters = model->parameters();
+  MEGALITH_CHECK(names.size() == parameters.size(), "{} names of {} parameters", names.size(), parameters.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    placements_.push_back(&parameters_.emplace(names[i]->name(), parameters[i]->placement()).first->second);
+    MEGALITH_CHECK(names[i]->placement().local_shape == parameters[i]->placement().local_shape, "{} and {}",
+                   names[i]->name(), parameters[i]->name());
+  }
+}
+
+const Placement* CanonicalModel::find(std::string_view name) const {
+  const auto found = parameters_.find(name);
+  return found == parameters_.end() ? nullptr : &found->second;
+}
+
+}  // namespace megalith

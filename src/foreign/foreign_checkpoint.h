@@ -1,0 +1,71 @@
+// Checkpoints of other trainers: which a folder is, what it records of the run, and its tensors as ours.
+//
+//   torch_dist  Megatron-core's, a folder of torch.distributed.checkpoint with common.pt
+//   megatron    Megatron-LM's file a rank: mp_rank_XX/model_optim_rng.pt
+//   torchtitan  a folder of torch.distributed.checkpoint with layers.N.attention.wq
+//   trainer     transformers' Trainer: safetensors, optimizer.pt, trainer_state.json
+//
+// Nothing of a pickle is executed (pickle.h).
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_state.h"
+#include "checkpoint/convert.h"
+#include "foreign/canonical_model.h"
+#include "foreign/foreign_tensor.h"
+
+namespace megalith {
+
+enum class ForeignKind { kTorchDist, kMegatron, kTorchtitan, kTrainer };
+std::string_view name_of(ForeignKind kind);
+
+// One checkpoint: of iteration `step`, or what the tracker file or the highest number names. Null if the folder holds
+// none. UserError for a step that is not there, and for folders of torch.distributed.checkpoint that no reader knows.
+struct ForeignFolder {
+  ForeignKind kind;
+  std::filesystem::path folder;
+};
+std::optional<ForeignFolder> find_foreign(const std::filesystem::path& path, std::optional<int64_t> step);
+
+inline constexpr int64_t kUnknownSamples = -1;
+
+// What a checkpoint says of its run, in our options' names. Tensors are not opened.
+struct ForeignRecord {
+  Configuration options;
+  TrainState train;
+  std::vector<std::string> notes;
+
+  bool says_architecture() const;
+};
+ForeignRecord read_foreign_record(const ForeignFolder& found);
+
+// The architecture that it records, or else a config.json; UserError if neither says it.
+ModelConfig foreign_architecture(const ForeignFolder& found, const ForeignRecord& record,
+                                 const std::optional<std::string>& hf_config = std::nullopt);
+
+// Tensors of a checkpoint, by key. UserError for a tensor that does not fit the model, and for missing files.
+struct ForeignTensors {
+  std::map<std::string, CanonicalStore> stores;
+  int64_t num_read = 0;
+  std::map<std::string, std::vector<std::string>> left_over;  // by the reason
+};
+ForeignTensors open_foreign_tensors(const ForeignFolder& found, const CanonicalModel& model);
+
+// "66 tensors read (model 22, exp_avg 22, exp_avg_sq 22); left over: 8 (…: a, b and 6 more)".
+std::string report_of(const ForeignTensors& tensors);
+
+struct ForeignSettings {
+  bool with_optimizer = true;                            // false: only weights; else its tensors may not be missing
+  std::optional<std::string> hf_config = std::nullopt;   // folder with the architecture, if it is not recorded
+  std::optional<int64_t> global_batch_size = std::nullopt;  // if what was consumed is not
+  NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
+};
+// All of it as a stored model, for writers. UserError naming what is missing.
+StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSettings& settings);
+
+}  // namespace megalith

@@ -1,0 +1,33 @@
+// One kind of foreign checkpoint, as foreign_checkpoint.cc lists them.
+#pragma once
+
+#include "foreign/dcp.h"
+#include "foreign/foreign_checkpoint.h"
+
+namespace megalith {
+
+struct ForeignSource {
+  ForeignKind kind;
+  std::string_view name;
+  bool (*is_here)(const std::filesystem::path& folder);
+  ForeignRecord (*record)(const std::filesystem::path& folder);
+  void (*read)(const std::filesystem::path& folder, const CanonicalModel& model, ForeignTensors& tensors);
+};
+
+extern const ForeignSource kTorchDist, kMegatronRanks, kTorchtitan, kTrainerFolder;
+
+// Counts a tensor as read once it is in a store, or as left over.
+void leave_over(ForeignTensors& tensors, std::string_view reason, std::string_view name);
+
+// A Megatron tensor whole, of weights or of a state ("exp_avg"), into the store of its key.
+void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
+                          const CanonicalModel& model, ForeignTensors& tensors);
+// Our key of an optimizer's state in Megatron-LM's and PyTorch's words; "" for others.
+std::string state_key(std::string_view theirs);
+
+// What Megatron-LM's args, iteration, opt_param_scheduler and optimizer say.
+ForeignRecord megatron_record(const TorchArchive& common);
+// Made updates in an optimizer's param_groups or state: a step that all share. Null if it has none.
+std::optional<int64_t> optimizer_steps(const TorchArchive& archive, const PickleValue& optimizer);
+
+}  // namespace megalith

@@ -1,0 +1,87 @@
+#include "foreign/foreign_tensor.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <utility>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace {
+
+// Adds the part of a piece that a shard holds.
+//   in_foreign  the piece's box
+//   dims        the foreign dim of each canonical one
+void add_shard(CanonicalStore& store, const ForeignTensor::Shard& shard, const Piece& piece, const Box& in_foreign,
+               const std::vector<size_t>& dims) {
+  const Box common = intersect(shard.box, in_foreign);
+  if (common.is_empty()) return;
+  Box in_shard = common;
+  for (size_t d = 0; d < common.offset.size(); ++d) in_shard.offset[d] -= shard.box.offset[d];
+  CanonicalTensor::Part part{.box = piece.canonical, .stored = sub_tensor(shard.stored, in_shard)};
+  const std::vector<int64_t> strides = std::exchange(part.stored.strides, {});
+  for (size_t d = 0; d < dims.size(); ++d) {
+    part.box.offset[d] += common.offset[dims[d]] - in_foreign.offset[dims[d]];
+    part.box.extent[d] = common.extent[dims[d]];
+    part.stored.strides.push_back(strides[dims[d]]);
+  }
+  part.stored.shape = part.box.extent;
+  store[piece.name].add(piece.name, piece.shape, std::move(part));
+}
+
+}  // namespace
+
+int64_t CanonicalTensor::num_found() const {
+  int64_t count = 0;
+  for (const Part& part : parts) count += part.box.num_elements();
+  return count;
+}
+
+void CanonicalTensor::add(const std::string& name, const std::vector<int64_t>& whole, Part part) {
+  if (parts.empty()) shape = whole;
+  const auto place = [](const Part& one) { return one.stored.file->path().string(); };
+  if (shape != whole || (!parts.empty() && parts[0].stored.dtype != part.stored.dtype)) {
+    throw UserError(fmt::format("{} has one shape or dtype in {} and another in {}", name,
+                                place(parts[0]), place(part)),
+                    "the files do not belong together: copy the whole checkpoint");
+  }
+  for (const Part& present : parts) {
+    if (intersect(present.box, part.box).is_empty()) continue;
+    throw UserError(fmt::format("{} is both in {} and in {}", name, place(present), place(part)),
+                    "the files do not belong together: copy the whole checkpoint");
+  }
+  parts.push_back(std::move(part));
+}
+
+ForeignTensor ForeignTensor::whole(std::string name, FileTensor stored) {
+  ForeignTensor tensor{.name = std::move(name), .shape = stored.shape, .shards = {}};
+  tensor.shards.push_back({Box::whole(tensor.shape), std::move(stored)});
+  return tensor;
+}
+
+Patch Patch::whole(const std::vector<int64_t>& shape) {
+  Patch patch{.foreign = Box::whole(shape), .local = Box::whole(shape), .dims = std::vector<size_t>(shape.size())};
+  std::iota(patch.dims.begin(), patch.dims.end(), size_t{0});
+  return patch;
+}
+
+void add_patches(CanonicalStore& store, const ForeignTensor& tensor, const Placement& placement,
+                 std::span<const Patch> patches) {
+  for (const Patch& patch : patches) {
+    for (const Piece& whole : placement.pieces) {
+      const Piece piece = restrict(whole, patch.local);
+      if (piece.local.is_empty()) continue;
+      Box in_foreign = patch.foreign;
+      std::vector<size_t> dims(piece.shape.size());
+      for (size_t d = 0; d < dims.size(); ++d) {
+        in_foreign.offset[patch.dims[d]] += piece.local.offset[d] - patch.local.offset[d];
+        in_foreign.extent[patch.dims[d]] = piece.local.extent[d];
+        dims[d] = patch.dims[piece.other_dim(d)];
+      }
+      for (const ForeignTensor::Shard& shard : tensor.shards) add_shard(store, shard, piece, in_foreign, dims);
+    }
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,270 @@
+#include "foreign/megatron_names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace {
+
+enum class RowForm { kPlain, kQkv, kGated, kVocabulary, kExpert };
+
+struct MegatronName {
+  std::string_view theirs;
+  std::string_view ours;  // below "model.layers.N." for a layer's; '?' stands for gate_up_proj or up_proj
+  RowForm form = RowForm::kPlain;
+  int split_dim = -1;
+};
+
+using enum RowForm;
+
+// megatron-core's, then what Megatron-LM before it and Stanford's fork call the same.
+constexpr MegatronName kEnds[] = {
+    {"embedding.word_embeddings.weight", "model.embed_tokens.weight", kVocabulary, 0},
+    {"embedding.position_embeddings.weight", "model.embed_positions.weight"},
+    {"decoder.final_layernorm.weight", "model.norm.weight"},
+    {"decoder.final_layernorm.bias", "model.norm.bias"},
+    {"output_layer.weight", "lm_head.weight", kVocabulary, 0},
+    {"language_model.embedding.word_embeddings.weight", "model.embed_tokens.weight", kVocabulary, 0},
+    {"language_model.embedding.position_embeddings.weight", "model.embed_positions.weight"},
+    {"language_model.encoder.final_layernorm.weight", "model.norm.weight"},
+    {"language_model.encoder.final_layernorm.bias", "model.norm.bias"},
+    {"language_model.encoder.final_norm.weight", "model.norm.weight"},
+    {"language_model.output_layer.weight", "lm_head.weight", kVocabulary, 0},
+};
+constexpr std::string_view kStacks[] = {"decoder.layers.", "language_model.encoder.layers.",
+                                        "language_model.transformer.layers."};
+constexpr MegatronName kOfLayers[] = {
+    {"input_layernorm.weight", "input_layernorm.weight"},
+    {"input_layernorm.bias", "input_layernorm.bias"},
+    {"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"},
+    {"self_attention.linear_qkv.layer_norm_bias", "input_layernorm.bias"},
+    {"self_attention.linear_qkv.weight", "self_attn.qkv_proj.weight", kQkv, 0},
+    {"self_attention.linear_qkv.bias", "self_attn.qkv_proj.bias", kQkv, 0},
+    {"self_attention.linear_proj.weight", "self_attn.o_proj.weight", kPlain, 1},
+    {"self_attention.linear_proj.bias", "self_attn.o_proj.bias"},
+    {"self_attention.q_layernorm.weight", "self_attn.q_norm.weight"},
+    {"self_attention.k_layernorm.weight", "self_attn.k_norm.weight"},
+    {"self_attention.linear_q_proj.weight", "self_attn.q_proj.weight", kPlain, 0},
+    {"self_attention.linear_q_down_proj.weight", "self_attn.q_a_proj.weight"},
+    {"self_attention.linear_q_up_proj.weight", "self_attn.q_b_proj.weight", kPlain, 0},
+    {"self_attention.linear_q_up_proj.layer_norm_weight", "self_attn.q_a_layernorm.weight"},
+    {"self_attention.linear_kv_down_proj.weight", "self_attn.kv_a_proj_with_mqa.weight"},
+    {"self_attention.linear_kv_up_proj.weight", "self_attn.kv_b_proj.weight", kPlain, 0},
+    {"self_attention.linear_kv_up_proj.layer_norm_weight", "self_attn.kv_a_layernorm.weight"},
+    {"self_attention.kv_layernorm.weight", "self_attn.kv_a_layernorm.weight"},
+    {"pre_mlp_layernorm.weight", "post_attention_layernorm.weight"},
+    {"pre_mlp_layernorm.bias", "post_attention_layernorm.bias"},
+    {"mlp.linear_fc1.layer_norm_weight", "post_attention_layernorm.weight"},
+    {"mlp.linear_fc1.layer_norm_bias", "post_attention_layernorm.bias"},
+    {"mlp.linear_fc1.weight", "mlp.?.weight", kGated, 0},
+    {"mlp.linear_fc1.bias", "mlp.?.bias", kGated, 0},
+    {"mlp.linear_fc2.weight", "mlp.down_proj.weight", kPlain, 1},
+    {"mlp.linear_fc2.bias", "mlp.down_proj.bias"},
+    {"mlp.router.weight", "mlp.gate.weight"},
+    {"mlp.router.expert_bias", "mlp.gate.e_score_correction_bias"},
+    {"mlp.experts.linear_fc1.weight", "mlp.experts.?.weight", kExpert, 0},
+    {"mlp.experts.linear_fc2.weight", "mlp.experts.down_proj.weight", kExpert, 1},
+    {"mlp.shared_experts.linear_fc1.weight", "mlp.shared_experts.?.weight", kGated, 0},
+    {"mlp.shared_experts.linear_fc2.weight", "mlp.shared_experts.down_proj.weight", kPlain, 1},
+    {"self_attention.query_key_value.weight", "self_attn.qkv_proj.weight", kQkv, 0},
+    {"self_attention.query_key_value.bias", "self_attn.qkv_proj.bias", kQkv, 0},
+    {"attention.query_key_value.weight", "self_attn.qkv_proj.weight", kQkv, 0},
+    {"attention.query_key_value.bias", "self_attn.qkv_proj.bias", kQkv, 0},
+    {"self_attention.dense.weight", "self_attn.o_proj.weight", kPlain, 1},
+    {"self_attention.dense.bias", "self_attn.o_proj.bias"},
+    {"attention.dense.weight", "self_attn.o_proj.weight", kPlain, 1},
+    {"attention.dense.bias", "self_attn.o_proj.bias"},
+    {"input_norm.weight", "input_layernorm.weight"},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"post_attention_layernorm.weight", "post_attention_layernorm.weight"},
+    {"post_attention_layernorm.bias", "post_attention_layernorm.bias"},
+    {"mlp.dense_h_to_4h.weight", "mlp.?.weight", kGated, 0},
+    {"mlp.dense_h_to_4h.bias", "mlp.?.bias", kGated, 0},
+    {"mlp.dense_4h_to_h.weight", "mlp.down_proj.weight", kPlain, 1},
+    {"mlp.dense_4h_to_h.bias", "mlp.down_proj.bias"},
+};
+
+// "3.mlp.x" → 3 and "mlp.x".
+std::optional<int64_t> take_number(std::string_view& name) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  name.remove_prefix(static_cast<size_t>(end - name.data()));
+  if (name.starts_with('.')) name.remove_prefix(1);
+  return number;
+}
+
+// A layer's name, and what its experts' numbers are.
+struct LayerName {
+  std::optional<int64_t> layer, expert;
+  std::string rest;
+};
+
+std::optional<LayerName> layer_name(std::string_view name) {
+  for (const std::string_view stack : kStacks) {
+    if (!name.starts_with(stack)) continue;
+    name.remove_prefix(stack.size());
+    LayerName found;
+    found.layer = take_number(name);
+    constexpr std::string_view kExperts = "mlp.experts.", kInner = "experts.", kLocal = "local_experts.";
+    if (name.starts_with(kExperts)) {
+      std::string_view below = name.substr(kExperts.size());
+      if (below.starts_with(kInner)) below.remove_prefix(kInner.size());
+      if (below.starts_with(kLocal)) {
+        below.remove_prefix(kLocal.size());
+        found.expert = take_number(below);
+      } else {
+        found.expert = take_number(below);
+      }
+      // Transformer Engine's grouped linear: weight0, weight1, …
+      constexpr std::string_view kWeight = ".weight";
+      if (const size_t at = below.rfind(kWeight); at != std::string_view::npos && at + kWeight.size() < below.size()) {
+        std::string_view number = below.substr(at + kWeight.size());
+        found.expert = take_number(number);
+        below = below.substr(0, at + kWeight.size());
+      }
+      found.rest = fmt::format("{}{}", kExperts, below);
+    } else {
+      found.rest = name;
+    }
+    return found;
+  }
+  return std::nullopt;
+}
+
+std::string our_name(const CanonicalModel& model, std::string_view pattern, std::optional<int64_t> layer) {
+  std::string name = layer ? fmt::format("model.layers.{}.{}", *layer, pattern) : std::string(pattern);
+  if (const size_t at = name.find('?'); at != std::string::npos) {
+    std::string gated = name;
+    gated.replace(at, 1, "gate_up_proj");
+    if (model.find(gated) != nullptr) return gated;
+    name.replace(at, 1, "up_proj");
+  }
+  return name;
+}
+
+// Rows [from, from + count) of the file's last dims are rows [to, …) of the local tensor. lead: places in the dims
+// before.
+Patch rows_patch(const std::vector<int64_t>& shape, const std::vector<int64_t>& lead, int64_t from, int64_t to,
+                 int64_t count) {
+  Patch patch{.foreign = {lead, std::vector<int64_t>(lead.size(), 1)}};
+  for (size_t d = 0; d < shape.size(); ++d) {
+    patch.dims.push_back(lead.size() + d);
+    patch.foreign.offset.push_back(d == 0 ? from : 0);
+    patch.local.offset.push_back(d == 0 ? to : 0);
+    for (Box* box : {&patch.foreign, &patch.local}) box->extent.push_back(d == 0 ? count : shape[d]);
+  }
+  return patch;
+}
+
+std::vector<Patch> qkv_patches(const ModelConfig& config, const std::vector<int64_t>& shape,
+                               const std::vector<int64_t>& lead) {
+  const int64_t d = config.head_dim(), n = config.num_attention_heads, g = config.num_kv_heads(), per_group = n / g;
+  std::vector<Patch> patches;
+  for (int64_t group = 0; group < g; ++group) {
+    const int64_t from = group * (per_group + 2) * d;
+    patches.push_back(rows_patch(shape, lead, from, group * per_group * d, per_group * d));
+    patches.push_back(rows_patch(shape, lead, from + per_group * d, (n + group) * d, d));
+    patches.push_back(rows_patch(shape, lead, from + (per_group + 1) * d, (n + g + group) * d, d));
+  }
+  return patches;
+}
+
+const MegatronName* find_row(std::span<const MegatronName> rows, std::string_view name) {
+  for (const MegatronName& row : rows) {
+    if (row.theirs == name) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+MegatronParameter megatron_parameter(const CanonicalModel& model, std::string_view name,
+                                     const std::vector<int64_t>& shape) {
+  const ModelConfig& config = model.config();
+  const auto of_layer = layer_name(name);
+  const MegatronName* row = of_layer ? find_row(kOfLayers, of_layer->rest) : find_row(kEnds, name);
+  if (row == nullptr) return {};
+  const bool is_stacked = of_layer && !of_layer->layer, is_expert = row->form == kExpert;
+  const int64_t num_experts = is_expert ? config.expert_count() : 1;
+  const int64_t first = of_layer && of_layer->layer ? *of_layer->layer : 0;
+  const int64_t count = is_stacked ? config.num_layers : 1;
+  MegatronParameter found;
+  for (int64_t layer = first; layer < first + count; ++layer) {
+    const std::string ours = our_name(model, row->ours, of_layer ? std::optional(layer) : std::nullopt);
+    const Placement* placement = model.find(ours);
+    if (placement == nullptr) return {};
+    if (is_expert && placement->local_shape.size() != 2) {
+      throw UserError(fmt::format("{}: experts that this family keeps in one tensor are not read", name),
+                      "export the checkpoint to Hugging Face's format with Megatron Bridge, for --load_hf");
+    }
+    // A layer's own dims, and those of the stack and of the experts before.
+    std::vector<int64_t> own = placement->local_shape, lead;
+    own[0] = is_expert ? own[0] / num_experts : own[0];
+    const bool are_stacked_experts = is_expert && !of_layer->expert;
+    std::vector<int64_t> expected = own;
+    if (are_stacked_experts) expected.insert(expected.begin(), num_experts);
+    if (is_stacked) expected.insert(expected.begin(), config.num_layers);
+    bool fits = expected.size() == shape.size() && (!is_expert || of_layer->expert.value_or(0) < num_experts);
+    for (size_t d = 0; fits && d < expected.size(); ++d) {
+      fits = shape[d] == expected[d] || (row->form == kVocabulary && d == 0 && shape[d] >= *config.vocab_size);
+    }
+    if (!fits) {
+      throw UserError(fmt::format("{} is [{}] in the checkpoint, and [{}] in this model", name, fmt::join(shape, ", "),
+                                  fmt::join(expected, ", ")),
+                      "give the architecture that it was trained with");
+    }
+    MegatronParameter::Place place{.placement = placement, .patches = {}};
+    if (is_stacked) lead.push_back(layer);
+    if (row->form == kQkv) {
+      place.patches = qkv_patches(config, own, lead);
+    } else if (!is_expert) {
+      const int64_t rows = row->form == kVocabulary ? std::min(own[0], shape[0]) : own[0];
+      place.patches = {rows_patch(own, lead, 0, 0, rows)};
+    }
+    for (int64_t expert = 0; is_expert && expert < num_experts; ++expert) {
+      if (of_layer->expert && *of_layer->expert != expert) continue;
+      std::vector<int64_t> at = lead;
+      if (are_stacked_experts) at.push_back(expert);
+      place.patches.push_back(rows_patch(own, at, 0, expert * own[0], own[0]));
+    }
+    found.places.push_back(std::move(place));
+  }
+  return found;
+}
+
+std::optional<MegatronCut> megatron_cut(const CanonicalModel& model, std::string_view name) {
+  const auto of_layer = layer_name(name);
+  const MegatronName* row = of_layer ? find_row(kOfLayers, of_layer->rest) : find_row(kEnds, name);
+  if (row == nullptr) return std::nullopt;
+  const std::string ours = our_name(model, row->ours, of_layer ? of_layer->layer : std::nullopt);
+  if (model.find(ours) == nullptr) return std::nullopt;
+  return MegatronCut{.dim = row->split_dim,
+                     .is_gated = row->split_dim == 0 && ours.find("gate_up_proj") != std::string::npos};
+}
+
+std::string_view unused_in_megatron(std::string_view name) {
+  struct Reason {
+    std::string_view part, why;
+  };
+  constexpr Reason kReasons[] = {
+      {"_extra_state", "Transformer Engine's scales of FP8, which are measured anew"},
+      {"inv_freq", "rotary frequencies, which follow from rotary_base"},
+      {"rng_state", "random states: ours are a function of seed and position"},
+      {"rerun_state_machine", "a monitor's state"},
+  };
+  for (const Reason& reason : kReasons) {
+    if (name.find(reason.part) != std::string_view::npos) return reason.why;
+  }
+  return "";
+}
+
+}  // namespace megalith

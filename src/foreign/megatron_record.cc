@@ -1,0 +1,119 @@
+// What Megatron-LM's checkpoints say of the run: args, a Namespace of its parser, whose names are ours, and counters.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "foreign/foreign_source.h"
+#include "foreign/megatron_names.h"
+
+namespace megalith {
+namespace {
+
+// Keys of an optimizer's state. fp32_param and param are the masters.
+struct StateRow {
+  std::string_view theirs, ours;
+};
+constexpr StateRow kStates[] = {{"exp_avg", "exp_avg"},           {"exp_avg_sq", "exp_avg_sq"},
+                                {"fp32_param", kMasterKey},       {"param", kMasterKey},
+                                {"master_param", kMasterKey},     {"momentum_buffer", "momentum_buffer"}};
+
+}  // namespace
+
+std::string state_key(std::string_view theirs) {
+  for (const StateRow& row : kStates) {
+    if (row.theirs == theirs) return std::string(row.ours);
+  }
+  return "";
+}
+
+void leave_over(ForeignTensors& tensors, std::string_view reason, std::string_view name) {
+  tensors.left_over[std::string(reason)].emplace_back(name);
+}
+
+void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
+                          const CanonicalModel& model, ForeignTensors& tensors) {
+  const MegatronParameter parameter = megatron_parameter(model, name, tensor.shape);
+  if (parameter.places.empty()) {
+    const std::string_view why = unused_in_megatron(name);
+    leave_over(tensors, why.empty() ? "no parameter of this model" : why, tensor.name);
+    return;
+  }
+  for (const MegatronParameter::Place& place : parameter.places) {
+    add_patches(tensors.stores[key], tensor, *place.placement, place.patches);
+  }
+  ++tensors.num_read;
+}
+
+std::optional<int64_t> optimizer_steps(const TorchArchive& archive, const PickleValue& optimizer) {
+  std::optional<int64_t> steps;
+  for_each_item(archive.pickle(), optimizer, [&](const std::string& path, const PickleValue& value) {
+    if (path != "step" && !path.ends_with(".step") && !path.ends_with("common_step")) return;
+    const auto number = archive.number(value);
+    if (!number) return;
+    const int64_t count = whole_number(*number, 0, int64_t{1} << 50, archive.what() + ": " + path);
+    if (steps && *steps != count) {
+      throw UserError(fmt::format("{}: parameters were updated {} and {} times", archive.what(), *steps, count),
+                      "parameters share one count of updates here: add --no_load_optim to begin the optimizer afresh");
+    }
+    steps = count;
+  });
+  return steps;
+}
+
+ForeignRecord megatron_record(const TorchArchive& common) {
+  const PickleValue& root = common.root();
+  ForeignRecord record;
+  const auto count = [&](const PickleValue* value, int64_t otherwise) {
+    if (value == nullptr) return otherwise;
+    const auto number = common.number(*value);
+    return number ? whole_number(*number, 0, int64_t{1} << 53, common.what()) : otherwise;
+  };
+  record.train.iteration = count(root.find("iteration"), 0);
+  const PickleValue* args = root.find("args");
+  std::set<std::string> given;
+  if (args != nullptr) {
+    const PickleValue* groups = args->find("group_query_attention");
+    const bool has_groups = groups == nullptr || groups->integer != 0;
+    args->for_each_entry([&](const PickleValue& key, const PickleValue& value) {
+      const auto text = value.option_text();
+      if (!text || !key.is(PickleValue::Kind::kText) || text->empty()) return;
+      const std::string name(key.text);
+      // Without the other it is 1 and has no meaning.
+      if (name == "num_query_groups" && !has_groups) return;
+      if (given.insert(name).second) record.options.emplace_back(name, *text);
+    });
+    record.train.consumed_train_samples =
+        count(args->find("consumed_train_samples"),
+              record.train.iteration * std::max<int64_t>(count(args->find("global_batch_size"), 0), 0));
+    record.train.seed = count(args->find("seed"), 0);
+  }
+  const PickleValue* padded = args == nullptr ? nullptr : args->find("padded_vocab_size");
+  if (!given.contains("vocab_size") && padded != nullptr && padded->whole()) {
+    record.options.emplace_back("vocab_size", *padded->option_text());
+  }
+  const PickleValue* scheduler = root.find("opt_param_scheduler");
+  if (scheduler != nullptr) {
+    record.train.numbers["schedule_samples"] =
+        static_cast<double>(count(scheduler->find("num_steps"), record.train.consumed_train_samples));
+  }
+  record.train.optimizer_step = record.train.iteration;
+  const PickleValue* optimizer = root.find("optimizer");
+  if (optimizer == nullptr) return record;
+  if (const auto steps = optimizer_steps(common, *optimizer)) record.train.optimizer_step = *steps;
+  const PickleValue* scaler = optimizer->find("grad_scaler");
+  if (scaler == nullptr) return record;
+  constexpr std::pair<std::string_view, const char*> kScaler[] = {{"scale", "loss_scale"},
+                                                                  {"growth_tracker", "loss_scale_good_steps"},
+                                                                  {"hysteresis_tracker", "loss_scale_hysteresis"}};
+  for (const auto& [theirs, ours] : kScaler) {
+    const PickleValue* value = scaler->find(theirs);
+    const auto number = value == nullptr ? std::nullopt : common.number(*value);
+    if (number) record.train.numbers[ours] = *number;
+  }
+  return record;
+}
+
+}  // namespace megalith

@@ -1,0 +1,216 @@
+// checkpoint-N of transformers' Trainer: a Hugging Face model in safetensors, optimizer.pt (or Accelerate's
+// optimizer.bin) and trainer_state.json.
+//
+// The optimizer's states have numbers: positions in its two groups, matrices first, each in the order of the model's
+// parameters in Python, which no file holds. It is known for the families in kOrders.
+// Source: transformers 4.57, trainer.py (create_optimizer), trainer_pt_utils.py (get_parameter_names).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoint/hf.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "foreign/foreign_source.h"
+#include "models/families.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+// Modules of a layer in Python's order, by what their names contain.
+struct OrderRow {
+  std::string_view family;
+  std::vector<std::string_view> modules;
+};
+const OrderRow kOrders[] = {
+    {"llama", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
+    {"mistral", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
+    {"qwen2", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
+    {"qwen3", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
+    {"gpt2", {"ln_1", "attn", "ln_2", "mlp"}},
+};
+
+std::optional<fs::path> optimizer_file(const fs::path& folder) {
+  for (const char* name : {"optimizer.pt", "optimizer.bin"}) {
+    if (fs::exists(folder / name)) return folder / name;
+  }
+  return std::nullopt;
+}
+
+bool is_trainer_folder(const fs::path& folder) {
+  return fs::exists(folder / "config.json") && (fs::exists(folder / "trainer_state.json") || optimizer_file(folder));
+}
+
+ForeignRecord record_trainer_folder(const fs::path& folder) {
+  ForeignRecord record;
+  HfModel model = read_hf_config(folder);
+  record.options = configuration_of(OptionSet(model.config));
+  record.notes = std::move(model.notes);
+  record.train.consumed_train_samples = kUnknownSamples;
+  const fs::path state = folder / "trainer_state.json";
+  if (fs::exists(state)) {
+    record.train.iteration = json_get<int64_t>(load_json(state), "global_step", state.string());
+    if (record.train.iteration < 0) throw UserError(fmt::format("{}: global_step is negative", state.string()));
+  }
+  record.train.optimizer_step = record.train.iteration;
+  if (const auto file = optimizer_file(folder)) {
+    const TorchArchive archive(*file);
+    if (const auto steps = optimizer_steps(archive, archive.root())) record.train.optimizer_step = *steps;
+    if (record.train.iteration == 0) record.train.iteration = record.train.optimizer_step;
+  }
+  return record;
+}
+
+// A canonical tensor's place in Python's order.
+struct ParameterOrder {
+  std::vector<int64_t> key;
+  std::string name;
+  std::vector<int64_t> shape;
+  bool operator<(const ParameterOrder& other) const { return key < other.key; }
+};
+
+std::vector<ParameterOrder> python_order(const CanonicalModel& model, const fs::path& folder) {
+  const std::string_view family = family_for(model.config()).name;
+  const auto* order = std::find_if(std::begin(kOrders), std::end(kOrders),
+                                   [&](const OrderRow& row) { return row.family == family; });
+  if (order == std::end(kOrders)) {
+    throw UserError(fmt::format("{}: in which order the optimizer has {}'s parameters is not known", folder.string(),
+                                family),
+                    "add --no_save_optim to take the weights only");
+  }
+  // Ours are fused: pieces of one parameter stay in order; biases follow their weight.
+  std::vector<ParameterOrder> all;
+  int64_t position = 0;
+  for (const Placement* placement : model.placements()) {
+    for (const Piece& piece : placement->pieces) {
+      const auto named = [&all](const std::string& wanted) {
+        return std::find_if(all.begin(), all.end(), [&](const ParameterOrder& one) { return one.name == wanted; });
+      };
+      if (named(piece.name) != all.end()) continue;
+      ParameterOrder one{.key = {}, .name = piece.name, .shape = piece.shape};
+      std::string_view name = piece.name;
+      const bool is_bias = name.ends_with(".bias");
+      const std::string stem(name.substr(0, name.rfind('.')));
+      int64_t layer = -1, module = 0;
+      for (const std::string_view layers : {"model.layers.", "transformer.h."}) {
+        if (!name.starts_with(layers)) continue;
+        const std::string_view rest = name.substr(layers.size());
+        layer = std::stoll(std::string(rest.substr(0, rest.find('.'))));
+        const std::string_view below = rest.substr(rest.find('.') + 1);
+        const auto found = std::find_if(order->modules.begin(), order->modules.end(),
+                                        [&](std::string_view one) { return below.starts_with(one); });
+        module = found - order->modules.begin();
+      }
+      // Before the layers, in them, after them.
+      const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
+      const bool is_end = layer < 0 && (has("norm") || has("ln_f") || has("lm_head"));
+      const int64_t part = layer >= 0 ? 1 : is_end ? 2 : 0;
+      int64_t linear = position;
+      if (is_bias) {
+        const auto weight = named(stem + ".weight");
+        if (weight != all.end()) linear = weight->key[3];
+      }
+      one.key = {part, layer, module, linear, is_bias ? 1 : 0};
+      all.push_back(std::move(one));
+      ++position;
+    }
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+void read_trainer_weights(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
+  const HfWeights weights = open_hf_weights(folder);
+  std::set<std::string> used;
+  CanonicalStore& store = tensors.stores[std::string(kModelKey)];
+  std::map<fs::path, std::shared_ptr<const MappedFile>> files;
+  for (const Placement* placement : model.placements()) {
+    for (const Piece& piece : placement->pieces) {
+      const std::string name(weights.store.resolve(piece));
+      for (const std::string& alias : piece.aliases) used.insert(alias);
+      if (name.empty() || !used.insert(name).second) continue;
+      used.insert(piece.name);
+      const TensorStore::Entry& entry = *weights.store.find(name);
+      for (const TensorStore::Part& part : entry.parts) {
+        std::shared_ptr<const MappedFile>& mapped = files[part.file->path()];
+        if (mapped == nullptr) mapped = std::make_shared<const MappedFile>(part.file->path());
+        store[piece.name].add(piece.name, entry.shape,
+                              {part.box,
+                               {.file = mapped,
+                                .dtype = entry.dtype,
+                                .shape = part.box.extent,
+                                .strides = row_major(part.box.extent),
+                                .offset = part.tensor->offset,
+                                .num_bytes = part.tensor->num_bytes}});
+      }
+      ++tensors.num_read;
+    }
+  }
+  for (const auto& [name, entry] : weights.store.entries()) {
+    if (!used.contains(name) && !weights.may_be_unused(name)) leave_over(tensors, "no parameter of this model", name);
+  }
+}
+
+void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
+  read_trainer_weights(folder, model, tensors);
+  const auto file = optimizer_file(folder);
+  if (!file) return;
+  const TorchArchive archive(*file);
+  const PickleValue* groups = archive.root().find("param_groups");
+  const PickleValue* states = archive.root().find("state");
+  if (groups == nullptr || states == nullptr) {
+    throw UserError(fmt::format("{} holds no optimizer's state", file->string()), "add --no_save_optim");
+  }
+  // Groups: with decay and without.
+  const std::vector<ParameterOrder> order = python_order(model, folder);
+  std::vector<const ParameterOrder*> numbered;
+  for (const bool is_matrix : {true, false}) {
+    for (const ParameterOrder& one : order) {
+      if ((one.shape.size() > 1) == is_matrix) numbered.push_back(&one);
+    }
+  }
+  size_t count = 0;
+  for (const PickleValue* group : groups->items) {
+    const PickleValue* numbers = group->find("params");
+    count += numbers == nullptr ? 0 : numbers->items.size();
+  }
+  if (count != numbered.size()) {
+    throw UserError(fmt::format("{} has {} parameters, and this model {}", file->string(), count, numbered.size()),
+                    "give the architecture that it was trained with, all of it trained, or add --no_save_optim");
+  }
+  states->for_each_entry([&](const PickleValue& key, const PickleValue& state) {
+    const auto number = key.whole();
+    if (!number || *number < 0 || static_cast<size_t>(*number) >= numbered.size()) return;
+    const ParameterOrder& parameter = *numbered[static_cast<size_t>(*number)];
+    state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
+      const auto text = name.option_text();
+      const std::string ours = text ? state_key(*text) : "";
+      auto stored = archive.tensor(value);
+      if (!stored || text == "step") return;
+      if (ours.empty()) return leave_over(tensors, "optimizer state that no optimizer here keeps", *text);
+      if (stored->shape != parameter.shape) {
+        throw UserError(fmt::format("{}: {} of parameter {} is [{}], and {} is [{}]", file->string(), *text, *number,
+                                    fmt::join(stored->shape, ", "), parameter.name,
+                                    fmt::join(parameter.shape, ", ")),
+                        "the optimizer is of another model, or has other groups: add --no_save_optim");
+      }
+      tensors.stores[ours][parameter.name].add(parameter.name, parameter.shape,
+                                               {Box::whole(parameter.shape), std::move(*stored)});
+      ++tensors.num_read;
+    });
+  });
+}
+
+}  // namespace
+
+const ForeignSource kTrainerFolder = {.kind = ForeignKind::kTrainer,
+                                      .name = "transformers' Trainer",
+                                      .is_here = is_trainer_folder,
+                                      .record = record_trainer_folder,
+                                      .read = read_trainer_folder};
+
+}  // namespace megalith

@@ -1,0 +1,145 @@
+// Archives of torch.save and their pickles: values and tensors in place, and everything that is refused.
+#include "foreign/torch_archive.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "core/error.h"
+#include "foreign/torch_file.h"
+#include "support/temporary_folder.h"
+
+namespace megalith {
+namespace {
+
+using namespace pickled;  // NOLINT: opcodes read like words
+using test::TemporaryFolder;
+
+TEST(TorchArchive, ReadsStridedTensorsAndPlainValuesInPlace) {
+  const TemporaryFolder folder;
+  const std::string value = dict({{"w", tensor("FloatStorage", "0", 6, 0, {3, 2}, {1, 3})},
+                                  {"step", "G" + std::string("\x40\x08\0\0\0\0\0\0", 8)},
+                                  {"flag", "\x88"}});
+  const std::string storage = floats({0, 1, 2, 3, 4, 5});
+  const TorchArchive archive(
+      folder.write("a.pt", pickled::archive({{"data.pkl", whole_pickle(value)}, {"data/0", storage}})));
+  const auto found = archive.tensor(*archive.root().find("w"));
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(at::equal(found->view(), at::tensor({0.f, 3.f, 1.f, 4.f, 2.f, 5.f}).view({3, 2})));
+  EXPECT_EQ(archive.number(*archive.root().find("step")), 3.0);
+  EXPECT_EQ(archive.root().find("flag")->option_text(), "true");
+  EXPECT_FALSE(archive.tensor(*archive.root().find("flag")));
+}
+
+TEST(TorchArchive, OpensAnArchiveInsideAFileAtAnyByte) {
+  const TemporaryFolder folder;
+  const std::string inner = saved_tensor({7, 8}, {2}, {1});
+  const auto file = std::make_shared<MappedFile>(folder.write("__0_0.distcp", "xyz" + inner + "rest"));
+  const TorchArchive archive(file, 3, static_cast<int64_t>(inner.size()), "piece");
+  const auto found = archive.tensor(archive.root());
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(at::equal(found->view(), at::tensor({7.f, 8.f})));
+}
+
+// What a file may not do, each with a message that says what was wrong.
+struct BadPickle {
+  const char* what;
+  std::string value;
+  const char* message;
+};
+
+TEST(TorchArchive, RefusesWhatIsNotACheckpointByName) {
+  const TemporaryFolder folder;
+  const BadPickle rows[] = {
+      {"a call of another function", name("os", "system") + tuple({text("rm -rf /")}) + "R", "os.system"},
+      {"builtins", name("builtins", "eval") + tuple({text("1")}) + "R", "builtins.eval"},
+      {"a class below torch", name("torch.hub", "load") + ")R", "torch.hub.load"},
+      {"a class by the stack", text("subprocess") + text("Popen") + "\x93", "subprocess.Popen"},
+      {"an opcode that imports by number", std::string("\x82\x01", 2), "opcode 0x82"},
+      {"an instance of old classes", "(i__main__\nA\n", "opcode 0x69"},
+      {"a call of a text", text("a") + ")R", "no class or function"},
+      {"a memo that is not set", "h\x05", "memo 5"},
+      {"a text beyond the end", "X" + little(1000, 4) + "abc", "cut off"},
+      {"a negative length", "T" + little(0xffffffff, 4), "negative length"},
+      {"a pop of nothing", "0", "stack is empty"},
+      {"a tuple without a mark", "t", "no mark"},
+      {"a pop below a mark", "N(a", "stack is empty"},
+      {"a dict with a key too many", "(Nd", "key without a value"},
+      {"items of a number", whole(1) + "Na", "items for another value"},
+      {"state of a number", whole(1) + "Nb", "state for a value"},
+      {"two values", "NN", "2 values"},
+      {"a protocol of tomorrow", std::string("\x80\x09", 2) + "N", "protocol 9"},
+  };
+  for (const BadPickle& row : rows) {
+    SCOPED_TRACE(row.what);
+    const std::string bytes = pickled::archive({{"data.pkl", whole_pickle(row.value)}});
+    try {
+      const TorchArchive archive(folder.write("bad.pt", bytes));
+      ADD_FAILURE() << "it was read";
+    } catch (const UserError& error) {
+      EXPECT_NE(error.message().find(row.message), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find("bad.pt"), std::string::npos);
+    }
+  }
+}
+
+TEST(TorchArchive, RefusesTensorsOutsideTheirStorage) {
+  const TemporaryFolder folder;
+  const BadPickle rows[] = {
+      {"too many elements", tensor("FloatStorage", "0", 4, 0, {5}, {1}), "does not fit"},
+      {"a start beyond", tensor("FloatStorage", "0", 4, 4, {1}, {1}), "does not fit"},
+      {"a stride beyond", tensor("FloatStorage", "0", 4, 0, {2}, {4}), "does not fit"},
+      {"a storage beyond its entry", tensor("FloatStorage", "0", 5, 0, {1}, {1}), "does not fit"},
+      {"a wider dtype", tensor("DoubleStorage", "0", 4, 0, {4}, {1}), "does not fit"},
+      {"a negative shape", tensor("FloatStorage", "0", 4, 0, {-1}, {1}), "does not fit"},
+      {"a negative stride", tensor("FloatStorage", "0", 4, 3, {2}, {-1}), "does not fit"},
+      {"no stride", tensor("FloatStorage", "0", 4, 0, {2, 2}, {1}), "has no shape"},
+      {"a missing storage", tensor("FloatStorage", "1", 4, 0, {4}, {1}), "storage 1 is missing"},
+  };
+  for (const BadPickle& row : rows) {
+    SCOPED_TRACE(row.what);
+    const std::string storage = floats({0, 1, 2, 3});
+    const TorchArchive archive(folder.write(
+        "bad.pt", pickled::archive({{"data.pkl", whole_pickle(row.value)}, {"data/0", storage}})));
+    try {
+      archive.tensor(archive.root());
+      ADD_FAILURE() << "it was read";
+    } catch (const UserError& error) {
+      EXPECT_NE(error.message().find(row.message), std::string::npos) << error.message();
+    }
+  }
+}
+
+TEST(TorchArchive, EveryTruncationIsRefused) {
+  const TemporaryFolder folder;
+  const std::string good = saved_tensor({1, 2, 3, 4}, {2, 2}, {2, 1});
+  for (size_t size = 0; size < good.size(); size += 3) {
+    EXPECT_THROW(TorchArchive(folder.write("cut.pt", good.substr(0, size))), UserError) << size;
+  }
+}
+
+TEST(Pickle, EndlessTreesAreRefusedWhenWalked) {
+  // A list of the list before twice, 40 times: 2^40 values.
+  std::string value = "]";
+  for (int i = 0; i < 40; ++i) {
+    const std::string before = "h" + std::string(1, static_cast<char>(i));
+    value += "\x94(" + before + before + "l";
+  }
+  const std::string bytes = whole_pickle(value);
+  const std::string doubled = whole_pickle("]\x94(h" + std::string(1, '\0') + "e");  // a list in itself
+  for (const std::string& one : {bytes, doubled}) {
+    try {
+      const Pickle pickle(one, "tree");
+      for_each_item(pickle, pickle.root(), [](const std::string&, const PickleValue&) {}, 1000);
+      ADD_FAILURE() << "it was walked";
+    } catch (const UserError& error) {
+      EXPECT_NE(error.message().find("tree"), std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith
