@@ -70,8 +70,8 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
                               .silent = silent};
   const std::unique_ptr<Task> task = make_task(resolved);
   const auto microbatches = [&](int step) {
-    Batch whole = make_check_batch(shape, step);
-    task->draw(whole);
+    Batch whole = hooks.read ? hooks.read(step) : make_check_batch(shape, step);
+    if (!hooks.read) task->draw(whole);
     if (silent) silence(whole, *silent);
     const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
     std::vector<Batch> batches;
@@ -86,17 +86,8 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
                     .task = task.get(),
                     .microbatches = microbatches,
                     .optimizer = config.optimizer,
-                    .kernels = config.runtime.kernels});
-}
-
-std::vector<RankOutcome> run_threads(const Resolved& layout, const CheckHooks& hooks,
-                                     std::optional<SilentDocument> silent = {}) {
-  const int world_size = narrow<int>(layout.derived.world_size);
-  std::vector<RankOutcome> ranks(static_cast<size_t>(world_size));
-  ThreadWorld(world_size).run(Mesh::from_options(layout.config.parallel, world_size), [&](Groups& groups) {
-    ranks[static_cast<size_t>(groups.rank)] = run_rank(layout, groups, at::kCPU, hooks, silent);
-  });
-  return ranks;
+                    .kernels = config.runtime.kernels,
+                    .graph_warmup_steps = hooks.graph_warmup_steps});
 }
 
 // Elements held by any rank.
@@ -114,6 +105,18 @@ HoldingMap sum_holdings(const HoldingMap& own, const HoldingMap& expected, Group
 }
 
 }  // namespace
+
+std::vector<RankOutcome> run_as_threads(const Resolved& resolved, const CheckHooks& hooks,
+                                        std::optional<SilentDocument> silent) {
+  const int world_size = narrow<int>(resolved.derived.world_size);
+  std::vector<RankOutcome> ranks(static_cast<size_t>(world_size));
+  const Mesh mesh = Mesh::from_options(resolved.config.parallel, world_size);
+  ThreadWorld(world_size, {.devices = hooks.devices}).run(mesh, [&](Groups& groups) {
+    const at::Device device = hooks.devices == nullptr ? at::kCPU : hooks.devices->device_of(groups.rank);
+    ranks[static_cast<size_t>(groups.rank)] = run_rank(resolved, groups, device, hooks, silent);
+  });
+  return ranks;
+}
 
 ParallelCheck::ParallelCheck(const Resolved& user, const ToyWorld& world, std::function<void(const std::string&)> say)
     : say_(std::move(say)) {
@@ -136,7 +139,7 @@ std::string ParallelCheck::find_touching(const ToyConfig& toy, const CheckHooks&
                                          at::Device device) const {
   const Resolved& layout = *toy.layout;
   const auto run = [&](const SilentDocument& silent) {
-    if (groups == nullptr) return run_threads(layout, hooks, silent);
+    if (groups == nullptr) return megalith::run_as_threads(layout, hooks, silent);
     return std::vector<RankOutcome>{run_rank(layout, *groups, device, hooks, silent)};
   };
   if (say_) say_(fmt::format("documents in {}", c10::toString(layout.derived.dtype)));
@@ -181,7 +184,7 @@ ParallelReport ParallelCheck::run_as_threads(const CheckHooks* hooks) {
     std::string why = find_wrong_bias_move(expected, layout.config.model.moe_router_bias_update_rate);
     Comparison found;
     try {
-      found = compare_with_one_rank(run_threads(layout, own_hooks), 0, expected, pass.tolerance);
+      found = compare_with_one_rank(megalith::run_as_threads(layout, own_hooks), 0, expected, pass.tolerance);
     } catch (const std::exception& error) {
       why = error.what();  // mismatch, deadlock, broken invariant
     }

@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "comm/thread_devices.h"
+#include "verify/check_batch.h"
 #include "verify/layout_check.h"
 #include "verify/toy_config.h"
 
 namespace megalith {
 
-// Tests' mistakes in the run over ranks. Members may be empty.
+// Tests' changes of the run over ranks, mistakes among them. Members may be empty.
 struct CheckHooks {
   std::function<void(Groups& groups)> change_groups;                     // before building the model
   std::function<void(Model& chunk, const Groups& groups)> change_model;  // every chunk, before drawing weights
@@ -23,7 +25,14 @@ struct CheckHooks {
   std::function<int(const Groups& groups)> data_rank;                                     // replaces the dp rank
   std::function<std::unique_ptr<DataParallel>(std::unique_ptr<DataParallel>, const BuiltModel&, const Groups&)>
       change_data_parallel;
+  std::function<Batch(int step)> read;     // a step's global batch, instead of random rows
+  const ThreadDevices* devices = nullptr;  // of the ranks; null: the CPU
+  int graph_warmup_steps = 0;              // above 0: microbatches then become graphs
 };
+
+// Trains `resolved`, a toy, on ranks that are threads. Exceptions are theirs.
+std::vector<RankOutcome> run_as_threads(const Resolved& resolved, const CheckHooks& hooks = {},
+                                        std::optional<SilentDocument> silent = {});
 
 struct ParallelReport {
   std::string failure;  // several lines; empty if it matches

@@ -40,9 +40,10 @@ bool is_of_the_check(const pretend::Wait& wait) {
 }
 
 // Waits of a run of so many steps, of all ranks together, by what and where.
-std::map<std::string, int64_t> waits_of_run(const Layout& layout, Kernels kernels, int num_steps) {
+std::map<std::string, int64_t> waits_of_run(LayoutRow& row, int num_steps) {
+  row.layout().derived.train_iters = num_steps;
   pretend::forget_waits();
-  run_layout(layout, {at::kFloat, kernels, &devices_of_ranks()}, num_steps);
+  run_as_threads(row.layout(), on_devices());
   std::map<std::string, int64_t> counts;
   for (const pretend::Wait& wait : pretend::waits()) {
     if (is_of_the_check(wait)) continue;
@@ -58,15 +59,20 @@ const ThreadDevices& devices_of_ranks() {
   return devices;
 }
 
+CheckHooks on_devices(CheckHooks hooks) {
+  hooks.devices = &devices_of_ranks();
+  return hooks;
+}
+
 void forget_what_streams_hold() {
   for (int device = 0; device < pretend::num_devices(); ++device) {
     pretend::streams_of(static_cast<c10::DeviceIndex>(device)).forget_tasks();
   }
 }
 
-WaitsOfStep waits_of_step(const Layout& layout, Kernels kernels) {
-  const std::map<std::string, int64_t> two = waits_of_run(layout, kernels, 2);
-  std::map<std::string, int64_t> three = waits_of_run(layout, kernels, 3);
+WaitsOfStep waits_of_step(LayoutRow& row) {
+  const std::map<std::string, int64_t> two = waits_of_run(row, 2);
+  std::map<std::string, int64_t> three = waits_of_run(row, 3);
   for (const auto& [place, count] : two) three[place] -= count;
   WaitsOfStep found;
   for (const auto& [place, count] : three) {
@@ -74,9 +80,9 @@ WaitsOfStep waits_of_step(const Layout& layout, Kernels kernels) {
     found.count += count;
     found.text += fmt::format("\n  {} x {}", count, place);
   }
-  MEGALITH_CHECK(found.count % layout.world_size() == 0, "{} waits of {} ranks{}", found.count, layout.world_size(),
-                 found.text);
-  found.count /= layout.world_size();
+  const int64_t ranks = row.layout().derived.world_size;
+  MEGALITH_CHECK(found.count % ranks == 0, "{} waits of {} ranks{}", found.count, ranks, found.text);
+  found.count /= ranks;
   return found;
 }
 

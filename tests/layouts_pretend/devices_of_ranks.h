@@ -2,7 +2,7 @@
 #pragma once
 
 #include "comm/thread_devices.h"
-#include "layouts/layout.h"
+#include "layouts/rows.h"
 
 namespace megalith::test {
 
@@ -15,7 +15,10 @@ struct WaitsOfStep {
   int64_t count = 0;
   std::string text;  // a line for each place
 };
-WaitsOfStep waits_of_step(const Layout& layout, Kernels kernels);
+WaitsOfStep waits_of_step(LayoutRow& row);
+
+// Hooks with those devices.
+CheckHooks on_devices(CheckHooks hooks = {});
 
 // What a mistake left undone on some stream is not for the next run.
 void forget_what_streams_hold();

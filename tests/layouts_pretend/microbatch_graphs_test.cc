@@ -150,29 +150,25 @@ TEST(MicrobatchGraphs, AreCapturedForOtherNumbersAndShapesAnew) {
 
 // Gradients are summed over ranks behind the last replay, and parameters gathered before the first.
 TEST(MicrobatchGraphs, OfSeveralRanksGiveWhatOneRankGives) {
-  const TinyRun dense, dropped{.has_dropout = true}, tied{.is_tied = true};
-  const Layout all[] = {
-      {.dp = 2, .micro_batch = 1, .task = dense},
-      {.dp = 2, .micro_batch = 1, .task = dropped, .data_parallel = zero1()},
-      {.dp = 2, .micro_batch = 2, .task = tied},
-  };
-  constexpr int kSteps = 4;
-  for (const Layout& layout : all) {
-    const Precision with_graphs{.devices = &devices_of_ranks(), .graph_warmup_steps = 2};
-    const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
-    EXPECT_EQ(compare(layout, run_layout(layout, with_graphs, kSteps), expected, 1e-9).first_failure, "");
+  CheckHooks graphs = on_devices();
+  graphs.graph_warmup_steps = 2;
+  for (const char* words : {"untied dp2", "untied drop dp2 zero", "llama dp2 two"}) {
+    LayoutRow row(words);
+    row.layout().derived.train_iters = row.one_rank().derived.train_iters = 4;
+    EXPECT_EQ(row.difference(graphs), "") << words;
     forget_what_streams_hold();
   }
 }
 
 // With the kernels of a GPU: the references of experts' products read on the host where each expert's rows begin.
 TEST(MicrobatchGraphs, KeepTheBitsOfExpertsOnSeveralRanks) {
-  const Layout layout{
-      .dp = 2, .micro_batch = 1, .task = {.family = "mixtral", .has_capacity = true}, .data_parallel = zero1()};
-  Precision precision{.dtype = at::kFloat, .kernels = Kernels::kFused, .devices = &devices_of_ranks()};
-  const std::vector<RankOutcome> without = run_layout(layout, precision, 4);
-  precision.graph_warmup_steps = 2;
-  const std::vector<RankOutcome> with = run_layout(layout, precision, 4);
+  LayoutRow row("mixtral dropping dp2 zero");
+  row.compute_in(at::kFloat, Kernels::kFused);
+  row.layout().derived.train_iters = 4;
+  CheckHooks hooks = on_devices();
+  const std::vector<RankOutcome> without = run_as_threads(row.layout(), hooks);
+  hooks.graph_warmup_steps = 2;
+  const std::vector<RankOutcome> with = run_as_threads(row.layout(), hooks);
   ASSERT_EQ(with.size(), without.size());
   for (size_t rank = 0; rank < with.size(); ++rank) {
     EXPECT_EQ(with[rank].losses, without[rank].losses) << rank;

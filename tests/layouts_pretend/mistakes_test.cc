@@ -18,69 +18,47 @@ namespace {
 using namespace test;
 using Kind = CollectiveKind;
 
-constexpr int kSteps = 2;  // parameters that are gathered behind a step are used in the next
-
 struct Overlap {
   std::string name;
   Kind kind;
   std::string label;  // part of it
-  Layout layout;
+  std::string words;
 };
 
 std::vector<Overlap> overlaps() {
-  TinyRun one_layer{.num_layers = 1}, shared{.num_layers = 1, .sequence = 8}, experts{.family = "mixtral"};
-  const TinyRun two_layers;
-  experts.num_layers = 1;
-  const Layout data_parallel{.dp = 2, .micro_batch = 4, .task = one_layer};
-  Layout zero = data_parallel, sharded = data_parallel;
-  zero.data_parallel = zero1();
-  sharded.data_parallel = fsdp();
-  sharded.task = two_layers;
-  const Layout tensor{.tp = 2, .micro_batch = 8, .task = one_layer};
-  const Layout sequence{.tp = 2, .is_sequence_parallel = true, .micro_batch = 8, .task = one_layer};
-  const Layout stages{.pp = 2, .micro_batch = 4, .task = two_layers};
-  const Layout ring{.cp = 2, .micro_batch = 8, .task = shared, .cp_comm_type = {"p2p"}};
-  const Layout heads{.cp = 2, .micro_batch = 8, .task = shared, .cp_comm_type = {"a2a"}};
-  const Layout tokens{.dp = 2, .micro_batch = 4, .task = experts, .ep = 2};
+  const std::string buckets = "untied dp2 --overlap_grad_reduce";
   return {
-      {"gradient buckets", Kind::kAllReduce, "grad bucket", data_parallel},
-      {"gradient buckets of the distributed optimizer", Kind::kReduceScatter, "grad bucket", zero},
-      {"parameter gathers of the distributed optimizer", Kind::kAllGather, "parameter bucket", zero},
-      {"parameter gathers of FSDP", Kind::kAllGather, "model.layers", sharded},
-      {"gradients of FSDP", Kind::kReduceScatter, "model.layers", sharded},
-      {"tensor parallel: sum of dx behind the weight gradient", Kind::kAllReduce, "gate_up_proj.weight", tensor},
-      {"sequence parallel: dx behind the weight gradient", Kind::kReduceScatter, "gate_up_proj.weight", sequence},
-      {"pipeline: activations", Kind::kSendReceive, "inputs of stage", stages},
-      {"pipeline: gradients", Kind::kSendReceive, "gradient of the inputs", stages},
-      {"ring attention: keys and values", Kind::kSendReceive, "self_attn k v", ring},
-      {"ring attention: gradients of keys and values", Kind::kSendReceive, "self_attn dk dv", ring},
-      {"attention by heads: queries, keys and values", Kind::kAllToAll, "self_attn q k v", heads},
-      {"experts: tokens", Kind::kAllToAll, " tokens", tokens},
-      {"experts: results", Kind::kAllToAll, " results", tokens},
+      {"gradient buckets", Kind::kAllReduce, "grad bucket", buckets},
+      {"gradient buckets of the distributed optimizer", Kind::kReduceScatter, "grad bucket", "untied dp2 zero"},
+      {"parameter gathers of the distributed optimizer", Kind::kAllGather, "parameter bucket", "untied dp2 zero"},
+      {"parameter gathers of FSDP", Kind::kAllGather, "model.layers", "untied dp2 fsdp"},
+      {"gradients of FSDP", Kind::kReduceScatter, "model.layers", "untied dp2 fsdp"},
+      {"tensor parallel: sum of dx behind the weight gradient", Kind::kAllReduce, "gate_up_proj.weight", "untied tp2"},
+      {"sequence parallel: dx beside its weight gradient", Kind::kReduceScatter, "gate_up_proj.weight",
+       "untied tp2 sp"},
+      {"pipeline: activations", Kind::kSendReceive, "inputs of stage", "untied pp2"},
+      {"pipeline: gradients", Kind::kSendReceive, "gradient of the inputs", "untied pp2"},
+      {"ring attention: keys and values", Kind::kSendReceive, "self_attn k v", "untied cp2"},
+      {"ring attention: gradients of keys and values", Kind::kSendReceive, "self_attn dk dv", "untied cp2"},
+      {"attention by heads: queries, keys and values", Kind::kAllToAll, "self_attn q k v", "untied cp2 heads"},
+      {"experts: tokens", Kind::kAllToAll, " tokens", "mixtral dp2 ep2"},
+      {"experts: results", Kind::kAllToAll, " results", "mixtral dp2 ep2"},
   };
 }
 
-// What a run shows: an error, or how it differs from one rank; "" when it does not.
-std::string seen(const Layout& layout, const Mistake* mistake) {
-  const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
-  const Precision on_devices{.devices = &devices_of_ranks()};
-  std::string what;
-  try {
-    what = compare(layout, run_layout(layout, on_devices, kSteps, mistake), expected, 1e-9).first_failure;
-  } catch (const std::exception& error) {
-    what = error.what();
-  }
+// The float64 difference from one rank, or an error; "" for none.
+std::string seen(LayoutRow& row, const CheckHooks& hooks = {}) {
+  std::string what = row.difference(on_devices(hooks));
   forget_what_streams_hold();
   return what;
 }
 
 TEST(StreamMistakes, AreSeenInEveryOverlap) {
   for (const Overlap& overlap : overlaps()) {
+    LayoutRow row(overlap.words);
     for (const Haste haste : {Haste::kNone, Haste::kNoWait, Haste::kOtherStream, Haste::kWrites}) {
       const HastyCollective hasty{.kind = overlap.kind, .label = overlap.label, .haste = haste};
-      const Mistake mistake{.name = overlap.name,
-                            .hooks = {.change_groups = [&](Groups& groups) { make_hasty(groups, hasty); }}};
-      const std::string what = seen(overlap.layout, &mistake);
+      const std::string what = seen(row, {.change_groups = [&](Groups& groups) { make_hasty(groups, hasty); }});
       const std::string name = fmt::format("{}: {}", overlap.name, name_of(haste));
       EXPECT_GT(hasty.times->load(), 0) << name << ": no collective was meant";
       if (haste == Haste::kNone) {
@@ -94,24 +72,21 @@ TEST(StreamMistakes, AreSeenInEveryOverlap) {
 
 // A microbatch's inputs come on a stream of their own, while the one before is computed.
 TEST(StreamMistakes, AreSeenInInputs) {
-  const Layout layout{.micro_batch = 4};
-  EXPECT_EQ(seen(layout, nullptr), "");
+  LayoutRow row("untied two");
+  EXPECT_EQ(seen(row), "");
   pretend::ignore(pretend::Ignored::kEventWaits);
-  EXPECT_NE(seen(layout, nullptr), "");
+  EXPECT_NE(seen(row), "");
   pretend::ignore(pretend::Ignored::kNothing);
 }
 
 // Activations in host memory travel on a stream of their own.
 TEST(StreamMistakes, AreSeenInOffloading) {
-  RecomputeOptions offloaded{.recompute_granularity = "full", .recompute_method = "block", .recompute_num_layers = 2};
-  offloaded.cpu_offloading_num_layers = 2;
-  const TinyRun three_layers{.num_layers = 3};
-  const Layout layout{.tp = 2, .micro_batch = 4, .task = three_layers, .recompute = offloaded};
+  LayoutRow row("untied tp2 offloaded");
   using pretend::Ignored;
-  EXPECT_EQ(seen(layout, nullptr), "");
+  EXPECT_EQ(seen(row), "");
   for (const Ignored what : {Ignored::kEventWaits, Ignored::kEventWaitsOfSideStreams, Ignored::kRecordStream}) {
     pretend::ignore(what);
-    EXPECT_NE(seen(layout, nullptr), "") << static_cast<int>(what);
+    EXPECT_NE(seen(row), "") << static_cast<int>(what);
     pretend::ignore(Ignored::kNothing);
   }
 }

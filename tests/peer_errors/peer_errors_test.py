@@ -53,8 +53,8 @@ def seeded_mistakes():
     """{name: the test that must see it}"""
     text = (TESTS / "layouts" / "mistakes.cc").read_text(encoding="utf-8")
     places = r'(?:\badd\(|\bplace\(|\bbatch\(|\breads\(|\bforgets\(|collective\(|placement\(|\.name =)\s*"([^"]+)"'
-    found = {name: "MatrixMistakes.AreAllSeen" for name in re.findall(places, text)}
-    found |= {name: "SeededSource.TheMatrixSeesEveryMistake" for name, _, _ in seed_mistakes.MISTAKES}
+    found = {name: "Mistakes.AreAllSeen" for name in re.findall(places, text)}
+    found |= {name: "SeededSource.EveryMistakeIsSeen" for name, _, _ in seed_mistakes.MISTAKES}
     return found | {name: "mutation_test.py::test_wrong_weights_are_seen" for name in mistakes_of_mutation_test()}
 
 

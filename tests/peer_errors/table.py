@@ -13,9 +13,9 @@ ACCELERATE, TRL, PEFT, AXOLOTL = "huggingface/accelerate", "huggingface/trl", "h
 SPMD = f"{MEGATRON}#7452"  # a list of thirteen findings
 
 ACCUMULATION = "TrainStep.AccumulationEqualsOneBigBatchWithUnevenTokenCountsAndDropout"
-LAYOUTS = "LayoutMatrix.EveryLayoutTrainsAsOneRankInFloat64"
-EXPERTS = "ExpertMatrix.EveryLayoutIsAsOneRankInFloat64"
-PACKS = "SftMatrix.PackedRowsAreAsRowsOfOneSampleInFloat64"
+LAYOUTS = "ContextRows.TrainAsOneRank"
+EXPERTS = "ExpertRows.TrainAsOneRank"
+PACKS = "SftRows.PackedAreAsRowsOfOneSample"
 SFT_LOSS = "sft_training_test.py::test_the_loss_is_that_of_transformers_over_the_answers_packed_or_not"
 RESUME = "resume_test.py::test_resumed_run_equals_one_in_one_go"
 
@@ -79,7 +79,7 @@ TABLE = {
         ("Gradients of attention are wrong over a ring", [f"{ENGINE}#1557", f"{MEGATRON}#1464"], ["mistake: context parallelism: sums of dk and dv lost at the last hop", "mistake: ring: sums of gradients go the other way"]),
         ("The backward pass of a ring uses only the own keys", [f"{AUTOMODEL}#3157"], ["mistake: ring: keys and values never arrive"]),
         ("A ring forgets where packed documents end", [f"{AXOLOTL}#3608", f"{ENGINE}#1930"], ["mistake: context parallelism: documents of the wrong rank"]),
-        ("Packed documents see each other", [f"{AXOLOTL}#1375", f"{AXOLOTL}#131", "alex-hh/profam#495"], ["Documents.ThatAreNotToldApartAreFound", "Documents.DoNotTouchInFloat64"]),
+        ("Packed documents see each other", [f"{AXOLOTL}#1375", f"{AXOLOTL}#131", "alex-hh/profam#495"], ["DocumentRows.AreFoundToTouchWhereTheyAreNotToldApart", "DenseRows.TrainAsOneRank"]),
         ("Positions go on from one packed document to the next", ["allenai/OLMo-core#591", f"{TITAN}#2560", "hiyouga/LlamaFactory#7318"], ["DataSetsTest.MasksAndPositionsAreMegatrons", PACKS]),
     ],
     "Pipelines": [
@@ -91,7 +91,7 @@ TABLE = {
     ],
     "Data parallelism and recomputation": [
         ("Gradients are reduced before the last micro-batch", ["karpathy/build-nanogpt#30"], ["mistake: reduction begun by the first microbatch"]),
-        ("Sharded gradients lose earlier micro-batches", [f"{SPEED}#7718", f"{SPEED}#545", f"{ACCELERATE}#3877"], ["mistake: accumulation overwrites", "DistributedOptimizer.EqualsOneRankInFloat64"]),
+        ("Sharded gradients lose earlier micro-batches", [f"{SPEED}#7718", f"{SPEED}#545", f"{ACCELERATE}#3877"], ["mistake: accumulation overwrites", "DenseRows.TrainAsOneRank"]),
         ("Replicas drift apart unseen", ["huggingface/nanotron#242", f"{AUTOMODEL}#3822"], ["mistake: a parameter not updated on one dp rank", "ReplicaCheck.OneElementOnOneRankIsNamedToAll"]),
         ("Recomputation drops other activations than the forward pass did", ["allenai/OLMo-core#828", "pytorch/pytorch#190758", f"{SPEED}#6811"], ["Recompute.ThreeStepsAreBitIdenticalInEveryFormAndPrecision"]),
         ("Recomputation gathers over another group", [SPMD], ["Recompute.ThreeStepsAreBitIdenticalOverTensorAndDataParallelRanks"]),
@@ -119,7 +119,7 @@ TABLE = {
         ("The seed does not reach the sampler", [f"{FACE}#11406", f"{TUNE}#2339"], ["data_test.py::test_seed_chooses_the_order"]),
         ("The question of one of two answers counts in the loss of pairs", ["OpenRLHF/OpenRLHF#294"], ["SftData.PairsAreTwoDocumentsAndAreCutTogether", "dpo_test.py::test_all_weights_are_trained_as_the_formula_says"]),
         ("Padding counts in the loss", [f"{TRL}#1625"], [SFT_LOSS]),
-        ("The mask of answers is one token off", ["jingyaogong/minimind#621"], ["SftMatrix.MistakesOfPacksAreSeen"]),
+        ("The mask of answers is one token off", ["jingyaogong/minimind#621"], ["SftRows.MistakesOfPacksAreSeen"]),
     ],
     "Models and operators": [
         ("The factor of rotary scaling is ignored", [f"{MEGATRON}#6305"], ["mistake: llama: rope scaling factor"]),

@@ -70,6 +70,6 @@ endif()
 # Ranks as threads, each with a pretend device of its own.
 megalith_test(layouts_pretend LABEL pretend TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=8 USES verify ops)
 if(TARGET test_layouts_pretend)
-  target_sources(test_layouts_pretend PRIVATE layouts/layout.cc ${pretend_objects})
+  target_sources(test_layouts_pretend PRIVATE layouts/rows.cc ${pretend_objects})
   set_target_properties(test_layouts_pretend PROPERTIES ENABLE_EXPORTS ON)
 endif()
