@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_options.h"
@@ -31,6 +32,9 @@ class CheckpointSaver {
 
   // Removes an earlier run's checkpoints after this run's first.
   void replace_earlier_run() { replaces_earlier_run_ = true; }
+
+  // Files that each checkpoint has besides its tensors; rank 0's count.
+  void keep(std::vector<KeptFile> files) { settings_.files = std::move(files); }
 
   // These are collective over the world, and throw on all ranks if a checkpoint, perhaps the one in flight, could not
   // be written.

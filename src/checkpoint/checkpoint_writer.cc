@@ -254,6 +254,11 @@ void CheckpointWriter::commit(const std::vector<std::string>& chunk_lists) {
       manifest.chunks.push_back(chunk_from_json(chunk, "a rank's chunk"));
   }
   keep_each_once(manifest.chunks);
+  for (const KeptFile& file : settings_.files) {
+    step("write kept file");
+    make_directories((folder_ / file.name).parent_path());
+    write_file_atomic(folder_ / file.name, file.content);
+  }
   step("write manifest");
   write_file_atomic(folder_ / kManifestFile, manifest_text(manifest));
   step("commit");

@@ -18,6 +18,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_state.h"
+#include "checkpoint/kept_tokenizer.h"
 #include "checkpoint/manifest.h"
 #include "comm/groups.h"
 #include "core/file.h"
@@ -30,6 +31,7 @@ struct SaveSettings {
   Retention retention;
   int64_t block_bytes = int64_t{64} << 20;  // for assembling
   StepHook before_step;
+  std::vector<KeptFile> files = {};  // of rank 0
 };
 
 class CheckpointWriter {

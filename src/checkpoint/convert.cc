@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/hf.h"
+#include "checkpoint/kept_tokenizer.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/tensor_store.h"
 #include "comm/single_group.h"
@@ -93,6 +94,7 @@ StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optio
   model.state.train = manifest.train;
   model.state.architecture = manifest.architecture;
   model.state.configuration = manifest.configuration;
+  find_kept_tokenizer(found->folder, model.state.configuration);
   for (const auto& [key, store] : open_checkpoint(found->folder, manifest)) {
     for (const auto& [name, entry] : store.entries()) add_entry(model, key, name, entry, nonfinite);
   }

@@ -66,7 +66,9 @@ struct HfExport {
   ProgressSettings progress = {};
 };
 
-// Any that HfExport::tokenizer copies.
+// Those of a folder, or of one such file with what its folder has beside it. UserError for a folder without any.
+std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& source);
+// True if a folder has any.
 bool has_tokenizer_files(const std::filesystem::path& folder);
 
 // Has configuration and weights as save_hf() writes.

@@ -56,7 +56,17 @@ void write_configuration(const fs::path& folder, const ModelFamily& family, cons
   write_file_atomic(folder / "generation_config.json", dump_json_pretty(generation));
 }
 
-void copy_tokenizer(const fs::path& source, const fs::path& folder) {
+}  // namespace
+
+bool is_exported_model(const fs::path& folder) {
+  return fs::is_directory(folder) && fs::exists(folder / "config.json") &&
+         std::ranges::any_of(kWeightStems, [&](std::string_view stem) {
+           const std::string file = std::string(stem) + ".safetensors";
+           return fs::exists(folder / file) || fs::exists(folder / (file + ".index.json"));
+         });
+}
+
+std::vector<fs::path> tokenizer_files(const fs::path& source) {
   std::vector<fs::path> files;
   if (fs::is_directory(source)) {
     for (const std::string_view name : kTokenizerFiles) {
@@ -73,17 +83,7 @@ void copy_tokenizer(const fs::path& source, const fs::path& folder) {
         files.push_back(beside);
     }
   }
-  for (const fs::path& file : files) write_file_atomic(folder / file.filename(), MappedFile(file).bytes());
-}
-
-}  // namespace
-
-bool is_exported_model(const fs::path& folder) {
-  return fs::is_directory(folder) && fs::exists(folder / "config.json") &&
-         std::ranges::any_of(kWeightStems, [&](std::string_view stem) {
-           const std::string file = std::string(stem) + ".safetensors";
-           return fs::exists(folder / file) || fs::exists(folder / (file + ".index.json"));
-         });
+  return files;
 }
 
 bool has_tokenizer_files(const fs::path& folder) {
@@ -101,12 +101,16 @@ void save_hf(const fs::path& folder, std::span<const CheckpointTensor> tensors, 
                 .write_rest =
                     [&](const fs::path& place) {
                       write_configuration(place, family, config, settings);
-                      if (settings.tokenizer) copy_tokenizer(*settings.tokenizer, place);
-                      const auto copy = [&](const std::optional<fs::path>& file, const char* name) {
-                        if (file) write_file_atomic(place / name, MappedFile(*file).bytes());
+                      const auto copy = [&](const fs::path& file, const fs::path& name) {
+                        write_file_atomic(place / name, MappedFile(file).bytes());
                       };
-                      copy(settings.vocab_file, settings.merge_file ? "vocab.json" : "vocab.txt");
-                      copy(settings.merge_file, "merges.txt");
+                      if (settings.tokenizer) {
+                        for (const fs::path& file : tokenizer_files(*settings.tokenizer)) copy(file, file.filename());
+                      }
+                      if (settings.vocab_file) {
+                        copy(*settings.vocab_file, settings.merge_file ? "vocab.json" : "vocab.txt");
+                      }
+                      if (settings.merge_file) copy(*settings.merge_file, "merges.txt");
                     }},
                tensors, groups, settings);
 }

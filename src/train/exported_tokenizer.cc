@@ -13,6 +13,8 @@
 #include "core/json.h"
 #include "hub/names.h"
 #include "tokenizer/vocab_files.h"
+#include "train/config.h"
+#include "train/text_tokenizer.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -90,6 +92,20 @@ void choose_tokenizer_files(const TokenizerOptions& named, const std::optional<s
   } else if (!named.is_named() && beside_model && has_tokenizer_files(*beside_model)) {
     settings.tokenizer = *beside_model;
   }
+}
+
+std::vector<KeptFile> kept_files(const Resolved& resolved) {
+  HfExport chosen;
+  choose_tokenizer_files(resolved.derived.tokenizer, text_tokenizer(resolved), chosen);
+  std::vector<fs::path> files;
+  std::error_code error;
+  if (chosen.tokenizer) {
+    const bool is_file = fs::is_regular_file(*chosen.tokenizer, error);
+    if (is_file || has_tokenizer_files(*chosen.tokenizer)) files = tokenizer_files(*chosen.tokenizer);
+  }
+  if (chosen.vocab_file) files.push_back(*chosen.vocab_file);
+  if (chosen.merge_file) files.push_back(*chosen.merge_file);
+  return keep_tokenizer(files);
 }
 
 void add_special_tokens(const Tokenizer* tokenizer, ModelConfig& model, HfExport& settings) {

@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/hf.h"
+#include "checkpoint/kept_tokenizer.h"
 #include "config/record.h"
 #include "core/log.h"
 #include "models/model_config.h"
@@ -15,9 +17,14 @@
 
 namespace megalith {
 
+struct Resolved;
+
 // The files to copy: the options', else those in the model's folder.
 void choose_tokenizer_files(const TokenizerOptions& named, const std::optional<std::string>& beside_model,
                             HfExport& settings);
+
+// The run's tokenizer, for its checkpoints; read now, since an earlier checkpoint that has it may be removed.
+std::vector<KeptFile> kept_files(const Resolved& resolved);
 
 // Adds the tokenizer's end to the model's stop tokens (as in find_stop_ids()), its beginning if the model has none, and
 // its padding. Omits tokens outside the vocabulary, and those of models that write no text.

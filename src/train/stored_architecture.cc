@@ -11,6 +11,7 @@
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/configuration.h"
+#include "checkpoint/kept_tokenizer.h"
 #include "checkpoint/manifest.h"
 #include "core/error.h"
 #include "models/families.h"
@@ -107,7 +108,8 @@ void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) 
   std::optional<UserError> newest_fault;
   for (const std::filesystem::path& folder : folders) {
     try {
-      const Manifest manifest = load_manifest(folder);
+      Manifest manifest = load_manifest(folder);
+      find_kept_tokenizer(folder, manifest.configuration);
       ModelConfig model = model_config_of(manifest.architecture, manifest.configuration);
       TokenizerOptions tokenizer;
       const OptionSet architecture(model), vocabulary(tokenizer);

@@ -20,6 +20,7 @@
 #include "device/host_sync.h"
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
+#include "train/exported_tokenizer.h"
 #include "train/product_speed.h"
 
 namespace megalith {
@@ -88,6 +89,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   references_ = resolved_.kind().make_references(resolved_, {*model_, *data_parallel_, groups_, device_}, log_);
   peak_flops_ = peak_flops(device_, resolved_.derived.dtype).value_or(0);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
+  if (saver_ && groups_.world->is_first()) saver_->keep(kept_files(resolved_));
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
   if (saver_ &&
       (!config.checkpoint.save_interval || resolved_.options->of(config.checkpoint.save_interval_in_mins).is_set())) {
