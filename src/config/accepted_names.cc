@@ -43,10 +43,10 @@ std::string rows_of(Kind kind, const char* first, const char* second) {
 }
 
 std::string words_table() {
-  std::string table = "| whose | word | option here |\n|---|---|---|\n";
+  std::string table = "| whose | word | option here | note |\n|---|---|---|---|\n";
   for (const OtherWordsRow& row : other_words_rows()) {
-    table +=
-        fmt::format("| {} | {} | `{}` |\n", row.program, cell(listed(row.names, /*with_values=*/false)), row.option);
+    table += fmt::format("| {} | {} | `{}` | {} |\n", row.program, cell(listed(row.names, /*with_values=*/false)),
+                         row.option, cell(row.note));
   }
   return table;
 }
