@@ -12,8 +12,8 @@
 #include "core/json.h"
 #include "core/visible_text.h"
 #include "hub/hub.h"
-#include "hub/texts.h"
 #include "kinds/text/sft_packs.h"
+#include "kinds/text/sft_paths.h"
 #include "kinds/text/sft_set.h"
 
 namespace megalith {
@@ -144,13 +144,8 @@ int inspect_sft(CommandContext& context) {
     throw UserError("no instructions are named", "name a file or folder of rows with --sft_data_path");
   }
   resolve_hub_option("load_hf", model, HubNeed::kTokenizer, context.environment, options.hub, context.log);
-  std::vector<std::string> files;
-  for (const std::string& path : options.sft.sft_data_path) {
-    for (std::string& file : resolve_hub_texts("sft_data_path", path, context.environment, options.hub, context.log,
-                                               options.sft.sft_dataset_split)) {
-      files.push_back(std::move(file));
-    }
-  }
+  const std::vector<std::string> files =
+      resolve_sft_paths("sft_data_path", options.sft.sft_data_path, context.environment, options.hub, options.sft, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
   SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);

@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "core/output_file.h"
 #include "hub/hub.h"
-#include "hub/texts.h"
+#include "kinds/text/sft_paths.h"
 #include "kinds/text/sft_set.h"
 
 namespace megalith {
@@ -77,13 +77,8 @@ int prepare_sft_files(CommandContext& context) {
   std::optional<std::string>& model = options.tokenizer.tokenizer_model;
   if (!options.tokenizer.is_named()) model = options.load_hf;
   resolve_hub_option("load_hf", model, HubNeed::kTokenizer, context.environment, options.hub, context.log);
-  std::vector<std::string> files;
-  for (const std::string& path : options.input) {
-    for (std::string& file : resolve_hub_texts("input", path, context.environment, options.hub, context.log,
-                                               options.sft.sft_dataset_split)) {
-      files.push_back(std::move(file));
-    }
-  }
+  const std::vector<std::string> files =
+      resolve_sft_paths("input", options.input, context.environment, options.hub, options.sft, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
   SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);

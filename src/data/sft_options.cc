@@ -6,8 +6,9 @@ namespace megalith {
 void SftOptions::visit_paths(OptionVisitor& v) {
   v.field("sft_data_path", sft_data_path,
           "Files or folders of conversations, instructions or prompts (JSON lines, JSON lists, Parquet), or names of "
-          "data sets of the hub: the model is fine-tuned on them, with the loss on the answers only. They are made "
-          "into tokens first, once; or the prefix of files that prepare --sft made.")
+          "data sets of the hub: the model is fine-tuned on them, with the loss on the answers only. "
+          "FILE[:1000] and NAME[test[:5%]] are parts of them. They are made into tokens first, once; or the prefix of "
+          "files that prepare --sft made.")
       .alias("sft_dataset_name")
       .by_rank(ByRank::kSameContents);
 }

@@ -64,6 +64,24 @@ def test_share_gpt_rows_are_conversations(program, tmp_path):
     assert set(whole["weights"]) == {1}
 
 
+def test_a_part_of_the_rows_is_read_as_datasets_writes_it(program, tmp_path):
+    folder = model_with(tmp_path / "model", "chatml")
+    rows = [{"prompt": f"q{i}", "completion": f"a{i}"} for i in range(10)]
+    (tmp_path / "set").mkdir()
+    for name, part in (("a-test", rows[:4]), ("b-test", rows[4:7]), ("c-train", rows[7:])):
+        write_rows(tmp_path / "set" / f"{name}.jsonl", part)
+
+    def read(path, expected=0):
+        words = ("--load_hf", folder, "--sft_data_path", path, "--json", "--samples", 10)
+        _, printed, errors = program.run("inspect", "sft", *words, expected=expected)
+        return [json.loads(line)["text_in_loss"][1] for line in printed.splitlines()[:-1] if "text_in_loss" in line], errors
+
+    whole, files = tmp_path / "set", tmp_path / "set" / "a-test.jsonl"
+    for path, digits in ((f"{files}[1:3]", "12"), (f"{whole}[2:6]", "2345"), (f"{whole}[75%:]", "89"), (f"{whole}[c[:1]]", "7"), (f"{whole}[c]", "789")):
+        assert "".join(read(path)[0]) == digits, path
+    assert "no row of the 10 is in this part" in read(f"{whole}[100%:]", expected=2)[1]
+
+
 def test_rows_of_squad_are_primuss_line_and_messages_are_chatml(program, tmp_path):
     folder = model_with(tmp_path / "model", "headers")
     rows = [{"context": " c", "question": "q? ", "answers": {"text": ["a", "b"], "answer_start": [3, 9]}}]

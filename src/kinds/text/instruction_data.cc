@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "data/builder_lock.h"
 #include "kinds/text/sft_batches.h"
+#include "kinds/text/sft_paths.h"
 #include "kinds/text/sft_set.h"
 
 namespace megalith {
@@ -35,12 +36,12 @@ std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncod
     return taken_up(data_prefix(paths[0]), encoder, log);
   }
   SftReader reader(paths, data.sft.sft_dataset_split, data.sft.sft_column);
-  std::string job = encoder.identity();
+  std::string job = encoder.identity() + reader.parts();
   for (const PrepareInput& input : reader.inputs()) {
     job +=
         fmt::format("\n{} {} {}", fs::absolute(input.path).lexically_normal().string(), input.bytes, input.modified_ns);
   }
-  const fs::path first = fs::absolute(paths[0]).lexically_normal();
+  const fs::path first = fs::absolute(parse_sft_path(paths[0]).path).lexically_normal();
   const fs::path folder = data.data_cache_path ? fs::path(*data.data_cache_path) : fs::path(first.string() + ".tokens");
   const std::string name = fmt::format("{}-sft-{:016x}", first.filename().string(), checksum64(job));
   const std::string prefix = (folder / name).string();

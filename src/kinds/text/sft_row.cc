@@ -17,7 +17,7 @@ using Keys = std::vector<std::string_view>;
 
 const Keys kQuestion = {"instruction", "question"}, kAnswer = {"output", "response", "answer", "answers"},
            kInput = {"input", "context"}, kSystem = {"system", "system_prompt"},
-           kMessages = {"messages", "conversations"};
+           kMessages = {"messages", "conversations", "conversation"};
 
 // Metadata of published sets: keys of rows and messages that are not learned.
 bool is_harmless(const std::string& key) {
@@ -226,7 +226,7 @@ void read_chat_pair(KeyReader& reader, const OrderedJson& row, const SftOptions&
     question.list.erase(question.list.size() - 1);  // the answer, which is in the pair
     question.counts.pop_back();
   } else {
-    question = take_chat(reader, {"prompt", "conversations"}, where);
+    question = take_chat(reader, {"prompt", "conversations", "conversation"}, where);
   }
   for (const char* key : {"chosen", "rejected"}) {
     const SftMessages answer = reader.take_messages({key});

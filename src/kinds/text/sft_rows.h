@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ struct SftLine {
 
 class SftReader {
  public:
+  // paths  perhaps with a part of the rows by their numbers, of one file (sft_paths.h)
   // split  of folders: only files whose name, or a folder's of theirs, begins with this word
   // UserError for paths that do not exist and for folders without such files.
   SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
@@ -41,16 +43,24 @@ class SftReader {
   // The next non-empty row; nothing at the end. UserError for files that cannot be read.
   std::optional<SftLine> next();
   const std::vector<PrepareInput>& inputs() const { return inputs_; }
+  // "[0:1000]" for each input of which only a part is read; "" for none.
+  std::string parts() const;
   // Bytes of the inputs, as stored, consumed so far.
   int64_t input_bytes() const { return bytes_before_ + (rows_ ? rows_->input_bytes() : 0); }
   // A line for each folder with files that by their names hold no rows (find_inputs).
   const std::vector<std::string>& skipped() const { return skipped_; }
 
  private:
+  struct Part {
+    int64_t begin = 0, end = std::numeric_limits<int64_t>::max();  // rows
+  };
+
   std::vector<std::string> skipped_;
   std::vector<PrepareInput> inputs_;
+  std::vector<Part> parts_;  // of each input
   std::optional<std::string> column_;
   size_t next_input_ = 0;
+  int64_t next_row_ = 0;          // of the input before next_input_
   int64_t bytes_before_ = 0;      // of the finished inputs
   std::optional<JsonRows> rows_;  // of the input before next_input_
 };

@@ -162,8 +162,9 @@ void encode_sft_rows(SftReader& reader, const SftEncoder& encoder, SftTally& tal
 
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
                       const std::string& prefix, Logger& log, double store_every_s) {
-  const OrderedJson job = {
+  OrderedJson job = {
       {"inputs", inputs_to_json(reader.inputs())}, {"encoder", encoder.identity()}, {"vocab_size", vocab_size}};
+  if (!reader.parts().empty()) job["parts"] = reader.parts();
   ResumableOutputs outputs(prefix, {{prefix, token_type_for(vocab_size)}, {prefix + "_mask", TokenType::kUint8}},
                            dump_json(job));
   SftTally tally(options);

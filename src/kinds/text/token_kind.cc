@@ -13,10 +13,10 @@
 #include "data/prepare_input.h"
 #include "data/split.h"
 #include "hub/hub.h"
-#include "hub/texts.h"
 #include "kinds/tasks.h"
 #include "kinds/text/dpo_reference.h"
 #include "kinds/text/instruction_data.h"
+#include "kinds/text/sft_paths.h"
 #include "kinds/text/sft_set.h"
 #include "kinds/text/text_data.h"
 #include "kinds/text/text_samples.h"
@@ -76,20 +76,9 @@ void fetch_instructions(Resolved& run, const EnvironmentMap& environment, Logger
   SftOptions& sft = run.derived.data.sft;
   for (auto& [option, values] :
        {std::pair{"sft_data_path", &sft.sft_data_path}, std::pair{"sft_valid_data_path", &sft.sft_valid_data_path}}) {
-    std::vector<std::string> files;
-    for (const std::string& value : *values) {
-      if (is_prepared_sft(value)) {
-        files.push_back(value);
-        continue;
-      }
-      collect(errors, [&, option = option] {
-        for (std::string& file :
-             resolve_hub_texts(option, value, environment, run.config.hub, log, sft.sft_dataset_split)) {
-          files.push_back(std::move(file));
-        }
-      });
-    }
-    *values = std::move(files);
+    collect(errors, [&, option = option, values = values] {
+      *values = resolve_sft_paths(option, *values, environment, run.config.hub, sft, log);
+    });
   }
 }
 
@@ -146,8 +135,9 @@ std::vector<UserError> TokenKind::check_data(Resolved& run) const {
   if (!config.data.has_paths()) return no_data(run);
   std::vector<UserError> errors;
   for (const auto* paths : {&config.data.sft.sft_data_path, &config.data.sft.sft_valid_data_path}) {
-    for (const std::string& path : *paths) {
-      if (is_prepared_sft(path)) continue;  // opened and its report compared at the start of the run
+    for (const std::string& text : *paths) {
+      if (is_prepared_sft(text)) continue;  // opened and its report compared at the start of the run
+      const std::string path = parse_sft_path(text).path;
       if (!fs::exists(path) && parse_hub_name(path, HubRepoType::kDataset)) continue;
       collect(errors, [&] { (void)find_inputs({path}, /*all_plain=*/false); });
     }

@@ -1,0 +1,134 @@
+// See sft_paths.h.
+#include "kinds/text/sft_paths.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+
+#include "config/option_value.h"
+#include "core/collect_errors.h"
+#include "core/error.h"
+#include "data/throw_errors.h"
+#include "hub/texts.h"
+#include "kinds/text/sft_rows.h"
+#include "kinds/text/sft_set.h"
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "1000", "20%", or "" for the fallback; nothing for other texts.
+std::optional<RowRange::Bound> parse_bound(std::string text, RowRange::Bound fallback) {
+  if (text.empty()) return fallback;
+  const bool is_percent = text.ends_with('%');
+  if (is_percent) text.pop_back();
+  const auto value = parse_integer(text);
+  if (!value || *value < 0 || (is_percent && *value > 100)) return std::nullopt;
+  return RowRange::Bound{*value, is_percent};
+}
+
+std::optional<RowRange> parse_range(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) return std::nullopt;
+  RowRange range;
+  const auto begin = parse_bound(text.substr(0, colon), range.begin);
+  const auto end = parse_bound(text.substr(colon + 1), range.end);
+  if (!begin || !end) return std::nullopt;
+  return RowRange{*begin, *end};
+}
+
+bool is_split_word(const std::string& text) {
+  return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
+}
+
+// A bound as a number of rows; percents to the nearest row, as datasets rounds them.
+int64_t rows_before(const RowRange::Bound& bound, int64_t total) {
+  if (!bound.is_percent) return std::min(bound.value, total);
+  return std::llround(static_cast<double>(total) * static_cast<double>(bound.value) / 100);
+}
+
+int64_t count_rows(const std::string& path, const SftOptions& options, int64_t most) {
+  SftReader reader({path}, std::nullopt, options.sft_column);
+  int64_t rows = 0;
+  while (rows < most && reader.next()) ++rows;
+  return rows;
+}
+
+// The part of each input that makes up this part of them all.
+std::vector<std::string> cut(const std::vector<PrepareInput>& inputs, const RowRange& range, const SftOptions& options,
+                             const std::string& what) {
+  const int64_t most = range.has_percent() ? std::numeric_limits<int64_t>::max() : range.end.value;
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (const PrepareInput& input : inputs) {
+    counts.push_back(count_rows(input.path, options, most - total));
+    total += counts.back();
+  }
+  const int64_t begin = rows_before(range.begin, total), end = rows_before(range.end, total);
+  if (begin >= end) {
+    throw UserError(fmt::format("{}: no row of the {} is in this part", what, total), "name a part that has rows");
+  }
+  std::vector<std::string> paths;
+  int64_t before = 0;
+  for (size_t i = 0; i < inputs.size(); before += counts[i++]) {
+    const int64_t from = std::max(begin - before, int64_t{0}), to = std::min(end - before, counts[i]);
+    if (from < to) paths.push_back(fmt::format("{}[{}:{}]", inputs[i].path, from, to));
+  }
+  return paths;
+}
+
+}  // namespace
+
+SftPath parse_sft_path(const std::string& text) {
+  std::error_code code;
+  const size_t open = text.find('[');
+  if (open == std::string::npos || !text.ends_with(']') || fs::exists(text, code)) return {text, {}, {}};
+  SftPath path{text.substr(0, open), {}, {}};
+  std::string part = text.substr(open + 1, text.size() - open - 2);
+  const size_t inner = part.find('[');
+  const bool has_split = inner != std::string::npos && part.ends_with(']');
+  const std::string split = has_split ? part.substr(0, inner) : part;
+  path.rows = parse_range(has_split ? part.substr(inner + 1, part.size() - inner - 2) : part);
+  if (path.rows && !has_split) return path;
+  // Without a range a pattern looks alike, "shard[ab]": only what can be no pattern of files is a split.
+  const bool is_set =
+      path.rows || fs::is_directory(path.path, code) || parse_hub_name(path.path, HubRepoType::kDataset);
+  if (!is_split_word(split) || (has_split && !path.rows) || !is_set) return {text, {}, {}};
+  path.split = split;
+  return path;
+}
+
+std::vector<std::string> resolve_sft_paths(const std::string& option, const std::vector<std::string>& paths,
+                                           const EnvironmentMap& environment, const HubOptions& hub,
+                                           const SftOptions& options, Logger& log) {
+  std::vector<std::string> resolved;
+  std::vector<UserError> errors;
+  for (const std::string& text : paths) {
+    if (is_prepared_sft(text)) {
+      resolved.push_back(text);
+      continue;
+    }
+    collect(errors, [&] {
+      const SftPath path = parse_sft_path(text);
+      const std::optional<std::string> split = path.split ? path.split : options.sft_dataset_split;
+      std::vector<std::string> files = resolve_hub_texts(option, path.path, environment, hub, log, split);
+      if (path.rows || path.split) {
+        const SftReader reader(files, split, options.sft_column);
+        files.clear();
+        for (const PrepareInput& input : reader.inputs()) files.push_back(input.path);
+        if (path.rows) files = cut(reader.inputs(), *path.rows, options, fmt::format("{} {}", option, text));
+      }
+      resolved.insert(resolved.end(), files.begin(), files.end());
+    });
+  }
+  throw_errors(errors);
+  return resolved;
+}
+
+}  // namespace megalith
