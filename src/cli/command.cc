@@ -9,8 +9,8 @@
 #include "cli/acting_options.h"
 #include "cli/help.h"
 #include "cli/print.h"
+#include "compat/file_dialects.h"
 #include "compat/torchtitan_job.h"
-#include "compat/torchtune_recipe.h"
 #include "config/help.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -107,7 +107,7 @@ ConfigInputs CommandContext::config_inputs() const {
       .acts = [here = command](const Option& option) { return acts_in(here, option); },
   };
   inputs.readers = {{".toml", read_torchtitan_job}, {".yaml", read_primus_file}, {".yml", read_primus_file}};
-  adopt_torchtune_recipe(inputs);
+  adopt_file_dialect(inputs);
   return inputs;
 }
 

@@ -62,4 +62,19 @@ const FileKeys& torchtune_keys() {
   return keys;
 }
 
+const FileKeys& axolotl_keys() {
+  static const FileKeys keys("axolotl", "null");
+  return keys;
+}
+
+const FileKeys& llamafactory_keys() {
+  static const FileKeys keys("llamafactory", "null");
+  return keys;
+}
+
+const FileKeys& trl_keys() {
+  static const FileKeys keys("trl", "null");
+  return keys;
+}
+
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// The keys of other trainers' files, torchtitan's jobs and torchtune's recipes: each key's default, and its meaning
-// here. The rows are config/dialects/torchtitan.table and torchtune.table.
+// The keys of other trainers' files (torchtitan's jobs, torchtune's recipes, YAML of axolotl, LLaMA-Factory and TRL):
+// each key's default, and its meaning here. The rows are config/dialects/{torchtitan,torchtune,…}.table.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace megalith {
 enum class FileKeyKind {
   kOption,    // one option of ours: `text`
   kAlias,     // an older name of the key `text`; that key wins if both are written
-  kRule,      // read by a row of torchtitan_rules.table or torchtune_rules.table, or by the code next to them
+  kRule,      // read by a row of torchtitan_rules.table, torchtune_rules.table …, or by the code next to them
   kNoEffect,  // ignored, with a note
   kRefused,   // an error unless it has its default value: `text` says what it asks for
 };
@@ -42,5 +42,8 @@ class FileKeys {
 
 const FileKeys& torchtitan_keys();
 const FileKeys& torchtune_keys();
+const FileKeys& axolotl_keys();
+const FileKeys& llamafactory_keys();
+const FileKeys& trl_keys();
 
 }  // namespace megalith

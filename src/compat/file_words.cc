@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "config/known_names.h"
 #include "config/presets.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -88,6 +89,46 @@ void FileWords::take_preset(const std::string& name) {
   }
 }
 
+void FileWords::add(const std::string& name, FileWord word) {
+  const FileKey* known = keys_.find(name);
+  if (known != nullptr && known->kind == FileKeyKind::kAlias) {
+    words_.emplace(known->text, std::move(word));
+  } else {
+    words_[name] = std::move(word);
+  }
+}
+
+void FileWords::flatten(const std::string& name, const YamlNode& node) {
+  if (node.is_map()) {
+    for (const auto& [key, child] : node.children) flatten(name.empty() ? key : name + "." + key, child);
+    return;
+  }
+  try {
+    add(name, {node.written(), node.where, name});
+  } catch (const UserError&) {
+    fail(fmt::format("{}: {} is a list of several, of which this program takes one", node.where, name),
+         "write one of them below the key");
+  }
+}
+
+void FileWords::check_keys(std::string_view beginning) {
+  for (const auto& [name, word] : words_) {
+    if (!name.starts_with(beginning)) continue;
+    const FileKey* key = keys_.find(name);
+    if (key == nullptr && trainer_.unknown.empty()) continue;
+    if (key == nullptr) {
+      const std::string nearest = nearest_word(name, keys_.names());
+      fail(fmt::format("{}: {}{}", word.where, fmt::format(fmt::runtime(trainer_.unknown), fmt::arg("key", name)),
+                       nearest.empty() ? "" : fmt::format(". Did you mean '{}'?", nearest)),
+           fmt::format(fmt::runtime(trainer_.unknown_remedy), fmt::arg("key", name)));
+    } else if (key->kind == FileKeyKind::kRefused && is_written(name) &&
+               lower_case(written_text(name)) != lower_case(key->fallback)) {
+      fail(fmt::format("{} is not supported: {}", said(name), key->text),
+           fmt::format(fmt::runtime(trainer_.refused_remedy), fmt::arg("key", name), fmt::arg("unset", key->fallback)));
+    }
+  }
+}
+
 void FileWords::apply_all(const std::vector<std::function<void()>>& rules) {
   for (const auto& rule : rules) {
     try {
@@ -104,12 +145,20 @@ void FileWords::take_options() {
     const FileWord* word = find(key.name);
     trainer_.has_null ? set(key.name, key.text, word->written) : set(key.name, key.text, text(key.name));
   }
+  for (const auto& [name, word] : words_) {
+    if (keys_.find(name) != nullptr || !is_written(name)) continue;
+    // Options are also found by the end of a name: deepspeed.stage would be stage.
+    const bool is_below = name.find('.') != std::string::npos && find_known_name(name) == nullptr;
+    is_below ? fail(fmt::format("{}: nothing here reads {}", word.where, name), "remove it")
+             : set(name, name, word.written);
+  }
 }
 
 void FileWords::name_useless_keys(const std::string& file, const std::function<bool(const std::string&)>& is_shown) {
   std::vector<std::string> names;
   for (const auto& [name, word] : words_) {
-    if (keys_.find(name)->kind == FileKeyKind::kNoEffect && is_shown(name)) names.push_back(name);
+    const FileKey* key = keys_.find(name);
+    if (key != nullptr && key->kind == FileKeyKind::kNoEffect && is_shown(name)) names.push_back(word.key);
   }
   if (names.empty()) return;
   note(fmt::format("{}: without a counterpart here, and so without effect: {}", file, join(names, ", ")));

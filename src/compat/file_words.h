@@ -13,6 +13,7 @@
 #include "compat/file_keys.h"
 #include "compat/word_rules.h"
 #include "config/yaml_config.h"
+#include "config/yaml_document.h"
 
 namespace megalith {
 
@@ -27,7 +28,10 @@ struct FileTrainer {
   std::string_view name;                    // "torchtitan"
   std::string_view assigns, takes;          // " = ", "it takes"
   std::string_view switch_values;           // "true or false"
-  bool has_null = false;                    // a null key counts as not written
+  // An unknown key, {key}, and what to do about it; "": such keys are read as options (config/resolve.h).
+  std::string_view unknown, unknown_remedy;
+  std::string_view refused_remedy;         // of a key that is refused; {key}, {unset}: its default
+  bool has_null = false;                   // a null key counts as not written
   std::string_view component_remedy = "";  // for a refused …._component_
 };
 
@@ -35,7 +39,7 @@ class FileWords : public RuleWords {
  public:
   FileWords(const FileKeys& keys, const FileTrainer& trainer, std::filesystem::path config_root,
             const EnvironmentMap& environment)
-      : keys_(keys), trainer_(trainer), root_(std::move(config_root)), environment_(environment) {}
+      : keys_(keys), environment_(environment), trainer_(trainer), root_(std::move(config_root)) {}
 
   // Null if not in the file; the value may be null.
   const FileWord* find(std::string_view name) const;
@@ -55,9 +59,15 @@ class FileWords : public RuleWords {
     result.errors.emplace_back(std::move(message), std::move(remedy));
   }
 
+  // Adds a key, or the one that it is an alias of; that one wins if both are written.
+  void add(const std::string& name, FileWord word);
+  // Adds a key, or all keys below it.
+  void flatten(const std::string& name, const YamlNode& node);
+  // Errors for unknown and refused keys that begin so.
+  void check_keys(std::string_view beginning = "");
   // Calls each in turn, collecting what they throw as errors of the file.
   void apply_all(const std::vector<std::function<void()>>& rules);
-  // Sets the keys that map to one option.
+  // Sets the keys that map to one option, and passes on unknown ones.
   void take_options();
   // Notes the keys without effect; `is_shown` may leave some out.
   void name_useless_keys(const std::string& file, const std::function<bool(const std::string& name)>& is_shown);
@@ -71,12 +81,12 @@ class FileWords : public RuleWords {
   ConfigFile read_preset(const std::string& name) const;
 
   const FileKeys& keys_;
+  const EnvironmentMap& environment_;
   std::map<std::string, FileWord, std::less<>> words_;
 
  private:
   const FileTrainer& trainer_;
   const std::filesystem::path root_;
-  const EnvironmentMap& environment_;
 };
 
 }  // namespace megalith

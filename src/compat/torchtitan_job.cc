@@ -17,7 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr FileTrainer kTorchtitan = {"torchtitan", " = ", "it takes", "true or false"};
+constexpr FileTrainer kTorchtitan = {.name = "torchtitan",
+                                     .assigns = " = ",
+                                     .takes = "it takes",
+                                     .switch_values = "true or false",
+                                     .unknown = "torchtitan has no key '{key}'",
+                                     .unknown_remedy = "job files of torchtitan v0.2 are read",
+                                     .refused_remedy = "remove the line"};
 
 std::string scalar_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
@@ -72,15 +78,6 @@ class JobFileReader : public FileWords {
     return std::move(result);
   }
 
-  void add(const std::string& name, FileWord word) {
-    const FileKey* known = keys_.find(name);
-    if (known != nullptr && known->kind == FileKeyKind::kAlias) {
-      words_.emplace(known->text, std::move(word));
-    } else {
-      words_[name] = std::move(word);
-    }
-  }
-
   void apply(std::string_view part) {
     static const WordRules rules("torchtitan_rules");
     rules.apply(part, *this);
@@ -100,20 +97,6 @@ class JobFileReader : public FileWords {
         for (const toml::node& item : *list) word.written.items.push_back(scalar_text(item));
       }
       add(name, std::move(word));
-    }
-  }
-
-  void check_keys() {
-    for (const auto& [name, word] : words_) {
-      const FileKey* key = keys_.find(name);
-      if (key == nullptr) {
-        const std::string nearest = nearest_word(name, keys_.names());
-        fail(fmt::format("{}: torchtitan has no key '{}'{}", word.where, name,
-                         nearest.empty() ? "" : fmt::format(". Did you mean '{}'?", nearest)),
-             "job files of torchtitan v0.2 are read");
-      } else if (key->kind == FileKeyKind::kRefused && text(name) != key->fallback) {
-        fail(fmt::format("{} is not supported: {}", said(name), key->text), "remove the line");
-      }
     }
   }
 

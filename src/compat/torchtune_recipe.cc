@@ -8,9 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "compat/torchtitan_job.h"
 #include "compat/torchtune_words.h"
-#include "config/presets.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/strings.h"
@@ -194,21 +192,6 @@ class RecipeReader : public RecipeWords {
   std::optional<int64_t> num_steps_;
 };
 
-// The last --config among the arguments.
-std::optional<std::string> config_among(const std::vector<std::string>& arguments) {
-  std::optional<std::string> found;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    for (const std::string_view name : {"--config", "--exp"}) {
-      const std::string& word = arguments[i];
-      if (word == name && i + 1 < arguments.size()) found = arguments[i + 1];
-      if (word.starts_with(name) && word.size() > name.size() && word[name.size()] == '=') {
-        found = word.substr(name.size() + 1);
-      }
-    }
-  }
-  return found;
-}
-
 }  // namespace
 
 bool is_torchtune_recipe(const fs::path& file) {
@@ -224,29 +207,6 @@ bool is_torchtune_recipe(const fs::path& file) {
   } catch (const UserError&) {  // reported by the code that reads it
   }
   return false;
-}
-
-void adopt_torchtune_recipe(ConfigInputs& inputs) {
-  const std::optional<std::string> config = config_among(inputs.arguments);
-  if (!config) return;
-  fs::path file;
-  try {
-    file = find_config(*config, inputs.config_root);
-  } catch (const UserError&) {
-    return;
-  }
-  if (!is_torchtune_recipe(file)) return;
-  std::vector<std::string> words;
-  std::erase_if(inputs.arguments, [&](const std::string& word) {
-    if (!is_recipe_word(word)) return false;
-    words.push_back(word);
-    return true;
-  });
-  inputs.readers[file.extension().string()] = [file, words](const fs::path& path, const fs::path& root,
-                                                            const EnvironmentMap& environment) {
-    return path == file ? read_torchtune_recipe(path, words, root, environment)
-                        : read_primus_file(path, root, environment);
-  };
 }
 
 ConfigFile read_torchtune_recipe(const fs::path& file, const std::vector<std::string>& words,

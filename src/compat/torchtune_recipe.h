@@ -10,17 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "config/resolve.h"
 #include "config/yaml_config.h"
 
 namespace megalith {
 
 // True for a recipe: YAML that names a component.
 bool is_torchtune_recipe(const std::filesystem::path& file);
-
-// If the arguments' configuration file is a recipe, has it read as one with the recipe's words, which are removed from
-// the arguments.
-void adopt_torchtune_recipe(ConfigInputs& inputs);
 
 // As read_config_file(): problems are in `errors`.
 ConfigFile read_torchtune_recipe(const std::filesystem::path& file, const std::vector<std::string>& words,

@@ -15,8 +15,15 @@ constexpr const char* kWords = "command line";
 constexpr int kDeepestReference = 8;
 
 constexpr FileTrainer kTorchtune = {
-    "torchtune", " ", "this program takes", "True or False", true,
-    "no other component has a counterpart here; name one of these, in the file or with a word"};
+    .name = "torchtune",
+    .assigns = " ",
+    .takes = "this program takes",
+    .switch_values = "True or False",
+    .unknown = "recipes of torchtune for fine-tuning have no key '{key}'",
+    .unknown_remedy = "remove it, also with the word ~{key}; options of this program are written --NAME",
+    .refused_remedy = "remove it, or add the word {key}={unset}",
+    .has_null = true,
+    .component_remedy = "no other component has a counterpart here; name one of these, in the file or with a word"};
 
 bool is_key_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
@@ -55,46 +62,13 @@ RecipeWords::RecipeWords(const std::filesystem::path& file, const std::vector<st
   try {
     const YamlDocument document = load_yaml(file, kept_references(file, environment));
     result.errors = document.errors;
-    if (document.root.is_map()) flatten(document.root, "");
+    if (document.root.is_map()) flatten("", document.root);
     for (const std::string& word : words) change(word);
     for (auto& [name, value] : words_) replace_keys(value, 0);
   } catch (const UserError& error) {
     result.errors.push_back(error);
   }
   check_keys();
-}
-
-void RecipeWords::check_keys() {
-  for (const auto& [name, word] : words_) {
-    const FileKey* key = keys_.find(name);
-    if (key == nullptr) {
-      const std::string nearest = nearest_word(name, keys_.names());
-      fail(fmt::format("{}: recipes of torchtune for fine-tuning have no key '{}'{}", word.where, name,
-                       nearest.empty() ? "" : fmt::format(". Did you mean '{}'?", nearest)),
-           fmt::format("remove it, also with the word ~{}; options of this program are written --NAME", name));
-    } else if (key->kind == FileKeyKind::kRefused && is_written(name) &&
-               lower_case(word.written.text()) != key->fallback) {
-      fail(fmt::format("{} is not supported: {}", said(name), key->text),
-           fmt::format("remove it, or add the word {}={}", name, key->fallback));
-    }
-  }
-}
-
-void RecipeWords::flatten(const YamlNode& node, const std::string& prefix) {
-  for (const auto& [key, child] : node.children) {
-    const std::string name = prefix + key;
-    if (child.is_map()) {
-      flatten(child, name + ".");
-      continue;
-    }
-    try {
-      words_[name] = {child.written(), child.where, name};
-    } catch (const UserError&) {
-      fail(
-          fmt::format("{}: {} is a list of several, of which this program takes one", child.where, name),
-          "write one of them below the key");
-    }
-  }
 }
 
 void RecipeWords::change(const std::string& word) {

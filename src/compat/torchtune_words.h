@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "compat/file_words.h"
-#include "config/yaml_document.h"
 
 namespace megalith {
 
@@ -22,10 +21,8 @@ class RecipeWords : public FileWords {
   const std::string file_;
 
  private:
-  void flatten(const YamlNode& node, const std::string& prefix);
   void change(const std::string& word);
   void replace_keys(FileWord& word, int depth) const;
-  void check_keys();
 };
 
 // True for a recipe's word: ~KEY, or KEY=VALUE of a recipe's key or section.

@@ -1,4 +1,4 @@
-// The tables of torchtitan's and torchtune's keys.
+// The tables of other trainers' keys.
 #include "compat/file_keys.h"
 
 #include <gtest/gtest.h>
@@ -12,9 +12,12 @@ namespace {
 TEST(FileKeys, EveryRowCanBeUsed) {
   Config config;
   const OptionSet options(config);
-  for (const FileKeys* keys : {&torchtitan_keys(), &torchtune_keys()}) {
+  for (const FileKeys* keys :
+       {&torchtitan_keys(), &torchtune_keys(), &axolotl_keys(), &llamafactory_keys(), &trl_keys()}) {
     for (const FileKey& key : keys->all()) {
-      EXPECT_EQ(key.kind == FileKeyKind::kOption, options.find(key.text) != nullptr) << key.name;
+      const bool may_be_option = key.kind == FileKeyKind::kOption || key.kind == FileKeyKind::kAlias;
+      EXPECT_TRUE(may_be_option || options.find(key.text) == nullptr) << key.name;
+      EXPECT_TRUE(key.kind != FileKeyKind::kOption || options.find(key.text) != nullptr) << key.name;
       const bool has_text = key.kind != FileKeyKind::kRule && key.kind != FileKeyKind::kNoEffect;
       EXPECT_EQ(has_text, !key.text.empty()) << key.name;
       if (key.kind != FileKeyKind::kAlias) continue;

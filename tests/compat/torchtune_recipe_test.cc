@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "compat/file_dialects.h"
 #include "kinds/kinds.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
@@ -107,7 +108,7 @@ struct TorchtuneRecipe : testing::Test {
     inputs.arguments = {"--config", (folder.path() / "recipe.yaml").string()};
     inputs.arguments.insert(inputs.arguments.end(), words.begin(), words.end());
     inputs.config_root = test::source_dir() / "configs";
-    adopt_torchtune_recipe(inputs);
+    adopt_file_dialect(inputs);
     return inputs;
   }
   std::unique_ptr<Resolved> read(const std::vector<std::string>& words = {}) {
@@ -261,7 +262,7 @@ TEST_F(TorchtuneRecipe, OtherFilesAreNoRecipes) {
   EXPECT_TRUE(is_torchtune_recipe(folder.path() / "recipe.yaml"));
   ConfigInputs inputs;
   inputs.arguments = {"--config", (folder.path() / "plain.yaml").string(), "batch_size=2"};
-  adopt_torchtune_recipe(inputs);
+  adopt_file_dialect(inputs);
   EXPECT_EQ(inputs.arguments.size(), 3U);
 }
 

@@ -109,6 +109,10 @@ bool is_variable(const std::string& word) {
 const RuleTable kTables[] = {
     {"torchtitan_rules", [](const std::string& word) { return is_key(torchtitan_keys(), word); }},
     {"torchtune_rules", [](const std::string& word) { return is_key(torchtune_keys(), word); }},
+    {"finetuner_rules",
+     [](const std::string& word) {
+       return is_key(axolotl_keys(), word) || is_key(llamafactory_keys(), word) || is_key(trl_keys(), word);
+     }},
     {"script_rules", is_variable},
 };
 

@@ -1,0 +1,401 @@
+// Files of axolotl, LLaMA-Factory and TRL: SFT, LoRA, QLoRA, DPO and pre-training resolve, words change them, and what
+// has no counterpart is refused with its line.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "compat/file_dialects.h"
+#include "kinds/kinds.h"
+#include "support/source_dir.h"
+#include "support/temporary_folder.h"
+#include "train/config.h"
+
+namespace megalith {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// Keys as in axolotl's own examples for adapters.
+constexpr const char* kAxolotl = R"(base_model: org/base
+datasets:
+  - path: org/instructions
+    type: alpaca
+    split: train[:20%]
+val_set_size: 0.1
+output_dir: ./outputs/lora
+adapter: lora
+lora_model_dir:
+sequence_len: 2048
+sample_packing: true
+eval_sample_packing: true
+lora_r: 16
+lora_alpha: 32
+lora_dropout: 0.05
+lora_target_linear: true
+wandb_project:
+gradient_accumulation_steps: 2
+micro_batch_size: 3
+num_epochs: 4
+optimizer: adamw_bnb_8bit
+lr_scheduler: cosine
+learning_rate: 0.0002
+bf16: auto
+tf32: false
+gradient_checkpointing: true
+gradient_checkpointing_kwargs: {use_reentrant: false}
+logging_steps: 1
+attn_implementation: flash_attention_2
+warmup_ratio: 0.1
+evals_per_epoch: 4
+saves_per_epoch: 1
+weight_decay: 0.01
+special_tokens:
+  pad_token: "<|end|>"
+)";
+
+// And as in LLaMA-Factory's.
+constexpr const char* kLlamaFactory = R"(model_name_or_path: org/chat
+trust_remote_code: true
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+dataset: identity, questions
+template: qwen3_nothink
+cutoff_len: 1024
+max_samples: 500
+overwrite_cache: true
+preprocessing_num_workers: 16
+output_dir: saves/lora
+logging_steps: 10
+save_steps: 200
+plot_loss: true
+overwrite_output_dir: true
+save_only_model: false
+report_to: none
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+resume_from_checkpoint: null
+)";
+
+constexpr const char* kRegister = R"({
+  "identity": {"file_name": "identity.json"},
+  "questions": {"hf_hub_url": "org/questions", "subset": "en"},
+  "chats": {"hf_hub_url": "org/chats", "formatting": "sharegpt", "split": "train_sft",
+            "columns": {"messages": "messages"}, "tags": {"role_tag": "role", "content_tag": "content"}},
+  "pairs": {"hf_hub_url": "org/pairs", "formatting": "sharegpt", "ranking": true,
+            "columns": {"messages": "conversations", "chosen": "chosen", "rejected": "rejected"}},
+  "texts": {"file_name": "c4.jsonl", "columns": {"prompt": "body"}},
+  "pictures": {"file_name": "p.json", "columns": {"images": "images"}},
+  "labels": {"file_name": "k.json", "columns": {"kto_tag": "label"}},
+  "renamed": {"file_name": "r.json", "columns": {"prompt": "q", "response": "a"}}
+})";
+
+struct FinetunerFile : testing::Test {
+  void SetUp() override {
+    folder.write("axolotl.yml", kAxolotl);
+    folder.write("factory.yaml", kLlamaFactory);
+    folder.write("data/dataset_info.json", kRegister);
+  }
+
+  std::string in(const std::string& name) const { return (folder.path() / name).string(); }
+
+  std::unique_ptr<Resolved> read(Words arguments) {
+    auto resolved = std::make_unique<Resolved>(all_kinds());
+    ConfigInputs inputs;
+    inputs.arguments = std::move(arguments);
+    inputs.config_root = test::source_dir() / "configs";
+    adopt_file_dialect(inputs);
+    resolution = try_resolve(*resolved->options, inputs);
+    errors.clear();
+    for (const UserError& error : resolution.errors) errors += fmt::format("{}\n", error.what());
+    notes = fmt::format("{}\n", fmt::join(resolution.notes, "\n"));
+    return resolved;
+  }
+  std::unique_ptr<Resolved> read_axolotl(const Words& words = {}) {
+    Words all = {"--config", in("axolotl.yml")};
+    all.insert(all.end(), words.begin(), words.end());
+    return read(all);
+  }
+  std::unique_ptr<Resolved> read_factory(const Words& words = {}) {
+    Words all = {"--config", in("factory.yaml"), "dataset_dir=" + in("data")};
+    all.insert(all.end(), words.begin(), words.end());
+    return read(all);
+  }
+  // The file with other lines at its end, or in place of those of the same keys.
+  std::unique_ptr<Resolved> read_changed(const char* name, std::string text, const std::string& lines) {
+    for (size_t begin = 0; begin < lines.size(); begin = lines.find('\n', begin) + 1) {
+      const std::string key = lines.substr(begin, lines.find(':', begin) + 1 - begin);
+      const size_t at = ("\n" + text).find("\n" + key);
+      if (at == std::string::npos || key[0] == ' ') continue;
+      size_t end = text.find('\n', at) + 1;
+      while (text[end] == ' ') end = text.find('\n', end) + 1;
+      text.erase(at, end - at);
+    }
+    folder.write(name, text + lines);
+    return std::string(name).ends_with(".yml") ? read_axolotl() : read_factory();
+  }
+  static std::string text_of(const Resolved& resolved, const char* name) {
+    std::string text = resolved.options->find(name)->text();
+    std::erase(text, '"');
+    return text;
+  }
+  void expect(const Resolved& resolved, const std::vector<std::pair<const char*, std::string>>& values) const {
+    ASSERT_EQ(errors, "");
+    for (const auto& [name, value] : values) EXPECT_EQ(text_of(resolved, name), value) << name;
+  }
+
+  test::TemporaryFolder folder;
+  Resolution resolution;
+  std::string errors, notes;
+};
+
+TEST_F(FinetunerFile, AxolotlsAdaptersResolve) {
+  const auto resolved = read_axolotl();
+  expect(*resolved, {{"load_hf", "org/base"},
+                     {"sft_data_path", "[org/instructions[:20%]]"},
+                     {"sft_conversation_format", "alpaca"},
+                     {"split", "0.9,0.1,0"},
+                     {"save_adapter", "./outputs/lora"},
+                     {"seq_length", "2048"},
+                     {"truncate", "true"},
+                     {"enable_packed_sequences", "true"},
+                     {"sft_packing", "first_fit_decreasing"},
+                     {"lora.enabled", "true"},
+                     {"lora.dim", "16"},
+                     {"lora.alpha", "32"},
+                     {"lora.dropout", "0.05"},
+                     {"lora.target_modules", "[all-linear]"},
+                     {"lora.quantization", "none"},
+                     {"micro_batch_size", "3"},
+                     {"gradient_accumulation_steps", "2"},
+                     {"train_epochs", "4"},
+                     {"optimizer", "adam8bit"},
+                     {"lr", "0.0002"},
+                     {"lr_decay_style", "cosine"},
+                     {"lr_warmup_fraction", "0.1"},
+                     {"weight_decay", "0.01"},
+                     {"clip_grad", "1"},
+                     {"seed", "42"},
+                     {"bf16", "true"},
+                     {"recompute_granularity", "full"},
+                     {"log_interval", "1"},
+                     {"save", "null"},
+                     {"wandb_project", "null"}});
+  for (const char* said : {"special_tokens.pad_token", "evals_per_epoch: 4", "2048 tokens are cut"}) {
+    EXPECT_NE(notes.find(said), std::string::npos) << said << "\nnot in\n" << notes;
+  }
+}
+
+TEST_F(FinetunerFile, AxolotlsOtherMethodsResolve) {
+  auto resolved = read_axolotl({"load_in_4bit=true", "warmup_steps=10", "max_steps=50", "save_steps=20",
+                                "lr_scheduler=constant_with_warmup", "deepspeed=zero3_bf16_cpuoffload_all.json"});
+  expect(*resolved, {{"lora.quantization", "nf4"},
+                     {"lr_warmup_iters", "10"},
+                     {"lr_warmup_fraction", "null"},
+                     {"train_iters", "50"},
+                     {"lr_decay_style", "constant"},
+                     {"use_distributed_optimizer", "true"},
+                     {"use_torch_fsdp2", "false"},
+                     {"save", "./outputs/lora-checkpoints"},
+                     {"save_interval", "20"}});
+  // All weights, with FSDP: they and the moments are in bf16.
+  resolved = read_changed("axolotl.yml", kAxolotl,
+                          "adapter:\noptimizer: adamw_torch_fused\nfsdp:\n  - full_shard\n  - auto_wrap\n"
+                          "fsdp_config:\n  fsdp_offload_params: true\n  fsdp_state_dict_type: FULL_STATE_DICT\n"
+                          "datasets:\n  - path: org/chats\n    type: chat_template\n    field_messages: conversations\n"
+                          "    message_property_mappings: {role: from, content: value}\n  - path: other.jsonl\n"
+                          "    type: chat_template\nchat_template: chatml\n");
+  expect(*resolved, {{"lora.enabled", "false"},
+                     {"save_hf", "./outputs/lora"},
+                     {"use_torch_fsdp2", "true"},
+                     {"fsdp_cpu_offload", "true"},
+                     {"master_weights", "remainder"},
+                     {"sft_data_path", "[org/chats, other.jsonl]"},
+                     {"sft_conversation_format", "messages"}});
+  resolved = read_changed("axolotl.yml", kAxolotl,
+                          "rl: dpo\nrl_beta: 0.2\nchat_template: llama3\nval_set_size: 0\n"
+                          "datasets:\n  - path: org/pairs\n    type: chat_template.default\n    field_messages: "
+                          "conversation\n    field_chosen: chosen\n    field_rejected: rejected\n");
+  expect(*resolved, {{"loss", "dpo"},
+                     {"dpo_beta", "0.2"},
+                     {"sft_conversation_format", "chat_template"},
+                     {"split", "100,0,0"},
+                     {"eval_iters", "0"}});
+  EXPECT_NE(notes.find("the chat template that came with the model is used"), std::string::npos) << notes;
+  std::string text = kAxolotl;
+  text.erase(text.find("datasets:"), text.find("val_set_size") - text.find("datasets:"));
+  resolved = read_changed("axolotl.yml", text,
+                          "sample_packing:\nmax_steps: 1000\nadapter:\npretraining_dataset:\n  - path: org/web\n"
+                          "    name: sample\n    type: pretrain\n    text_column: body\n    split: train\n");
+  expect(*resolved, {{"sft_data_path", "[org/web/sample]"},
+                     {"sft_column", "body"},
+                     {"enable_packed_sequences", "true"},
+                     {"train_iters", "1000"}});
+}
+
+TEST_F(FinetunerFile, LlamaFactorysMethodsResolve) {
+  auto resolved = read_factory();
+  expect(*resolved, {{"load_hf", "org/chat"},
+                     {"sft_data_path", fmt::format("[{}[:500], org/questions/en[:500]]", in("data/identity.json"))},
+                     {"sft_conversation_format", "chat_template"},
+                     {"enable_thinking", "false"},
+                     {"lora.dim", "8"},
+                     {"lora.alpha", "16"},
+                     {"lora.target_modules", "[all-linear]"},
+                     {"seq_length", "1024"},
+                     {"save_adapter", "saves/lora"},
+                     {"save", "saves/lora-checkpoints"},
+                     {"save_interval", "200"},
+                     {"overwrite", "true"},
+                     {"micro_batch_size", "1"},
+                     {"gradient_accumulation_steps", "8"},
+                     {"train_epochs", "3"},
+                     {"recompute_granularity", "full"},
+                     {"eval_iters", "0"},
+                     {"lr", "0.0001"}});
+  resolved = read_factory({"dataset=chats", "finetuning_type=full", "pure_bf16=true", "max_samples=null",
+                           "disable_gradient_checkpointing=true", "packing=true", "val_size=0.05",
+                           "eval_strategy=steps", "eval_steps=50", "deepspeed=ds_z2_config.json",
+                           "report_to=tensorboard"});
+  expect(*resolved, {{"sft_data_path", "[org/chats[train_sft]]"},
+                     {"save_hf", "saves/lora"},
+                     {"master_weights", "remainder"},
+                     {"recompute_granularity", "null"},
+                     {"use_packed_attention", "false"},
+                     {"eval_interval", "50"},
+                     {"use_distributed_optimizer", "true"},
+                     {"tensorboard_dir", "saves/lora-runs"}});
+  resolved = read_factory({"stage=dpo", "dataset=pairs", "pref_beta=0.3", "pref_loss=sigmoid", "quantization_bit=4"});
+  expect(*resolved, {{"loss", "dpo"}, {"dpo_beta", "0.3"}, {"lora.quantization", "nf4"}});
+  resolved = read_factory({"stage=pt", "dataset=texts", "template=null"});
+  expect(*resolved, {{"sft_column", "body"}, {"enable_packed_sequences", "true"}});
+}
+
+TEST_F(FinetunerFile, TrlsFlagsAndFilesResolve) {
+  auto resolved = read({"--dialect=trl_sft",
+                        "--model_name_or_path", "org/base",
+                        "--dataset_name", "org/chats",
+                        "--learning_rate", "2.0e-4",
+                        "--num_train_epochs", "1",
+                        "--packing",
+                        "--per_device_train_batch_size", "2",
+                        "--gradient-accumulation-steps", "8",
+                        "--eos_token", "<|im_end|>",
+                        "--eval_strategy", "steps",
+                        "--eval_steps", "100",
+                        "--use_peft", "--lora_r", "32", "--lora_alpha", "16",
+                        "--output_dir", "out",
+                        "--push_to_hub", "--no_gradient_checkpointing", "--no_remove_unused_columns"});
+  expect(*resolved, {{"load_hf", "org/base"},
+                     {"sft_data_path", "[org/chats]"},
+                     {"sft_valid_data_path", "[org/chats[test]]"},
+                     {"lr", "0.0002"},
+                     {"train_epochs", "1"},
+                     {"enable_packed_sequences", "true"},
+                     {"sft_packing", "first_fit_decreasing"},
+                     {"micro_batch_size", "2"},
+                     {"gradient_accumulation_steps", "8"},
+                     {"eval_interval", "100"},
+                     {"lora.dim", "32"},
+                     {"lora.alpha", "16"},
+                     {"lora.target_modules", "[q_proj, v_proj]"},
+                     {"lr_decay_style", "linear"},
+                     {"bf16", "true"},
+                     {"recompute_granularity", "null"},
+                     {"save_adapter", "out"}});
+  for (const char* said : {"nothing is uploaded", "PEFT's choice", "here only answers are learned"}) {
+    EXPECT_NE(notes.find(said), std::string::npos) << said << "\nnot in\n" << notes;
+  }
+  folder.write("trl.yaml", "model_name_or_path:\n  org/base\ndataset_name:\n  org/texts\nreport_to:\n  none\n"
+                           "learning_rate:\n  0.0001\nlr_scheduler_type:\n  cosine\nenv:\n  NCCL_DEBUG: WARN\n");
+  resolved = read({"--config", in("trl.yaml"), "--seq_length", "512"});
+  expect(*resolved, {{"lr", "0.0001"}, {"lr_decay_style", "cosine"}, {"seq_length", "512"}, {"loss", "next_token"}});
+  EXPECT_EQ(resolution.exports.at("NCCL_DEBUG"), "WARN");
+  resolved = read({"--dialect=trl_dpo", "--config", in("trl.yaml"), "--learning_rate", "null", "--beta", "0.05"});
+  expect(*resolved, {{"loss", "dpo"}, {"dpo_beta", "0.05"}, {"lr", "1e-06"}, {"enable_packed_sequences", "false"}});
+}
+
+TEST_F(FinetunerFile, OtherFilesAreNotTheirs) {
+  folder.write("plain.yaml", "load_hf: x\nlr: 1\n");
+  folder.write("words.yaml", "model_name_or_path: x\nlearning_rate: 1\n");  // words of options
+  for (const char* name : {"plain.yaml", "words.yaml"}) {
+    ConfigInputs inputs;
+    inputs.arguments = {"--config", in(name), "lora_r=2"};
+    adopt_file_dialect(inputs);
+    EXPECT_TRUE(inputs.readers.empty() && inputs.arguments.size() == 3) << name;
+  }
+}
+
+TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
+  const std::pair<const char*, std::vector<std::string>> axolotl[] = {
+      {"rl: kto\n", {"axolotl.yml:", "rl: kto", "not here yet"}},
+      {"rl: orpo\n", {"rl: orpo", "takes: dpo"}},
+      {"reward_model: true\n", {"reward_model: true is not supported: reward models"}},
+      {"adapter: llama-adapter\n", {"adapter: llama-adapter", "lora, qlora"}},
+      {"adapter:\nload_in_4bit: true\n", {"load_in_4bit: true needs adapters"}},
+      {"datasets:\n  - path: a\n    type: input_output\n", {"dataset.type: input_output", "alpaca, chat_template"}},
+      {"datasets:\n  - {path: a, type: chat_template, field_messages: talk}\n", {"field_messages: talk", "rename"}},
+      {"datasets:\n  - {path: a, type: chat_template, field_of_mine: 1}\n", {"nothing here reads field_of_mine"}},
+      {"datasets:\n  - {path: a, type: alpaca}\n  - {path: b, type: completion}\n", {"a and b have rows of two forms"}},
+      {"datasets:\n  - path: json\n    type: alpaca\n", {"path: json", "data_files"}},
+      {"datasets:\n  - path: a\n    type: alpaca\n    split: train+test\n", {"split: train+test", "one split"}},
+      {"optimizer: came_pytorch\n", {"optimizer: came_pytorch", "adamw_torch"}},
+      {"lr_scheduler: rex\n", {"lr_scheduler: rex", "linear, cosine"}},
+      {"processor_type: AutoProcessor\n", {"processor_type: AutoProcessor is not supported: pictures"}},
+      {"trl:\n  beta: 0.1\n", {"trl.beta: 0.1 is not supported: reinforcement"}},
+      {"plugins:\n  - my.Plugin\n", {"plugins: ", "my.Plugin", "CutCrossEntropyPlugin"}},
+      {"lora_modules_to_save: [embed_tokens]\n", {"lora_modules_to_save", "does not support"}},
+      {"val_set_size: 200\n", {"val_set_size: 200", "a part of the rows below 1"}},
+      {"unfrozen_parameters: [model.layers.1.*]\n", {"unfrozen_parameters: ", "training of some of the weights"}},
+      {"mico_batch_size: 2\n", {"mico_batch_size", "micro_batch_size"}},
+      {"bf16: perhaps\n", {"bf16: perhaps", "true or false"}},
+      {"deepspeed: {stage: 3}\n", {"deepspeed.stage"}},
+  };
+  for (const auto& [lines, parts] : axolotl) {
+    read_changed("axolotl.yml", kAxolotl, lines);
+    for (const std::string& part : parts) {
+      EXPECT_NE(errors.find(part), std::string::npos) << part << "\nnot in\n" << errors << "of " << lines;
+    }
+  }
+  const std::pair<Words, std::vector<std::string>> factory[] = {
+      {{"stage=kto"}, {"stage: kto", "not here yet"}},
+      {{"stage=rm"}, {"stage: rm", "sft, pt, dpo"}},
+      {{"finetuning_type=oft"}, {"finetuning_type: oft", "lora, full"}},
+      {{"dataset=nothing"}, {"has no data set 'nothing'"}},
+      {{"dataset=pictures"}, {"columns.images", "pictures"}},
+      {{"dataset=labels"}, {"kto_tag: label"}},
+      {{"dataset=renamed"}, {"columns.prompt: q", "rename the column"}},
+      {{"dataset=pairs"}, {"pairs of answers", "stage: dpo"}},
+      {{"stage=dpo"}, {"the set has no ranking"}},
+      {{"dataset=chats,texts"}, {"columns.prompt: body"}},
+      {{"dataset_dir=elsewhere"}, {"there is no elsewhere/dataset_info.json"}},
+      {{"image_max_pixels=100"}, {"image_max_pixels: 100 is not supported: pictures"}},
+      {{"template=default"}, {"template: default", "came with a model"}},
+      {{"use_galore=true"}, {"use_galore"}},
+      {{"report_to=aim"}, {"report_to: aim", "wandb"}},
+      {{"lora_r=many"}, {"lora_r: many", "a whole number"}},
+      {{"quantization_bit=4", "finetuning_type=lora", "quantization_type=fp4"}, {"quantization_type: fp4", "nf4"}},
+  };
+  for (const auto& [words, parts] : factory) {
+    folder.write("factory.yaml", kLlamaFactory);
+    read_factory(words);
+    for (const std::string& part : parts) {
+      EXPECT_NE(errors.find(part), std::string::npos) << part << "\nnot in\n" << errors << "of " << words[0];
+    }
+  }
+  read({"--dialect=trl_dpo", "--dataset_name", "org/pairs", "--loss_type", "ipo"});
+  for (const char* part : {"the model is not named", "loss_type: ipo", "sigmoid"}) {
+    EXPECT_NE(errors.find(part), std::string::npos) << errors;
+  }
+}
+
+}  // namespace
+}  // namespace megalith
