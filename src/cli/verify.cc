@@ -15,6 +15,8 @@
 #include "compat/cvs_judge.h"
 #include "compat/cvs_launch.h"
 #include "compat/cvs_report.h"
+#include "compat/cvs_suites.h"
+#include "compat/cvs_sweep.h"
 #include "compat/process.h"
 #include "config/option_value.h"
 #include "core/error.h"
@@ -38,7 +40,8 @@ constexpr const char* kVerifyUsage =
     "usage: megalith verify --config FILE.json [--case MODE/MODEL/GPU] [--set NAME=VALUE ...]\n"
     "                       [--log FILE ... | --run DIR ... | --launch docker|podman|none]\n"
     "                       [--compare cvs] [--scale_batch] [--json] [--junit FILE] [--page FILE]\n\n"
-    "FILE.json is one of CVS's for Megatron, by its path or by its name in configs/cvs/.";
+    "FILE.json is one of CVS's for Megatron-LM or torchtitan, or for rccl, ibperf or agfhc, by its path or by its\n"
+    "name in configs/cvs/. Without --case, all runs of a sweep are judged.";
 
 constexpr size_t kSecondsLength = sizeof("2026-01-31T09:01:28") - 1;
 
@@ -52,11 +55,12 @@ struct VerifyOptions {
   void visit(OptionVisitor& v) {
     v.group("Verification");
     v.field("case", case_name,
-            "The case to judge by, mode/model/GPU as the file names them. Default: the one that fits what ran.");
+            "The case to judge by, mode/model/GPU as the file names them, or a run of its sweep. Default: the one that "
+            "fits what ran.");
     v.field("set", set, "NAME=VALUE of the file to replace, as many as there are; for what is still <changeme>.");
     v.field("log", log,
-            "Logs of the run, one a node. Default: those under log_dir of the file. run.json is read where it lies "
-            "beside them.");
+            "Logs of the run, one a node, or reports of rccl, ibperf or agfhc. Default: those under log_dir of the "
+            "file. run.json is read where it lies beside them.");
     v.field("run", run, "Folders that --output_dir named, instead of logs.");
     v.field(
          "launch", launch,
@@ -182,20 +186,17 @@ CvsRun read_folder(const std::string& name) {
 }
 
 // CVS's log paths, one per node.
-std::vector<std::string> logs_of_configuration(const CvsConfig& config) {
+std::vector<std::string> logs_of_configuration(const CvsConfig& config, const CvsCase& of) {
   const std::string* log_dir = config.config.find("log_dir");
   std::vector<std::string> files;
   if (log_dir != nullptr && !is_unresolved(*log_dir)) {
     std::error_code code;
-    for (int node = 0;; ++node) {
-      const fs::path file = fs::path(*log_dir) / "megatron-logs" / fmt::format("out-node{}", node) / "training.log";
-      if (!fs::exists(file, code)) break;
-      files.push_back(file.string());
+    for (int node = 0; fs::exists(cvs_log_path(config, of, node), code); ++node) {
+      files.push_back(cvs_log_path(config, of, node).string());
     }
   }
   if (!files.empty()) return files;
-  throw UserError(fmt::format("no log is given, and none lies in {}/megatron-logs/out-node0/training.log",
-                              log_dir == nullptr ? "log_dir" : *log_dir),
+  throw UserError(fmt::format("no log is given, and none lies in {}", cvs_log_path(config, of, 0).string()),
                   "give logs with --log, or the folder of a run with --run");
 }
 
@@ -219,13 +220,13 @@ CvsFacts facts_of(const CvsRun& run) {
 }
 
 // One run per log, until it is known which belong together.
-std::vector<CvsRun> read_runs(const VerifyOptions& options, const CvsConfig& config) {
+std::vector<CvsRun> read_runs(const VerifyOptions& options, const CvsConfig& config, const CvsCase& of) {
   std::vector<CvsRun> runs;
   if (!options.run.empty()) {
     for (const std::string& folder : options.run) runs.push_back(read_folder(folder));
     return runs;
   }
-  const std::vector<std::string> files = options.log.empty() ? logs_of_configuration(config) : options.log;
+  const std::vector<std::string> files = options.log.empty() ? logs_of_configuration(config, of) : options.log;
   for (const std::string& file : files) runs.push_back(read_logs({file}));
   return runs;
 }
@@ -278,11 +279,11 @@ std::vector<CvsVerdict> launch_and_judge(const VerifyOptions& options, const Cvs
                          .machine = "/",
                          .resolve = this_host().resolve};
   CvsLaunched launched = launch_cvs_run(config, of, launch, run_process);
-  CvsRun run{.name = cvs_log_path(config, rank).string(), .logs = {}, .record = {}, .kernel_log = {}, .launch = {}};
+  CvsRun run{.name = cvs_log_path(config, of, rank).string(), .logs = {}, .record = {}, .kernel_log = {}, .launch = {}};
   std::error_code code;
   const bool judges = !of.is_distributed || rank == of.nnodes - 1;
   for (int64_t node = of.is_distributed ? 0 : rank; judges && node <= rank; ++node) {
-    const fs::path file = cvs_log_path(config, node);
+    const fs::path file = cvs_log_path(config, of, node);
     if (launched.log.empty() || !fs::exists(file, code)) continue;
     run.logs.push_back(parse_cvs_log(read_stream(file), file.string()));
   }
@@ -294,20 +295,50 @@ std::vector<CvsVerdict> launch_and_judge(const VerifyOptions& options, const Cvs
                         {.devices_per_node = options.devices_per_node, .as_upstream = options.compare.has_value()})};
 }
 
-std::vector<CvsVerdict> judge_all(const VerifyOptions& options, const CvsConfig& config) {
-  std::vector<CvsRun> runs = read_runs(options, config);
-  const CvsCaseRequest request{.name = options.case_name,
-                               .is_launch = false,
-                               .scale_batch = options.scale_batch,
-                               .facts = facts_of(runs.front())};
-  const CvsCase of = resolve_cvs_case(config, request);
+void judge_runs(const VerifyOptions& options, const CvsCase& of, std::vector<CvsRun> runs,
+                std::vector<CvsVerdict>& verdicts) {
   const CvsJudgeOptions how{.devices_per_node = options.devices_per_node, .as_upstream = options.compare.has_value()};
-  std::vector<CvsVerdict> verdicts;
   for (CvsRun& run : grouped(of, std::move(runs))) {
     if (run.record && !how.as_upstream) run.kernel_log = kernel_log_of(*run.record);
     verdicts.push_back(judge_cvs_run(of, run, how));
   }
+}
+
+std::vector<CvsVerdict> judge_all(const VerifyOptions& options, const CvsConfig& config) {
+  std::vector<CvsVerdict> verdicts;
+  CvsCaseRequest request{
+      .name = options.case_name, .is_launch = false, .scale_batch = options.scale_batch, .facts = {}};
+  if (!config.sweep) {
+    std::vector<CvsRun> runs = read_runs(options, config, {});
+    request.facts = facts_of(runs.front());
+    judge_runs(options, resolve_cvs_case(config, request), std::move(runs), verdicts);
+    return verdicts;
+  }
+  const bool is_whole = !options.case_name && options.log.empty() && options.run.empty();
+  std::vector<std::optional<std::string>> names = {options.case_name};
+  if (is_whole) names.assign(config.sweep->runs.begin(), config.sweep->runs.end());
+  for (const std::optional<std::string>& name : names) {
+    request.name = name;
+    const CvsCase of = resolve_cvs_case(config, request);
+    judge_runs(options, of, read_runs(options, config, of), verdicts);
+  }
   return verdicts;
+}
+
+// Reports of a suite that does not train.
+std::vector<CvsVerdict> judge_reports(const VerifyOptions& options, const CvsSuite& suite, const Json& root,
+                                      const std::string& file) {
+  for (const auto& [option, is_given] :
+       {std::pair{"case", options.case_name.has_value()}, std::pair{"run", !options.run.empty()},
+        std::pair{"launch", options.launch.has_value()}, std::pair{"set", !options.set.empty()},
+        std::pair{"compare", options.compare.has_value()}, std::pair{"scale_batch", options.scale_batch}}) {
+    if (is_given) {
+      throw UserError(fmt::format("--{} is for training, and {} is of CVS's suite {}", option, file, suite.name),
+                      "give its reports with --log");
+    }
+  }
+  if (options.log.empty()) throw UserError("no report is given", "give reports of " + suite.name + " with --log");
+  return {judge_cvs_suite(suite, root, file, options.log)};
 }
 
 void write_verdicts(const VerifyOptions& options, const std::vector<CvsVerdict>& verdicts) {
@@ -353,11 +384,19 @@ int run_verify(CommandContext& context) {
     if (auto taken = check_replaceable(option, *path, kVerdictsMark, options.overwrite)) throw std::move(*taken);
   }
   const fs::path file = find_cvs_file(config_words.front(), context.config_root);
-  CvsConfig config = parse_cvs_config(read_stream(file), file.string(), login_name());
-  for (const std::string& warning : config.warnings) context.log.warn("{}", warning);
-  set_cvs_values(config, options.set, login_name());
-  const std::vector<CvsVerdict> verdicts =
-      options.launch ? launch_and_judge(options, config, context) : judge_all(options, config);
+  const std::string text = read_stream(file);
+  std::vector<std::string> warnings;
+  const Json root = parse_cvs_json(text, file.string(), warnings);
+  std::vector<CvsVerdict> verdicts;
+  if (const CvsSuite* suite = suite_of_file(root, file.string())) {
+    for (const std::string& warning : warnings) context.log.warn("{}", warning);
+    verdicts = judge_reports(options, *suite, root, file.string());
+  } else {
+    CvsConfig config = parse_cvs_config(text, file.string(), login_name());
+    for (const std::string& warning : config.warnings) context.log.warn("{}", warning);
+    set_cvs_values(config, options.set, login_name());
+    verdicts = options.launch ? launch_and_judge(options, config, context) : judge_all(options, config);
+  }
   write_verdicts(options, verdicts);
   const bool is_passed =
       std::all_of(verdicts.begin(), verdicts.end(), [](const CvsVerdict& one) { return one.is_passed(); });

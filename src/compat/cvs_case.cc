@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "config/option_value.h"
 #include "core/strings.h"
@@ -22,6 +23,18 @@ struct CvsModelShape {
 };
 constexpr std::array<CvsModelShape, 2> kCvsShapes = {{{"llama3_1_8b", 32, 4096}, {"llama3_1_70b", 80, 8192}}};
 
+struct CvsPrecision {
+  std::string_view word;
+  bool is_fp8;
+  std::string_view meaning;
+};
+constexpr CvsPrecision kPrecisions[] = {
+    {"te_fp8", true, "FP8, hybrid (TE_FP8=1)"},   {"fp8", true, "FP8, hybrid (TE_FP8=1)"},
+    {"te_bf16", false, "bf16 (TE_FP8=0)"},        {"te_fp16", false, "bf16 (TE_FP8=0)"},
+    {"te_f16", false, "bf16 (TE_FP8=0)"},         {"bf16", false, "bf16 (TE_FP8=0)"},
+    {"mxfp8", true, "FP8 in blocks of 32, MXFP8"}, {"mxfp4", false, "FP4 in blocks of 32, MXFP4"}};
+constexpr std::string_view kStartedPrecisions = "te_fp8 fp8 te_bf16 te_fp16 te_f16 bf16";
+
 const std::vector<std::string> kNicTypes = {"ainic", "thor2", "cx7"};
 
 // Reads the texts of one case as numbers, collecting every error.
@@ -30,6 +43,8 @@ class CaseReader {
   CaseReader(const CvsConfig& config, const CvsCaseRequest& request) : config_(config), request_(request) {}
 
   CvsCase read() {
+    case_.trainer = config_.trainer;
+    case_.sweep = config_.sweep;
     read_nodes();
     const CvsEntry* entry = choose();
     if (entry != nullptr) {
@@ -66,7 +81,8 @@ class CaseReader {
     const std::string mode = case_.is_distributed ? "multi_node" : "single_node";
     if (request_.name) {
       for (const CvsEntry& entry : config_.entries) {
-        if (cvs_name(*request_.name) == entry.name()) fitting.push_back(&entry);
+        const std::string name = cvs_name(*request_.name);
+        if (name == entry.name() || (config_.sweep && name == entry.gpu)) fitting.push_back(&entry);
       }
       if (fitting.empty()) return no_case(fmt::format("--case {}: {} has no such case", *request_.name, config_.file));
       if (fitting.front()->mode != mode) {
@@ -76,6 +92,10 @@ class CaseReader {
                                  std::string(case_.is_distributed ? "False" : "True"));
       }
       return fitting.front();
+    }
+    if (config_.sweep) {
+      if (config_.entries.size() == 1) return &config_.entries.front();
+      return no_case(fmt::format("{} has a sweep of {} runs", config_.file, config_.entries.size()));
     }
     const std::string gpu = gpu_of_device(), model = model_of_shape();
     for (const CvsEntry& entry : config_.entries) {
@@ -116,8 +136,9 @@ class CaseReader {
 
   void read_params(const CvsEntry& entry) {
     const CvsTexts& params = entry.params;
+    const bool is_torchtitan = case_.trainer == "torchtitan";
     case_.tokenizer_model = text(params, "tokenizer_model");
-    case_.model_size = text(params, "model_size");
+    if (!is_torchtitan) case_.model_size = text(params, "model_size");
     case_.batch_size = whole(params, "batch_size", 1);
     case_.micro_batch_size = whole(params, "micro_batch_size", 1);
     case_.sequence_length = whole(params, "sequence_length", 1);
@@ -125,7 +146,9 @@ class CaseReader {
     case_.pipeline_parallelism = whole(params, "pipeline_parallelism", 1);
     case_.recompute = truth(params, "recompute", false);
     case_.fsdp = truth(params, "fsdp", false);
-    read_precision(text(params, "precision"));
+    const std::string* fp8 = params.find("enable_float8");  // how the files of torchtitan's cases say it
+    const bool says_fp8 = is_torchtitan && fp8 != nullptr && params.find("precision") == nullptr;
+    read_precision(says_fp8 ? (truth(params, "enable_float8", false) ? "FP8" : "BF16") : text(params, "precision"));
     if (request_.scale_batch) {
       const int64_t scaled = case_.batch_size / kNodesOfBatch * case_.nnodes;
       case_.notes.push_back(fmt::format("batch_size {} is {}/{} x {} nodes (--scale_batch)", scaled, case_.batch_size,
@@ -136,25 +159,24 @@ class CaseReader {
 
   void read_precision(const std::string& precision) {
     if (precision.empty() || is_unresolved(precision)) return;
-    const std::string upper = lower_case(precision);
     case_.precision = precision;
-    if (upper == "te_fp8") {
-      case_.is_fp8 = true;
-      case_.notes.push_back(fmt::format("precision {} is FP8, hybrid (TE_FP8=1)", precision));
-    } else if (upper == "te_bf16" || upper == "te_fp16" || upper == "te_f16" || upper == "bf16") {
-      case_.notes.push_back(fmt::format("precision {} is bf16 (TE_FP8=0)", precision));
-    } else {
+    const auto* found = std::find_if(std::begin(kPrecisions), std::end(kPrecisions),
+                                     [&](const CvsPrecision& one) { return one.word == lower_case(precision); });
+    if (found == std::end(kPrecisions)) {
       errors_.emplace_back(fmt::format("{}: precision is {}", config_.file, precision),
-                           "write TE_FP8, TE_BF16, TE_FP16, TE_F16 or BF16");
+                           "write TE_FP8, TE_BF16, TE_FP16, TE_F16, FP8, BF16, MXFP8 or MXFP4");
+      return;
     }
+    case_.is_fp8 = found->is_fp8;
+    case_.notes.push_back(fmt::format("precision {} is {}", precision, found->meaning));
   }
 
   void read_bounds(const CvsEntry& entry) {
     for (const auto& [key, written] : entry.results.values) {
       if (note_if_unresolved(entry.results, key, written)) continue;
       const std::optional<double> value = parse_number(written);
-      if (value && *value > 0) {
-        case_.bounds.push_back({key, *value});
+      if (value && (*value > 0 || config_.sweep)) {
+        case_.bounds.push_back({key, *value, limit_of(entry, key)});
       } else {
         errors_.emplace_back(
             fmt::format("{}: result_dict.{} is \"{}\", expected a number above 0", config_.file, key, written),
@@ -163,7 +185,24 @@ class CaseReader {
     }
   }
 
+  std::optional<CvsLimit> limit_of(const CvsEntry& entry, const std::string& key) const {
+    if (!config_.sweep) return std::nullopt;
+    const auto run = config_.sweep->limits.find(entry.gpu);
+    if (run == config_.sweep->limits.end()) return std::nullopt;
+    const auto limit = run->second.find(key);
+    return limit == run->second.end() ? std::nullopt : std::optional(limit->second);
+  }
+
   void require_for_launch() {
+    const bool is_llama = lower_case(case_.tokenizer_model).find("llama") != std::string::npos;
+    const bool is_known = kStartedPrecisions.find(lower_case(case_.precision)) != std::string_view::npos;
+    if (case_.trainer != "megatron" || (config_.sweep && (!is_llama || !is_known))) {
+      errors_.emplace_back(
+          fmt::format("--launch: {} of {} with precision {} is not started here", case_.name(), case_.trainer,
+                      case_.precision),
+          "start the run by itself and give its log with --log; --launch starts Llama with Megatron-LM's scripts in "
+          "FP8 or bf16");
+    }
     std::vector<std::string> names = {"container_image", "container_name", "shm_size", "log_dir"};
     if (case_.is_distributed) {
       names.insert(names.end(), {"master_address", "nic_type", "nccl_ib_hca_list", "nccl_socket_ifname",
@@ -265,6 +304,39 @@ class CaseReader {
 };
 
 }  // namespace
+
+std::string cvs_number(double value) {
+  const double size = std::fabs(value);
+  return size >= 10 && size < 1e7 ? fmt::format("{:.1f}", value) : fmt::format("{:.4g}", value);
+}
+
+bool CvsBound::holds(double measured, bool is_most, const std::map<std::string, double>& values) const {
+  switch (limit ? limit->kind : is_most ? CvsLimitKind::kMax : CvsLimitKind::kMin) {
+    case CvsLimitKind::kMin:
+      return measured >= value;
+    case CvsLimitKind::kMax:
+      return measured <= value;
+    case CvsLimitKind::kWithin:
+      return std::fabs(measured - value) <= std::fabs(value) * limit->percent / 100;
+    case CvsLimitKind::kMinRatio: {
+      const auto reference = values.find(limit->reference);
+      return reference != values.end() && reference->second != 0 && measured / reference->second >= value;
+    }
+    case CvsLimitKind::kInfo:
+      return true;
+  }
+  return false;
+}
+
+std::string CvsBound::expected(bool is_most, const std::string& unit) const {
+  const CvsLimitKind kind = limit ? limit->kind : is_most ? CvsLimitKind::kMax : CvsLimitKind::kMin;
+  if (kind == CvsLimitKind::kInfo) return "";
+  if (kind == CvsLimitKind::kMinRatio) return fmt::format("at least {} of {}", cvs_number(value), limit->reference);
+  if (kind == CvsLimitKind::kWithin) {
+    return fmt::format("{}{}, within {} %", cvs_number(value), unit, cvs_number(limit->percent));
+  }
+  return fmt::format("at {} {}{}", kind == CvsLimitKind::kMax ? "most" : "least", cvs_number(value), unit);
+}
 
 const CvsBound* CvsCase::find_bound(const std::string& key) const {
   const auto found = std::find_if(bounds.begin(), bounds.end(), [&](const CvsBound& one) { return one.key == key; });

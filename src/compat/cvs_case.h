@@ -18,21 +18,32 @@ struct CvsFacts {
 };
 
 struct CvsCaseRequest {
-  std::optional<std::string> name;  // MODE/MODEL/GPU
+  std::optional<std::string> name;  // MODE/MODEL/GPU; a sweep's run alone is enough
   bool is_launch = false;           // require the keys that only starting a run needs
   bool scale_batch = false;         // batch_size/4 x nnodes
   CvsFacts facts;
 };
 
-// A bound of result_dict.
+// A bound of result_dict or of a threshold file.
 struct CvsBound {
   std::string key;
   double value = 0;
+  std::optional<CvsLimit> limit = {};  // none in result_dict: the measure tells
+
+  bool is_judged(bool enforces) const { return enforces && !(limit && limit->kind == CvsLimitKind::kInfo); }
+  // is_most: what a bound without a limit is. `values`: of all measures, for a ratio.
+  bool holds(double measured, bool is_most, const std::map<std::string, double>& values) const;
+  std::string expected(bool is_most, const std::string& unit) const;  // "at most 25000.0 ms"
 };
+
+// For people: "6900.0", "0.85".
+std::string cvs_number(double value);
 
 struct CvsCase {
   std::string mode, model, gpu;
-  bool is_distributed = false;  // one run over all nodes; else one per node
+  std::string trainer = "megatron";  // or torchtitan
+  std::optional<CvsSweep> sweep;     // the file's, if the case is a run of one
+  bool is_distributed = false;       // one run over all nodes; else one per node
   int64_t nnodes = 1;
   int64_t training_iterations = 0;
   std::string tokenizer_model, model_size, precision;
@@ -43,7 +54,7 @@ struct CvsCase {
   std::vector<CvsBound> bounds;
   std::vector<std::string> notes;  // choices made for this case, worth telling
 
-  std::string name() const { return mode + "/" + model + "/" + gpu; }
+  std::string name() const { return model.empty() ? mode : mode + "/" + model + "/" + gpu; }
   int64_t num_runs() const { return is_distributed ? 1 : nnodes; }
   int64_t nodes_of_run() const { return is_distributed ? nnodes : 1; }
   const CvsBound* find_bound(const std::string& key) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "compat/cvs_sweep.h"
 #include "config/dialect.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -27,6 +28,15 @@ const std::vector<std::string>& known_names_of(std::string_view object) {
 bool has_name(std::string_view object, const std::string& name) {
   const std::vector<std::string>& names = known_names_of(object);
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// "global_batch_size" is batch_size.
+std::string own_name(const std::string& name) {
+  for (const std::string& also : known_names_of("also")) {
+    const size_t equals = also.find('=');
+    if (name == also.substr(0, equals)) return also.substr(equals + 1);
+  }
+  return name;
 }
 
 struct TextPlace {
@@ -129,14 +139,16 @@ class CvsReader {
   // A member of an object of texts, or a note.
   void read_text(CvsTexts& texts, const std::string& key, const Json& value, const std::string& where,
                  std::string_view object) {
-    const std::string name = cvs_name(key);
+    const std::string written = cvs_name(key), name = own_name(written);
     if (name.starts_with("_")) {
       const std::string* text = try_text(value);
-      if (name.starts_with(kExample) && text != nullptr) texts.examples[name.substr(kExample.size())] = resolved(*text);
+      if (name.starts_with(kExample) && text != nullptr) {
+        texts.examples[own_name(name.substr(kExample.size()))] = resolved(*text);
+      }
       return;
     }
     if (!has_name(object, name)) {
-      const std::string nearest = nearest_word(name, known_names_of(object));
+      const std::string nearest = nearest_word(written, known_names_of(object));
       out_.warnings.push_back(fmt::format("{}: nothing reads {}.{}{}", out_.file, where, key,
                                           nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
       return;
@@ -258,11 +270,20 @@ std::string cvs_name(std::string_view text) {
 
 bool is_unresolved(std::string_view text) { return lower_case(text).find("<changeme>") != std::string::npos; }
 
+Json parse_cvs_json(std::string_view text, const std::string& file, std::vector<std::string>& warnings) {
+  return parse_with_place(without_trailing_commas(text, file, warnings), file);
+}
+
 CvsConfig parse_cvs_config(std::string_view text, const std::string& file, const std::string& user) {
   CvsConfig config;
   config.file = file;
-  const std::string clean = without_trailing_commas(text, file, config.warnings);
-  CvsReader(config, user).read(parse_with_place(clean, file));
+  Json root = parse_cvs_json(text, file, config.warnings);
+  if (is_cvs_sweep(root)) root = cases_of_sweep(root, config);
+  CvsReader(config, user).read(root);
+  if (config.config.find("torchtitan_root") != nullptr) config.trainer = "torchtitan";
+  // A name of the model is in each case of a sweep.
+  std::sort(config.warnings.begin(), config.warnings.end());
+  config.warnings.erase(std::unique(config.warnings.begin(), config.warnings.end()), config.warnings.end());
   if (config.entries.empty()) {
     throw UserError(fmt::format("{} has no case", file),
                     "cases lie in model_params.<single_node|multi_node>.<model>.<gpu>");
@@ -286,7 +307,7 @@ void set_cvs_values(CvsConfig& config, std::span<const std::string> words, const
     // "config.nnodes" and "model_params.….result_dict.mem_usage" are names too.
     std::string name = word.substr(0, equals), value = word.substr(equals + 1);
     if (const size_t dot = name.rfind('.'); dot != std::string::npos) name.erase(0, dot + 1);
-    name = cvs_name(name);
+    name = own_name(cvs_name(name));
     if (const size_t at = value.find("{user-id}"); at != std::string::npos) value.replace(at, 9, user);
     if (has_name("config", name)) {
       config.config.values[name] = value;

@@ -8,12 +8,16 @@
 // still fill in. Source: ROCm/cvs, its guide to the Megatron configuration files.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "core/json.h"
 
 namespace megalith {
 
@@ -33,8 +37,37 @@ struct CvsEntry {
   std::string name() const { return mode + "/" + model + "/" + gpu; }
 };
 
+// How a threshold holds a measure: value >= bound, <= bound, within percent of it, at least bound times the
+// reference's value, or not at all.
+enum class CvsLimitKind { kMin, kMax, kWithin, kMinRatio, kInfo };
+struct CvsLimit {
+  CvsLimitKind kind = CvsLimitKind::kMin;
+  double percent = 0;
+  std::string reference;
+};
+
+// The least-squares slope of the losses at every sample_every-th step, the milestones, the first and the last one.
+struct CvsLossCurve {
+  int64_t sample_every = 10;
+  std::vector<int64_t> milestones = {100, 500, 1000, 5000};
+  double max_slope = 0;
+  bool enforces = true;
+};
+
+// What today's files add (cvs_sweep.h). Their entries are MODE/MODEL/RUN.
+struct CvsSweep {
+  std::vector<std::string> runs;  // as written
+  bool enforces_thresholds = true;
+  std::optional<CvsLossCurve> loss_curve;
+  double baseline_tokens_per_s = 0;  // of all devices on baseline_nodes; 0 if unknown
+  int64_t baseline_nodes = 1;
+  std::map<std::string, std::map<std::string, CvsLimit>> limits;  // by folded run and measure
+};
+
 struct CvsConfig {
   std::string file;
+  std::string trainer = "megatron";  // or torchtitan
+  std::optional<CvsSweep> sweep;
   CvsTexts config;
   std::vector<std::string> device_list;                          // of container_config
   std::vector<std::pair<std::string, std::string>> volume_dict;  // host, container
@@ -48,8 +81,11 @@ std::string cvs_name(std::string_view text);
 
 bool is_unresolved(std::string_view text);  // contains <changeme>
 
-// UserError with file, line and column if not JSON; UserErrors for every name or value unknown to CVS. A comma before a
-// closing bracket is a warning: CVS's own page has two.
+// UserError with file, line and column if not JSON. A comma before a closing bracket becomes a warning: CVS's own page
+// has two.
+Json parse_cvs_json(std::string_view text, const std::string& file, std::vector<std::string>& warnings);
+
+// UserErrors for every name or value unknown to CVS. A sweep's thresholds are read from the file beside `file`.
 CvsConfig parse_cvs_config(std::string_view text, const std::string& file, const std::string& user);
 
 // Applies the words of --set, NAME=VALUE: a name of `config`, of a case's parameters or of its result_dict, in every

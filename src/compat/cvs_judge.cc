@@ -20,12 +20,14 @@ void check_is_same_run(const CvsCase& of, const CvsRun& run) {
   const CvsLog& log = run.main_log();
   if (log.steps.empty()) {
     errors.emplace_back(
-        fmt::format("{} has no line of an iteration as Megatron-LM prints it", log.file),
+        fmt::format("{} has no line of an iteration as {} prints it", log.file,
+                    of.trainer == "torchtitan" ? "torchtitan" : "Megatron-LM"),
+        of.trainer == "torchtitan" ? "a run of megalith prints them with --log_style torchtitan" :
         "a run of megalith prints them with --log_format megatron --log_throughput; with --output_dir DIR "
         "it can be judged by --run DIR");
     throw UserErrors(errors);
   }
-  if (log.train_iters != of.training_iterations) {
+  if (log.train_iters > 0 && log.train_iters != of.training_iterations) {
     errors.emplace_back(fmt::format("{} is of another run: it has {} iterations to do, and training_iterations is {}",
                                     log.file, log.train_iters, of.training_iterations),
                         fmt::format("give that run's log, or --set training_iterations={}", log.train_iters));
@@ -35,7 +37,8 @@ void check_is_same_run(const CvsCase& of, const CvsRun& run) {
                                     *batch, of.batch_size),
                         fmt::format("give that run's log, or --set batch_size={}", *batch));
   }
-  if (run.record && run.record->exit_code == 0 && run.record->status == "finished" && !log.steps.empty() &&
+  const bool has_every_step = of.trainer != "torchtitan";
+  if (has_every_step && run.record && run.record->exit_code == 0 && run.record->status == "finished" &&
       log.last_iteration() < run.record->last_iteration) {
     errors.emplace_back(fmt::format("{} is cut: it ends at iteration {}, and run.json says that the run finished at {}",
                                     log.file, log.last_iteration(), run.record->last_iteration),
@@ -238,7 +241,7 @@ CvsVerdict judge_cvs_run(const CvsCase& of, const CvsRun& run, const CvsJudgeOpt
     add(judge_as_upstream(of, log));
   } else {
     add(judge_communication(of, run, options));
-    add(judge_convergence(log.steps));
+    add(judge_convergence(log.steps, of));
     add(judge_performance(of, log.steps, options));
     add(judge_results(of, run));
   }

@@ -62,7 +62,7 @@ CvsVerdict judge_cvs_run(const CvsCase& of, const CvsRun& run, const CvsJudgeOpt
 
 // The parts, for tests.
 CvsFindings judge_communication(const CvsCase& of, const CvsRun& run, const CvsJudgeOptions& options);
-CvsFindings judge_convergence(const std::vector<CvsStep>& steps);
+CvsFindings judge_convergence(const std::vector<CvsStep>& steps, const CvsCase& of = {});
 CvsFindings judge_performance(const CvsCase& of, const std::vector<CvsStep>& steps, const CvsJudgeOptions& options);
 CvsFindings judge_as_upstream(const CvsCase& of, const CvsLog& log);
 CvsFindings judge_results(const CvsCase& of, const CvsRun& run);

@@ -286,7 +286,7 @@ class CvsLauncher {
   }
 
   void run_script() {
-    const fs::path log = cvs_log_path(config_, launch_.node_rank);
+    const fs::path log = cvs_log_path(config_, of_, launch_.node_rank);
     const std::string script = script_of(config_, of_);
     make_directories(log.parent_path());
     remove_tree(log);
@@ -346,12 +346,18 @@ class CvsLauncher {
 
 }  // namespace
 
-fs::path cvs_log_path(const CvsConfig& config, int64_t node) {
-  return fs::path(value_of(config, "log_dir")) / "megatron-logs" / fmt::format("out-node{}", node) / "training.log";
+fs::path cvs_log_path(const CvsConfig& config, const CvsCase& of, int64_t node) {
+  fs::path folder = fs::path(value_of(config, "log_dir")) / (config.trainer + "-logs");
+  if (config.sweep && config.trainer == "megatron") {
+    const auto& runs = config.sweep->runs;
+    const auto run = std::find_if(runs.begin(), runs.end(), [&](const auto& one) { return cvs_name(one) == of.gpu; });
+    if (run != runs.end()) folder /= std::regex_replace(*run, std::regex("[^A-Za-z0-9._-]"), "_");
+  }
+  return folder / fmt::format("out-node{}", node) / "training.log";
 }
 
 fs::path cvs_run_folder(const CvsConfig& config, const CvsCase& of, int64_t node) {
-  return cvs_log_path(config, of.is_distributed ? 0 : node).parent_path() / "run";
+  return cvs_log_path(config, of, of.is_distributed ? 0 : node).parent_path() / "run";
 }
 
 std::map<std::string, std::string> cvs_exports(const CvsConfig& config, const CvsCase& of, int64_t node_rank) {

@@ -27,8 +27,8 @@ struct CvsLaunched {
   std::filesystem::path log;  // written by the script; empty if it was not started
 };
 
-// <log_dir>/megatron-logs/out-node<i>/training.log
-std::filesystem::path cvs_log_path(const CvsConfig& config, int64_t node);
+// <log_dir>/<trainer>-logs[/RUN]/out-node<i>/training.log; RUN of a sweep with Megatron-LM.
+std::filesystem::path cvs_log_path(const CvsConfig& config, const CvsCase& of, int64_t node);
 
 // Folder for our run.json: next to the log, of a run over several nodes next to the first node's.
 std::filesystem::path cvs_run_folder(const CvsConfig& config, const CvsCase& of, int64_t node);

@@ -48,13 +48,18 @@ class Field {
   static std::optional<double> number_of(const std::string& written) {
     if (written.ends_with("nan")) return std::numeric_limits<double>::quiet_NaN();
     if (written.ends_with("inf")) return std::numeric_limits<double>::infinity();
-    return parse_number(written);
+    std::string plain = written;
+    std::erase(plain, ',');  // torchtitan's thousands
+    return parse_number(plain);
   }
 
   std::regex regex_;
 };
 
 struct LogFields {
+  Field titan_step{patterns::kTitanStep}, titan_loss{patterns::kTitanLoss}, titan_grad_norm{patterns::kTitanGradNorm},
+      titan_memory_percent{patterns::kTitanMemoryPercent}, titan_tokens{patterns::kTitanTokens},
+      titan_tflops{patterns::kTitanTflops};
   Field iteration{patterns::kIteration}, elapsed{patterns::kElapsed}, throughput{patterns::kThroughput},
       tokens{patterns::kTokens}, memory{patterns::kMemory}, memory_percent{patterns::kMemoryPercent},
       loss{patterns::kLoss}, grad_norm{patterns::kGradNorm}, batch{patterns::kBatch}, skipped{patterns::kSkipped},
@@ -71,10 +76,12 @@ class LogReader {
     const bool may_be_iteration = whole.find("iteration") != std::string_view::npos;
     const bool may_be_setting = log_.steps.empty() && (whole.find(" ..") != std::string_view::npos ||
                                                        whole.find("world size") != std::string_view::npos);
-    if (!may_be_iteration && !may_be_setting) return;
+    const bool may_be_titan = whole.find("tps:") != std::string_view::npos;
+    if (!may_be_iteration && !may_be_setting && !may_be_titan) return;
     const std::string text(whole.substr(0, kLongestLine));
     if (may_be_iteration) read_step(text);
     if (may_be_setting) read_setting(text);
+    if (may_be_titan) read_titan_step(text);
   }
 
  private:
@@ -115,6 +122,39 @@ class LogReader {
     step.batch_size = fields_.batch.whole(text);
     step.num_skipped = fields_.skipped.whole(text).value_or(0);
     step.num_nan = fields_.nan.whole(text).value_or(0);
+    add(step);
+  }
+
+  void read_titan_step(const std::string& colored) {
+    const std::string text = without_colors(colored);
+    std::smatch found;
+    if (text.find("validate step:") != std::string::npos) return;
+    if (!std::regex_search(text, found, fields_.titan_step.regex())) return;
+    const auto iteration = parse_integer(found[1].str());
+    if (!iteration || *iteration < 1) return;
+    CvsStep step;
+    step.iteration = *iteration;
+    step.loss = fields_.titan_loss.number(text);
+    step.grad_norm = fields_.titan_grad_norm.number(text);
+    step.tokens_per_s = fields_.titan_tokens.number(text);
+    step.tflops = fields_.titan_tflops.number(text);
+    if (const auto percent = fields_.titan_memory_percent.number(text)) step.memory_fraction = *percent / 100;
+    add(step);
+  }
+
+  static std::string without_colors(const std::string& text) {
+    std::string plain;
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (text[i] != '\x1b') {
+        plain += text[i];
+        continue;
+      }
+      while (i < text.size() && text[i] != 'm') ++i;
+    }
+    return plain;
+  }
+
+  void add(const CvsStep& step) {
     // After a restart, repeated iterations replace the earlier ones.
     while (!log_.steps.empty() && log_.steps.back().iteration >= step.iteration) log_.steps.pop_back();
     log_.steps.push_back(step);
@@ -152,6 +192,47 @@ std::string last_lines(std::string_view text, int count) {
   return lines;
 }
 
+// The values of measures in a text, case-insensitive.
+class MeasureFinder {
+ public:
+  explicit MeasureFinder(std::span<const patterns::TailPattern> all) {
+    for (const auto& [key, pattern] : all) {
+      regexes_.emplace_back(key, std::regex(pattern, std::regex::ECMAScript | std::regex::icase));
+    }
+  }
+
+  template <typename Take>
+  void each(const std::string& text, const Take& take) const {
+    for (const auto& [key, regex] : regexes_) {
+      for (std::sregex_iterator match(text.begin(), text.end(), regex), end; match != end; ++match) {
+        if (const auto value = parse_number((*match)[1].str())) take(key, *value);
+      }
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::regex>> regexes_;
+};
+
+// What CVS's sweeps find.
+void read_for_sweeps(std::string_view text, CvsLog& log) {
+  MeasureFinder(patterns::kSummary).each(log.tail, [&](const std::string& key, double value) {
+    log.summary[key] = value;
+  });
+  const MeasureFinder whole(patterns::kWhole);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, std::min(end - begin, kLongestLine));
+    begin = end + 1;
+    const bool may_have_one = line.find("per GPU") != std::string_view::npos ||
+                              line.find("mem usages") != std::string_view::npos ||
+                              line.find("tokens/GPU/s") != std::string_view::npos ||
+                              line.find("elapsed time") != std::string_view::npos;
+    if (!may_have_one) continue;
+    whole.each(std::string(line), [&](const std::string& key, double value) { log.whole[key].add(value); });
+  }
+}
+
 // The most common number of iterations per line.
 int64_t usual_interval(const std::vector<CvsStep>& steps) {
   std::vector<int64_t> gaps;
@@ -161,6 +242,11 @@ int64_t usual_interval(const std::vector<CvsStep>& steps) {
 }
 
 }  // namespace
+
+void CvsMean::add(double value) {
+  if (count++ == 0) first = value;
+  sum += value;
+}
 
 std::optional<int64_t> CvsLog::argument(const std::string& name) const {
   const auto found = arguments.find(name);
@@ -179,6 +265,7 @@ CvsLog parse_cvs_log(std::string_view text, const std::string& file) {
   }
   set_beginnings(log.steps);
   log.tail = last_lines(text, patterns::kTailLines);
+  read_for_sweeps(text, log);
   log.ends_in_line = !text.empty() && text.back() != '\n';
   return log;
 }
@@ -230,12 +317,9 @@ void check_log_is_whole(const CvsLog& log) {
 
 std::map<std::string, std::vector<double>> cvs_tail_values(const CvsLog& log) {
   std::map<std::string, std::vector<double>> values;
-  for (const auto& [key, pattern] : patterns::kTail) {
-    const std::regex regex(pattern, std::regex::ECMAScript | std::regex::icase);
-    for (std::sregex_iterator match(log.tail.begin(), log.tail.end(), regex), end; match != end; ++match) {
-      if (const auto value = parse_number((*match)[1].str())) values[std::string(key)].push_back(*value);
-    }
-  }
+  MeasureFinder(patterns::kTail).each(log.tail, [&](const std::string& key, double value) {
+    values[key].push_back(value);
+  });
   return values;
 }
 

@@ -1,4 +1,5 @@
-// Reads a training log by the patterns of cvs_patterns.h, or the same from a metrics_file of ours.
+// Reads a training log, of Megatron-LM and its kind or of torchtitan, by the patterns of cvs_patterns.h, or the same
+// from a metrics_file of ours.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,15 @@ struct CvsPhrase {
   std::string phrase, text;
 };
 
+// The mean of the values that CVS's sweeps find in the whole log, without the first.
+struct CvsMean {
+  double first = 0, sum = 0;
+  int64_t count = 0;
+
+  void add(double value);
+  double value() const { return count > 1 ? (sum - first) / static_cast<double>(count - 1) : sum; }
+};
+
 struct CvsLog {
   std::string file;
   bool is_metrics_file = false;
@@ -36,6 +46,8 @@ struct CvsLog {
   std::map<std::string, std::string> arguments;  // as listed by Megatron-LM
   std::string tail;                              // the last lines, for CVS's legacy tests
   bool ends_in_line = false;                     // no final line break
+  std::map<std::string, double> summary;         // the last value of a script's summary in the last lines, by measure
+  std::map<std::string, CvsMean> whole;
 
   int64_t last_iteration() const { return steps.empty() ? 0 : steps.back().iteration; }
   std::optional<int64_t> argument(const std::string& name) const;  // if a whole number

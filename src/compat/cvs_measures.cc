@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "compat/cvs_judge.h"
 #include "core/error.h"
@@ -25,18 +26,18 @@ double hidden_gflop_per_token(const CvsCase& of) {
   return is_70b || is_8b ? 6 * layers * hidden * static_cast<double>(of.sequence_length) / 1e9 : 0;
 }
 
-std::string number_of(double value) {
-  const double size = std::fabs(value);
-  return size >= 10 && size < 1e7 ? fmt::format("{:.1f}", value) : fmt::format("{:.4g}", value);
-}
-
 using StepValue = std::function<std::optional<double>(const CvsStep&)>;
 
-// Mean over iterations without the first two and the last; nothing if no line is left or has the value.
-std::optional<double> mean_of(const std::vector<CvsStep>& steps, const StepValue& value) {
+// torchtitan prints the first step and then every tenth, with means since the line before.
+bool has_means(const CvsCase& of) { return of.trainer == "torchtitan"; }
+
+// Mean over iterations without the first two and the last, or over lines of means without the first; nothing if no line
+// is left or has the value.
+std::optional<double> mean_of(const CvsCase& of, const std::vector<CvsStep>& steps, const StepValue& value) {
   double sum = 0, count = 0;
-  for (size_t i = 0; i + 1 < steps.size(); ++i) {
-    if (steps[i].before < kWarmUpIterations) continue;
+  const size_t first = has_means(of) ? 1 : 0, last = has_means(of) ? 0 : 1;
+  for (size_t i = first; i + last < steps.size(); ++i) {
+    if (!has_means(of) && steps[i].before < kWarmUpIterations) continue;
     const auto one = value(steps[i]);
     if (!one || !std::isfinite(*one)) continue;
     sum += *one * static_cast<double>(steps[i].num_iterations());
@@ -97,10 +98,42 @@ void judge_skipped(const std::vector<CvsStep>& steps, CvsFindings& findings) {
                       level == FindingLevel::kOk ? "" : "none in a row", ""});
 }
 
-void judge_loss(const std::vector<CvsStep>& steps, CvsFindings& findings) {
+// The gate of a sweep's loss_curve.
+void judge_loss_curve(const CvsLossCurve& curve, const std::vector<CvsStep>& steps, CvsFindings& findings) {
+  std::vector<const CvsStep*> all;
+  for (const CvsStep& step : steps) {
+    if (step.loss && std::isfinite(*step.loss)) all.push_back(&step);
+  }
+  std::vector<double> x, y;
+  for (const CvsStep* step : all) {
+    const bool is_milestone =
+        std::find(curve.milestones.begin(), curve.milestones.end(), step->iteration) != curve.milestones.end();
+    const bool is_end = step == all.front() || step == all.back();
+    if (step->iteration % curve.sample_every != 0 && !is_milestone && !is_end) continue;
+    x.push_back(static_cast<double>(step->iteration));
+    y.push_back(*step->loss);
+  }
+  const std::string expected = fmt::format("below {}", cvs_number(curve.max_slope));
+  if (x.size() < 2) {
+    findings.push_back({"convergence", "loss curve", FindingLevel::kWarning, "fewer than two losses to compare",
+                        expected, "train for more iterations"});
+    return;
+  }
+  const double slope = slope_of(x, y);
+  const bool is_good = slope < curve.max_slope;
+  findings.push_back({"convergence", "loss curve",
+                      is_good          ? FindingLevel::kOk
+                      : curve.enforces ? FindingLevel::kError
+                                       : FindingLevel::kNote,
+                      fmt::format("slope {:.3e} a step over {} of its points, {:.4f} to {:.4f}", slope, x.size(),
+                                  y.front(), y.back()),
+                      expected, is_good ? "" : "look at learning rate, data and precision"});
+}
+
+void judge_loss(const std::vector<CvsStep>& steps, bool has_warm_up, CvsFindings& findings) {
   std::vector<double> x, y;
   for (const CvsStep& step : steps) {
-    if (!step.loss || !std::isfinite(*step.loss) || step.before < kWarmUpIterations) continue;
+    if (!step.loss || !std::isfinite(*step.loss) || (has_warm_up && step.before < kWarmUpIterations)) continue;
     x.push_back(static_cast<double>(step.iteration));
     y.push_back(*step.loss);
   }
@@ -126,37 +159,60 @@ struct Measure {
   bool is_upper = false;  // the bound is the most, not the least
   std::optional<double> value;
   std::string more = {};
+  std::string remedy = "megalith doctor looks at the machine, docs/operating.md has what makes runs fast";
 };
 
-CvsFinding judge_measure(const CvsCase& of, const Measure& measure, int64_t num_iterations) {
+CvsFinding judge_measure(const CvsCase& of, const Measure& measure, int64_t num_iterations,
+                         const std::map<std::string, double>& values) {
   const CvsBound* bound = of.find_bound(measure.key);
   const std::string unit = measure.unit.empty() ? "" : " " + measure.unit;
+  const bool is_judged = bound != nullptr && bound->is_judged(!of.sweep || of.sweep->enforces_thresholds);
   CvsFinding finding{"performance", measure.key, FindingLevel::kOk, "", "", ""};
-  if (bound != nullptr) {
-    finding.expected = fmt::format("at {} {}{}", measure.is_upper ? "most" : "least", number_of(bound->value), unit);
-  }
+  if (bound != nullptr) finding.expected = bound->expected(measure.is_upper, unit);
   if (!measure.value) {
-    finding.level = bound != nullptr ? FindingLevel::kError : FindingLevel::kNote;
-    finding.found = num_iterations < kWarmUpIterations + 2
-                        ? fmt::format("{} iterations are too few for a mean", num_iterations)
-                        : "the log does not say";
-    if (bound != nullptr) {
-      finding.remedy = num_iterations < kWarmUpIterations + 2 ? "train for at least four iterations"
-                                                              : "the run needs --log_throughput";
-    }
+    finding.level = is_judged ? FindingLevel::kError : FindingLevel::kNote;
+    const bool is_short = !has_means(of) && num_iterations < kWarmUpIterations + 2;
+    finding.found = is_short ? fmt::format("{} iterations are too few for a mean", num_iterations)
+                             : "the log does not say";
+    if (is_judged) finding.remedy = is_short ? "train for at least four iterations" : "the run needs --log_throughput";
     return finding;
   }
-  finding.found = fmt::format("{}{}{}", number_of(*measure.value), unit, measure.more);
-  if (bound == nullptr) {
+  finding.found = fmt::format("{}{}{}", cvs_number(*measure.value), unit, measure.more);
+  if (!is_judged) {
     finding.level = FindingLevel::kNote;
-    finding.found += ", not judged: result_dict has no bound";
-  } else if (!(measure.is_upper ? *measure.value <= bound->value : *measure.value >= bound->value)) {
+    finding.found += bound == nullptr                             ? ", not judged: no threshold"
+                     : of.sweep && !of.sweep->enforces_thresholds ? ", not judged: enforce_thresholds is false"
+                                                                  : ", not judged: its kind is info";
+  } else if (!bound->holds(*measure.value, measure.is_upper, values)) {
     finding.level = FindingLevel::kError;
-    finding.remedy = measure.key == "mem_usage"
-                         ? "lower micro_batch_size, or set recompute or fsdp to 1"
-                         : "megalith doctor looks at the machine, docs/operating.md has what makes runs fast";
+    finding.remedy = measure.remedy;
   }
   return finding;
+}
+
+// Measures that only some files have thresholds for.
+void add_more_measures(const CvsCase& of, const std::vector<CvsStep>& steps, std::optional<double> tokens,
+                       int64_t num_devices, std::vector<Measure>& measures, CvsFindings& findings) {
+  if (of.find_bound("tokens_per_gpu_times_batch") != nullptr && tokens) {
+    measures.push_back({"tokens_per_gpu_times_batch", "", false, *tokens * static_cast<double>(of.batch_size)});
+  }
+  if (of.find_bound("loss") != nullptr) {
+    measures.push_back({"loss", "", true, steps.empty() ? std::nullopt : steps.back().loss, ", the last one",
+                        "look at learning rate, data and precision"});
+  }
+  if (of.find_bound("scaling_efficiency_pct") == nullptr || !of.sweep) return;
+  if (of.sweep->baseline_tokens_per_s <= 0) {
+    findings.push_back({"performance", "scaling_efficiency_pct", FindingLevel::kNote,
+                        "not judged: scaling_baseline.tokens_per_sec_total is 0", "", ""});
+    return;
+  }
+  Measure scaling{"scaling_efficiency_pct", "%", false, std::nullopt};
+  if (tokens) {
+    const double ideal = of.sweep->baseline_tokens_per_s * static_cast<double>(of.nodes_of_run()) /
+                         static_cast<double>(of.sweep->baseline_nodes);
+    scaling.value = *tokens * static_cast<double>(num_devices) / ideal * 100;
+  }
+  measures.push_back(scaling);
 }
 
 // Notes bounds that imply another rate than tokens_per_gpu.
@@ -170,7 +226,7 @@ void note_contradictions(const CvsCase& of, int64_t num_devices, std::optional<d
         {"performance", "thresholds", FindingLevel::kNote,
          fmt::format("{} {} is {} tokens/s here, and tokens_per_gpu asks for {}: they were not made for one "
                      "run, and the stricter one decides",
-                     other.key, number_of(other.value), number_of(implied), number_of(tokens->value)),
+                     other.key, cvs_number(other.value), cvs_number(implied), cvs_number(tokens->value)),
          "", ""});
   };
   if (const CvsBound* elapsed = of.find_bound("elapsed_time_per_iteration")) {
@@ -184,10 +240,14 @@ void note_contradictions(const CvsCase& of, int64_t num_devices, std::optional<d
 
 }  // namespace
 
-CvsFindings judge_convergence(const std::vector<CvsStep>& steps) {
+CvsFindings judge_convergence(const std::vector<CvsStep>& steps, const CvsCase& of) {
   CvsFindings findings;
   judge_finiteness(steps, findings);
   judge_skipped(steps, findings);
+  if (of.sweep && of.sweep->loss_curve) {
+    judge_loss_curve(*of.sweep->loss_curve, steps, findings);
+    return findings;
+  }
   const int64_t done = steps.empty() ? 0 : steps.back().iteration;
   if (done < kFewestForLoss) {
     findings.push_back(
@@ -195,17 +255,17 @@ CvsFindings judge_convergence(const std::vector<CvsStep>& steps) {
          fmt::format("at least {}", kFewestForLoss), "--set training_iterations=30 and train for as many"});
     return findings;
   }
-  judge_loss(steps, findings);
+  judge_loss(steps, !has_means(of), findings);
   return findings;
 }
 
 CvsFindings judge_performance(const CvsCase& of, const std::vector<CvsStep>& steps, const CvsJudgeOptions& options) {
   const int64_t devices = of.nodes_of_run() * options.devices_per_node;
   const int64_t done = steps.empty() ? 0 : steps.back().iteration;
-  const auto elapsed = mean_of(steps, [](const CvsStep& step) { return step.elapsed_ms; });
-  const auto tflops = mean_of(steps, [](const CvsStep& step) { return step.tflops; });
-  auto causal = mean_of(steps, [](const CvsStep& step) { return step.causal_tflops; });
-  auto tokens = mean_of(steps, [](const CvsStep& step) { return step.tokens_per_s; });
+  const auto elapsed = mean_of(of, steps, [](const CvsStep& step) { return step.elapsed_ms; });
+  const auto tflops = mean_of(of, steps, [](const CvsStep& step) { return step.tflops; });
+  auto causal = mean_of(of, steps, [](const CvsStep& step) { return step.causal_tflops; });
+  auto tokens = mean_of(of, steps, [](const CvsStep& step) { return step.tokens_per_s; });
   const bool is_computed = !tokens && elapsed && *elapsed > 0;
   if (is_computed) {
     tokens = static_cast<double>(of.batch_size * of.sequence_length) / (*elapsed / 1e3) / static_cast<double>(devices);
@@ -215,44 +275,24 @@ CvsFindings judge_performance(const CvsCase& of, const std::vector<CvsStep>& ste
   }
   Measure throughput{"throughput_per_gpu", "TFLOP/s", false, tflops};
   if (causal && *causal > 0)
-    throughput.more = fmt::format(" ({} with attention halved for causality)", number_of(*causal));
+    throughput.more = fmt::format(" ({} with attention halved for causality)", cvs_number(*causal));
+  const auto memory = mean_of(of, steps, [](const CvsStep& step) { return step.memory_fraction; });
+  std::vector<Measure> measures = {
+      throughput,
+      {"tokens_per_gpu", "tokens/s", false, tokens, is_computed ? " (computed from the time)" : ""},
+      {"elapsed_time_per_iteration", "ms", true, elapsed},
+      {"mem_usage", "", true, memory, "", "lower micro_batch_size, or set recompute or fsdp to 1"}};
   CvsFindings findings;
-  findings.push_back(judge_measure(of, throughput, done));
-  findings.push_back(judge_measure(
-      of, {"tokens_per_gpu", "tokens/s", false, tokens, is_computed ? " (computed from the time)" : ""}, done));
-  findings.push_back(judge_measure(of, {"elapsed_time_per_iteration", "ms", true, elapsed}, done));
-  findings.push_back(judge_measure(
-      of, {"mem_usage", "", true, mean_of(steps, [](const CvsStep& step) { return step.memory_fraction; })}, done));
+  add_more_measures(of, steps, tokens, devices, measures, findings);
+  std::map<std::string, double> values;
+  for (const Measure& measure : measures) {
+    if (measure.value) values[measure.key] = *measure.value;
+  }
+  CvsFindings judged;
+  for (const Measure& measure : measures) judged.push_back(judge_measure(of, measure, done, values));
+  findings.insert(findings.begin(), judged.begin(), judged.end());
   const bool has_work = tflops && tokens && *tflops > 0 && *tokens > 0;
   note_contradictions(of, devices, has_work ? std::optional(*tflops * 1e3 / *tokens) : std::nullopt, findings);
-  return findings;
-}
-
-// Upstream's tests: each value of the last lines must reach its bound, the time of an iteration too.
-CvsFindings judge_as_upstream(const CvsCase& of, const CvsLog& log) {
-  CvsFindings findings;
-  for (const CvsPhrase& phrase : log.failures) {
-    findings.push_back({"results", "log", FindingLevel::kError,
-                        fmt::format("{}:{}: {}", log.file, phrase.line, phrase.text),
-                        fmt::format("no '{}'", phrase.phrase), ""});
-  }
-  const bool is_complete = is_complete_for_cvs(log);
-  findings.push_back({"results", "complete", is_complete ? FindingLevel::kOk : FindingLevel::kError,
-                      is_complete ? "the last lines have a speed" : "the last lines have no speed",
-                      "throughput per GPU", ""});
-  const auto values = cvs_tail_values(log);
-  for (const CvsBound& bound : of.bounds) {
-    const auto found = values.find(bound.key);
-    if (found == values.end()) {
-      findings.push_back(
-          {"performance", bound.key, FindingLevel::kNote, "not in the last lines, which CVS lets pass", "", ""});
-      continue;
-    }
-    const double least = *std::min_element(found->second.begin(), found->second.end());
-    findings.push_back({"performance", bound.key, least >= bound.value ? FindingLevel::kOk : FindingLevel::kError,
-                        fmt::format("{}, the lowest of {} in the last lines", number_of(least), found->second.size()),
-                        fmt::format("at least {}, as CVS compares every value", number_of(bound.value)), ""});
-  }
   return findings;
 }
 

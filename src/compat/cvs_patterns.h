@@ -25,6 +25,15 @@ inline constexpr const char* kGradNorm = R"(grad norm:\s*)" MEGALITH_CVS_NUMBER;
 inline constexpr const char* kBatch = R"(global batch size:\s*(\d+))";
 inline constexpr const char* kSkipped = R"(number of skipped iterations:\s*(\d+))";
 inline constexpr const char* kNan = R"(number of nan iterations:\s*(\d+))";
+
+// torchtitan's lines, without their colors: "step:  1  loss:  8.1309  grad_norm:  1.25  memory:  1.23GiB(2.50%)  tps:
+// 1,234  tflops: 12.30  mfu: 1.20%". Validation has a line of its own.
+inline constexpr const char* kTitanStep = R"(\bstep:\s*(\d+)\s)";
+inline constexpr const char* kTitanLoss = R"(\bloss:\s*)" MEGALITH_CVS_NUMBER;
+inline constexpr const char* kTitanGradNorm = R"(grad_norm:\s*)" MEGALITH_CVS_NUMBER;
+inline constexpr const char* kTitanMemoryPercent = R"(memory:[^(]*\(([0-9.]+)%\))";
+inline constexpr const char* kTitanTokens = R"(\btps:\s*([0-9,.]+))";
+inline constexpr const char* kTitanTflops = R"(tflops:\s*([0-9,.]+))";
 #undef MEGALITH_CVS_NUMBER
 
 // Lines before the first iteration.
@@ -42,6 +51,19 @@ inline constexpr std::array<TailPattern, 4> kTail = {{
     {"tokens_per_gpu", R"(tokens/GPU/s:\s+([0-9]+))"},
     {"mem_usage", R"(mem usages:\s+([0-9.]+))"},
     {"elapsed_time_per_iteration", R"(elapsed time per iteration \(ms\):\s+([0-9.]+))"},
+}};
+// Sweeps look for a script's summary there, else for the iterations' values in the whole log.
+inline constexpr std::array<TailPattern, 4> kSummary = {{
+    {"throughput_per_gpu", R"(throughput per GPU:\s+([0-9.]+))"},
+    {"tokens_per_gpu", R"(tokens/GPU/s:\s+([0-9.]+))"},
+    {"mem_usage", R"(mem usages:\s+([0-9.]+))"},
+    {"elapsed_time_per_iteration", R"(elapsed time per iteration:\s+([0-9.]+))"},
+}};
+inline constexpr std::array<TailPattern, 4> kWhole = {{
+    {"throughput_per_gpu", R"(throughput per GPU\s*\([^)]*\)\s*:\s*([0-9.eE+\-]+))"},
+    {"tokens_per_gpu", R"(tokens/GPU/s\s*:\s*([0-9.eE+\-]+))"},
+    {"mem_usage", R"(mem usages:\s*([0-9.eE+\-]+))"},
+    {"elapsed_time_per_iteration", R"(elapsed time per iteration\s*\([^)]*\)\s*:\s*([0-9.eE+\-]+))"},
 }};
 inline constexpr const char* kTailComplete = R"(throughput per GPU(?:\s*\([^)]*\))?\s*:|tokens/GPU/s\s+[0-9]+)";
 

@@ -103,7 +103,7 @@ std::string page_part(const CvsVerdict& verdict) {
                         escape_html(one.topic), escape_html(one.check), name_of(one.level), name_of(one.level),
                         escape_html(one.found), escape_html(one.expected), escape_html(one.remedy));
   }
-  return text + "</table>\n" + loss_picture(verdict);
+  return text + "</table>\n" + (verdict.steps.empty() ? "" : loss_picture(verdict));
 }
 
 }  // namespace
