@@ -190,21 +190,49 @@ void say_plan(const CommandContext& context, const LaunchPlan& plan) {
   context.log.info("ranks: {} on {} machine(s)", plan.world_size(), plan.num_nodes);
 }
 
-// Starts this command again where the run goes: on Slurm's machines, or in a container.
+// Variables that a container takes over.
+std::vector<std::string> container_variables(const CommandContext& context) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : context.environment) {
+    if (find_script_variable(name) != nullptr || name.starts_with("PRIMUS_")) variables.push_back(name);
+  }
+  return variables;
+}
+
+// This command again, on Slurm's machines or in a container.
+std::vector<std::string> elsewhere_command(const CommandContext& context, const LaunchPlan& plan, bool on_slurm,
+                                           const LaunchTools& tools, const std::vector<std::string>& words) {
+  return on_slurm ? slurm_command(plan, tools, words, context.environment.contains("SLURM_JOB_ID"))
+                  : container_command(plan, tools, words, container_variables(context));
+}
+
 int start_elsewhere(CommandContext& context, const LaunchPlan& plan, const std::vector<std::string>& words) {
   const LaunchTools tools = find_launch_tools(context.environment);
-  std::vector<std::string> command;
-  if (plan.uses_slurm) {
-    command = slurm_command(plan, tools, words, context.environment.contains("SLURM_JOB_ID"));
-  } else {
-    std::vector<std::string> variables;
-    for (const auto& [name, value] : context.environment) {
-      if (find_script_variable(name) != nullptr || name.starts_with("PRIMUS_")) variables.push_back(name);
-    }
-    command = container_command(plan, tools, words, variables);
-  }
+  const std::vector<std::string> command = elsewhere_command(context, plan, plan.uses_slurm, tools, words);
   context.log.info("starting: {}", shell_text(command));
   return run_and_wait(command, std::nullopt);
+}
+
+// A dry run's commands by their names in its JSON: what leads to the machines, and what starts there.
+std::vector<std::pair<std::string, std::vector<std::string>>> planned_commands(
+    const CommandContext& context, const LaunchPlan& plan, const std::vector<std::string>& words,
+    const std::vector<std::string>& arguments) {
+  LaunchTools tools = find_launch_tools(context.environment);
+  if (!tools.torchrun) tools.torchrun = "torchrun";
+  if (!tools.container_tool) tools.container_tool = "docker";
+  std::vector<std::string> again;
+  for (const std::string& word : words) {
+    if (!word.starts_with("DRY_RUN=")) again.push_back(word);
+  }
+  std::vector<std::pair<std::string, std::vector<std::string>>> commands;
+  if (plan.would_use_slurm) {
+    commands.emplace_back("slurm_command", elsewhere_command(context, plan, /*on_slurm=*/true, tools, again));
+  }
+  if (plan.would_use_container) {
+    commands.emplace_back("container_command", elsewhere_command(context, plan, /*on_slurm=*/false, tools, again));
+  }
+  commands.emplace_back("command", training_command(plan, tools, arguments));
+  return commands;
 }
 
 // run.json next to the log, for `megalith verify`; nothing if something else has that name, or the log is not a file.
@@ -297,17 +325,22 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
   if (is_dry) {
     shown.insert(shown.end(), arguments.begin() + static_cast<std::ptrdiff_t>(num_shown), arguments.end());
     const DryRun run = make_dry_run(*resolved);
-    LaunchTools tools = find_launch_tools(context.environment);
-    if (!tools.torchrun) tools.torchrun = "torchrun";
-    const std::vector<std::string> command = training_command(plan, tools, shown);
+    const auto commands = planned_commands(context, plan, words, shown);
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     if (plan.dry_run == DryRunKind::kJson) {
-      print_out("{}", dry_run_json(plan, *resolved, run, command));
+      print_out("{}", dry_run_json(plan, *resolved, run, commands));
     } else {
       for (const PlannedExport& one : plan.exports) {
         if (one.is_shown) print_out("export {}={}\n", one.name, shell_text({one.value}));
       }
-      print_out("would start: {}\n{}", shell_text(command), dry_run_text(*resolved, run));
+      for (const auto& [name, command] : commands) {
+        print_out("would start{}: {}\n",
+                  name == "slurm_command"       ? " on Slurm's machines"
+                  : name == "container_command" ? " in a container"
+                                                : "",
+                  shell_text(command));
+      }
+      print_out("{}", dry_run_text(*resolved, run));
     }
     return kExitSuccess;
   }

@@ -62,6 +62,8 @@ struct LaunchPlan {
   std::string master_address = "localhost";
   int master_port = 0;
   bool uses_slurm = false, uses_container = false;
+  // In a dry run: where a start would go first.
+  bool would_use_slurm = false, would_use_container = false;
   std::string image;
   std::optional<int> processors_per_task;
 

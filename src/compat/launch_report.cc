@@ -98,7 +98,7 @@ std::string becomes_text(const ScriptVariable& row) {
 }  // namespace
 
 std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const DryRun& run,
-                         const std::vector<std::string>& command) {
+                         const std::vector<std::pair<std::string, std::vector<std::string>>>& commands) {
   const Config& config = resolved.config;
   const Derived& derived = resolved.derived;
   const ParallelOptions& parallel = config.parallel;
@@ -133,9 +133,9 @@ std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const
       {"memory_bytes", memory_json(run.memory)},
       {"fit", run.fit ? fit_json(*run.fit) : OrderedJson(nullptr)},
       {"exports", std::move(exports)},
-      {"command", command},
-      {"options", std::move(options)},
   };
+  for (const auto& [name, command] : commands) json[name] = command;
+  json["options"] = std::move(options);
   return dump_json_pretty(json);
 }
 
@@ -211,10 +211,9 @@ std::string scripts_page() {
       "The commands that other tools' pages print work here as they are printed. Each script is a shell around\n"
       "`megalith launch NAME`, which reads variables by one table. `DRY_RUN=1` in front of any of them shows what "
       "every\n"
-      "variable became, the configuration, the layout and the memory of a rank, and starts nothing. `DRY_RUN=json`\n"
-      "prints that as one JSON object. `TINY=1` shrinks the model until it trains on a processor. This page is "
-      "printed\n"
-      "by `megalith launch --markdown`.\n\n"
+      "variable became, the configuration, the layout, the memory of a rank, and the commands of Slurm, of the\n"
+      "container and of torchrun, and starts nothing. `DRY_RUN=json` prints that as one JSON object. `TINY=1` shrinks\n"
+      "the model until it trains on a processor. This page is printed by `megalith launch --markdown`.\n\n"
       "```sh\nDRY_RUN=1 MODEL_SIZE=8 TP=1 MBS=2 BS=16 bash examples/llama/train_llama3.sh\n"
       "DRY_RUN=json build/megalith launch mixtral MODEL_SIZE=8x7B TP_SIZE=1\n```\n\n"
       "From low to high: the defaults below, `.env` in the current folder, the environment, words `KEY=VALUE` behind\n"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compat/launch_plan.h"
@@ -9,9 +10,9 @@
 
 namespace megalith {
 
-// One JSON object with the layout, the memory of a rank and the command; ends with a line break.
+// One JSON object with the layout, the memory of a rank and the commands by their names; ends with a line break.
 std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const DryRun& run,
-                         const std::vector<std::string>& command);
+                         const std::vector<std::pair<std::string, std::vector<std::string>>>& commands);
 
 // Lines between which Primus's log readers look for a run's settings.
 std::string primus_banner(const LaunchPlan& plan, const std::string& host);

@@ -107,7 +107,13 @@ void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPl
   if (plan.uses_slurm && is_batch && values.given("NNODES") == nullptr) plan.num_nodes = *slurm_nodes(inputs);
   plan.uses_container = !is_dry && !plan.uses_slurm && (values.is_on("CONTAINER") || (is_task && !plan.image.empty()));
   // Inside its own container no other is started.
-  if (!variable_of(inputs, "MEGALITH_IN_CONTAINER").empty()) plan.uses_container = false;
+  if (!variable_of(inputs, "MEGALITH_IN_CONTAINER").empty()) {
+    plan.uses_container = false;
+  } else if (is_dry) {
+    plan.would_use_slurm = asks_slurm || is_batch;
+    // Slurm's tasks take a container if an image is named.
+    plan.would_use_container = values.is_on("CONTAINER") || (plan.would_use_slurm && !plan.image.empty());
+  }
   if (plan.node_rank >= plan.num_nodes) {
     plan.errors.emplace_back(fmt::format("NODE_RANK={} is not below NNODES={}", plan.node_rank, plan.num_nodes),
                              "machines are numbered from 0");

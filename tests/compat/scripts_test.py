@@ -70,6 +70,9 @@ def test_a_dry_run_of_every_script_makes_nothing(program, tmp_path):
     for script in scripts:
         _, _, said = printed.partition(f"== {script}\n")
         assert "would start: " in said or "would run " in said or "huggingface.co/" in said, script
+    of_script = dict(zip(scripts, re.split(r"^== .*\n", printed, flags=re.MULTILINE)[1:], strict=True))
+    assert re.search(r"would start in a container: \S+ run .* megalith:rocm megalith launch primus\n", of_script["examples/run_local_pretrain.sh"])
+    assert re.search(r"would start on Slurm's machines: srun --nodes=1 .* launch primus SLURM=1\n", of_script["examples/run_slurm_pretrain.sh"])
     # Words that other scripts take for the same make nothing either, and both outputs are named.
     for word in ("1", "true", "json"):
         said, _ = shell(f"DRY_RUN={word} DATASET=wiki TOKENIZER_MODEL=a bash {ROOT}/examples/llama/prepare_dataset.sh", program, tmp_path)
