@@ -25,6 +25,12 @@ CommandOptions bench_moe_options();
 int bench_overlap(CommandContext& context);
 CommandOptions bench_overlap_options();
 
+// Collectives of the launched ranks; all-gathers of every stride-th rank.
+int bench_rccl(CommandContext& context);
+CommandOptions bench_rccl_options();
+int bench_strided(CommandContext& context);
+CommandOptions bench_strided_options();
+
 // Whole training steps.
 int bench_train(CommandContext& context);
 CommandOptions bench_train_options();

@@ -15,6 +15,7 @@ constexpr const char* kGemmForm = "MxNxK";
 
 struct GemmOptions : BenchOptions {
   std::vector<std::string> shapes;
+  std::optional<int64_t> m, n, k;  // Primus's way to name one product
 
   void visit(OptionVisitor& v) {
     BenchOptions::visit(v);
@@ -22,11 +23,17 @@ struct GemmOptions : BenchOptions {
         "shapes", shapes,
         "Products to measure, MxNxK,...: M tokens, N features out, K features in. Default: the linear layers of the "
         "configuration at its micro-batch and sequence.");
+    v.field("m", m, "One product: its tokens. What is not given of m, n and k is 4096.")
+        .at_least(1)
+        .alias("M");
+    v.field("n", n, "Its features out.").at_least(1).alias("N");
+    v.field("k", k, "Its features in.").at_least(1).alias("K");
   }
 
   std::vector<UserError> check() const {
     std::vector<UserError> errors = BenchOptions::check();
     parse_shapes(shapes, kGemmForm, errors);
+    if (!shapes.empty() && (m || n || k)) errors.emplace_back("shapes and m, n or k are both given", "keep one of them");
     return errors;
   }
 };
@@ -63,6 +70,10 @@ std::vector<GemmShape> gemm_shapes(const GemmOptions& options, const Resolved& r
   std::vector<GemmShape> shapes;
   for (const std::vector<int64_t>& sides : parse_shapes(options.shapes, kGemmForm, errors)) {
     shapes.push_back({"given", sides[0], sides[1], sides[2]});
+  }
+  if (options.m || options.n || options.k) {
+    constexpr int64_t kSide = 4096;
+    shapes.push_back({"given", options.m.value_or(kSide), options.n.value_or(kSide), options.k.value_or(kSide)});
   }
   if (!shapes.empty()) return shapes;
   const ModelConfig& model = run.config.model;

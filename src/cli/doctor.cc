@@ -21,6 +21,8 @@
 #include "cli/help.h"
 #include "cli/print.h"
 #include "cli/session.h"
+#include "config/option_value.h"
+#include "core/host.h"
 #include "device/device.h"
 #include "device/threads.h"
 #include "kinds/kinds.h"
@@ -30,7 +32,8 @@ namespace {
 
 constexpr const char* kDoctorUsage =
     "usage: megalith doctor [--json] [--collectives] [--bench] [--hub] [--config FILE and any options of train]\n"
-    "       megalith doctor --parallel …   the configured layout against one rank; '--parallel --help' says more\n\n"
+    "       megalith doctor --parallel …   the configured layout against one rank; '--parallel --help' says more\n"
+    "       megalith preflight | node_smoke …   the same by Primus's words, with its report\n\n"
     "Started by torchrun, srun or mpirun, all ranks check their machines and then their collectives.";
 
 constexpr std::array<std::string_view, 12> kDoctorTopics = {"devices",       "memory",      "versions", "ports",
@@ -74,6 +77,7 @@ struct DoctorReport {
   Findings findings;
   std::vector<Bandwidth> bandwidth;
   SpeedReport speed;  // of this rank
+  std::vector<DoctorNode> nodes;
   int world_size = 1;
 };
 
@@ -98,14 +102,33 @@ OrderedJson report_json(const DoctorReport& report) {
   return object;
 }
 
+std::string report_text(const DoctorReport& report) {
+  std::string text;
+  if (!report.speed.rows.empty()) text += speeds_text(report.speed.rows, report.speed.device) + "\n";
+  if (!report.bandwidth.empty()) text += bandwidth_text(report.bandwidth, report.world_size) + "\n";
+  return text + findings_text(report.findings);
+}
+
+// Lists the nodes that met, or only this machine if none did.
+void write_report(DoctorReport report, const std::string& folder) {
+  if (report.nodes.empty()) {
+    DoctorNode own{.host = host_name(), .failures = {}};
+    for (const Finding& one : report.findings) {
+      if (one.level == FindingLevel::kError) {
+        own.failures.push_back(fmt::format("{}, {}: {}", one.topic, one.check, one.found));
+      }
+    }
+    report.nodes.push_back(std::move(own));
+  }
+  write_node_report(folder, report.nodes, report_text(report));
+}
+
 void print_doctor_report(const DoctorReport& report, bool as_json) {
   if (as_json) {
     print_out("{}", dump_json_pretty(report_json(report)));
     return;
   }
-  if (!report.speed.rows.empty()) print_out("{}\n", speeds_text(report.speed.rows, report.speed.device));
-  if (!report.bandwidth.empty()) print_out("{}\n", bandwidth_text(report.bandwidth, report.world_size));
-  print_out("{}", findings_text(report.findings));
+  print_out("{}", report_text(report));
 }
 
 // A rank with a malformed launch still checks its machine.
@@ -164,7 +187,9 @@ void DoctorOptions::visit(OptionVisitor& v) {
   v.field(
       "bench", bench,
       "Measure matrix products, memory bandwidth, copies and, with several ranks, collectives, and print them beside "
-      "what this kind of GPU should reach. Takes some seconds and 1 GiB of the device.");
+      "what this kind of GPU should reach. Takes some seconds and 1 GiB of the device.")
+      .alias("perf_test")
+      .alias("tier2_perf");
   v.field("hub", hub, "Ask the Hugging Face hub whether it answers, and whether it takes the token.");
   v.field("largest_message_mib", largest_message_mib,
           "Largest message of the bandwidth table; 0 prints no table. With --bench on GPUs the default is 1024.")
@@ -173,6 +198,24 @@ void DoctorOptions::visit(OptionVisitor& v) {
   v.field("disk_probe_mib", disk_probe_mib, "How much to write to each folder, and remove again, to measure its speed.")
       .unit("MiB")
       .within(1, 65536);
+  v.field("node_groups", node_groups,
+          "With several machines: numbers of machines, or 'all', between groups of which all-reduces, all-to-alls and "
+          "a ring are measured with the largest message. A group of less than half the fastest one's speed is an error.")
+      .alias("inter_group_sizes");
+  v.field("report_dir", report_dir, "Folder for report.md, passing_nodes.txt and failing_nodes.txt.")
+      .alias("dump_path");
+}
+
+std::vector<UserError> DoctorOptions::check() const {
+  std::vector<UserError> errors;
+  for (const std::string& size : node_groups) {
+    if (size == "all" || parse_integer(size).value_or(0) > 1) continue;
+    errors.emplace_back(fmt::format("node_groups has '{}'", size), "write numbers of machines above 1, or all");
+  }
+  if (!node_groups.empty() && largest_message_mib == 0) {
+    errors.emplace_back("node_groups is given, and largest_message_mib is 0", "give a message above 0");
+  }
+  return errors;
 }
 
 int run_doctor(CommandContext& context) {
@@ -190,6 +233,7 @@ int run_doctor(CommandContext& context) {
   if (resolution.wants_help) {
     return print_help(context, kDoctorUsage, *resolved->options);
   }
+  throw_if_any(own.check());
   DoctorReport report;
   const Launch launch = read_launch(context, report.findings);
   const bool has_launch_error = count_level(report.findings, FindingLevel::kError) > 0;
@@ -240,12 +284,14 @@ int run_doctor(CommandContext& context) {
     }
     append(report.findings, std::move(world.findings));
     report.bandwidth = std::move(world.bandwidth);
+    report.nodes = std::move(world.nodes);
     add_all_reduce(launch, report);
   } else {
     report.findings.push_back(no_collectives(has_launch_error));
   }
   sort_by_topic(report.findings);
   if (speaks) print_doctor_report(report, own.json);
+  if (speaks && own.report_dir) write_report(report, *own.report_dir);
   return count_level(report.findings, FindingLevel::kError) > 0 ? kExitFailure : kExitSuccess;
 }
 

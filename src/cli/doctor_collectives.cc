@@ -126,12 +126,32 @@ void check_data_cache(Group& world, const DoctorCase& one, const std::string& ho
   findings.push_back(check_shared_folder("data_cache_path", folder, sights));
 }
 
-void run_checks(Group& world, const DoctorCase& one, const Findings& own, WorldReport& report) {
+// Errors that ranks found on their machines are failures of their nodes.
+void add_failures(const std::vector<RankFindings>& ranks, std::vector<DoctorNode>& nodes) {
+  for (DoctorNode& node : nodes) {
+    for (const RankFindings& rank : ranks) {
+      if (rank.host != node.host) continue;
+      for (const Finding& one : rank.findings) {
+        const std::string failure = fmt::format("{}, {}: {}", one.topic, one.check, one.found);
+        const bool is_new = std::find(node.failures.begin(), node.failures.end(), failure) == node.failures.end();
+        if (one.level == FindingLevel::kError && is_new) node.failures.push_back(failure);
+      }
+    }
+  }
+}
+
+void run_checks(Group& world, const GroupFactory& factory, const DoctorCase& one, const Findings& own,
+                WorldReport& report) {
   const std::string host = this_host().host_name;
-  report.shared = shared_findings(exchange_findings(world, host, own));
+  const std::vector<RankFindings> own_machines = exchange_findings(world, host, own);
+  report.shared = shared_findings(own_machines);
   compare_identities(gather_texts(world, identity(one), "doctor identity"), report.findings);
   check_data_cache(world, one, host, report.findings);
-  append(report.findings, merged(exchange_findings(world, host, check_collectives(world))));
+  const std::vector<RankFindings> of_collectives = exchange_findings(world, host, check_collectives(world));
+  append(report.findings, merged(of_collectives));
+  check_node_groups(world, factory, one, report);
+  add_failures(own_machines, report.nodes);
+  add_failures(of_collectives, report.nodes);
   if (one.options.largest_message_mib > 0) {
     report.bandwidth = measure_collectives(world, bandwidth_sizes(one.options.largest_message_mib << 20));
   }
@@ -159,7 +179,7 @@ WorldReport check_world(const DoctorCase& one, const Findings& own,
     std::iota(ranks.begin(), ranks.end(), 0);
     const std::shared_ptr<Group> group = world.factory()(ranks, "world");
     try {
-      run_checks(*group, one, own, report);
+      run_checks(*group, world.factory(), one, own, report);
       for (const std::string& note : world.notes()) add_finding(report.findings, FindingLevel::kNote, "network", note);
       world.finish();
       report.is_complete = true;

@@ -20,22 +20,30 @@ bool names_option(const std::vector<std::string>& words, std::string_view option
 
 std::vector<std::string> with_entry_resolved(std::vector<std::string> words) {
   if (words.size() < 2) return words;
-  const bool is_script = words[1].ends_with(".py");
-  if (!is_script && words.size() < 3) return words;
-  const std::string script =
-      is_script ? std::filesystem::path(words[1]).filename().string() : words[1] + " " + words[2];
-  for (const DialectRow& row : dialect_rows("entries", {"script", "command", "options", "with_vocabulary"})) {
-    if (row.cells[0] != script) continue;
-    std::vector<SaidOption> said = option_words(row, row.cells[2]);
-    if (names_option(words, "vocab_file")) {
-      for (SaidOption& option : option_words(row, row.cells[3])) said.push_back(std::move(option));
-    }
-    std::vector<std::string> own = {row.cells[1]};
-    for (const SaidOption& option : said) own.push_back("--" + option.option + "=" + option.value);
-    words.erase(words.begin() + 1, words.begin() + (is_script ? 2 : 3));
-    words.insert(words.begin() + 1, own.begin(), own.end());
-    break;
+  const std::vector<DialectRow> rows = dialect_rows("entries", {"script", "command", "options", "with_vocabulary"});
+  const auto row_of = [&](const std::string& entry) {
+    return std::ranges::find_if(rows, [&](const DialectRow& row) { return row.cells[0] == entry; });
+  };
+  const auto script_in = [](const std::string& word) { return std::filesystem::path(word).filename().string(); };
+  // 'doctor preflight' is 'preflight'.
+  if (words.size() > 2) {
+    const auto second = row_of(script_in(words[2]));
+    if (second != rows.end() && second->cells[1] == words[1]) words.erase(words.begin() + 1);
   }
+  auto row = row_of(script_in(words[1]));
+  if (row == rows.end() && words.size() > 2) {  // of two words: 'trl sft'
+    row = row_of(words[1] + " " + words[2]);
+    if (row != rows.end()) words.erase(words.begin() + 2);
+  }
+  if (row == rows.end()) return words;
+  std::vector<SaidOption> said = option_words(*row, row->cells[2]);
+  if (names_option(words, "vocab_file")) {
+    for (SaidOption& option : option_words(*row, row->cells[3])) said.push_back(std::move(option));
+  }
+  words[1] = row->cells[1];
+  std::vector<std::string> own;
+  for (const SaidOption& option : said) own.push_back("--" + option.option + "=" + option.value);
+  words.insert(words.begin() + 2, own.begin(), own.end());
   return words;
 }
 

@@ -202,9 +202,9 @@ void check_send_receive(Group& group, int64_t count, at::ScalarType type, Outcom
 }
 
 // Preallocated.
-std::function<void()> timed_collective(Group& group, CollectiveKind kind, int64_t bytes) {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(group.device());
-  const int64_t count = bytes / 4, part = count / group.size();
+std::function<void()> timed_collective(Group& group, CollectiveKind kind, int64_t bytes, at::ScalarType dtype) {
+  const auto options = at::TensorOptions().dtype(dtype).device(group.device());
+  const int64_t count = bytes / static_cast<int64_t>(c10::elementSize(dtype)), part = count / group.size();
   const at::Tensor whole = at::zeros({count}, options), other = at::zeros({count}, options);
   const at::Tensor piece = at::zeros({part}, options);
   const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
@@ -311,19 +311,25 @@ double bus_factor(CollectiveKind kind, int group_size) {
   return 0;
 }
 
-std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t> sizes_bytes) {
+std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t> sizes_bytes,
+                                           const CollectiveTiming& timing) {
   const at::NoGradGuard no_grad;
   constexpr double kEnough_s = 0.1;
   constexpr double kMostTimes = 50;
+  const std::span<const CollectiveKind> kinds = timing.kinds.empty() ? std::span<const CollectiveKind>(kTimedKinds)
+                                                                     : std::span<const CollectiveKind>(timing.kinds);
   std::vector<Bandwidth> rows;
   for (const int64_t asked : sizes_bytes) {
-    const int64_t unit = int64_t{4} * group.size();
+    const int64_t unit = static_cast<int64_t>(c10::elementSize(timing.dtype)) * group.size();
     const int64_t bytes = std::max<int64_t>((asked + unit - 1) / unit, 1) * unit;
-    for (const CollectiveKind kind : kTimedKinds) {
-      const std::function<void()> collective = timed_collective(group, kind, bytes);
-      seconds_of(group, collective, 1);  // connects
-      const double once = std::max(seconds_of(group, collective, 1), 1e-9);
-      const auto times = static_cast<int64_t>(std::clamp(kEnough_s / once, 1.0, kMostTimes));
+    for (const CollectiveKind kind : kinds) {
+      const std::function<void()> collective = timed_collective(group, kind, bytes, timing.dtype);
+      seconds_of(group, collective, timing.warmup);
+      int64_t times = timing.iterations;
+      if (times == 0) {
+        const double once = std::max(seconds_of(group, collective, 1), 1e-9);
+        times = static_cast<int64_t>(std::clamp(kEnough_s / once, 1.0, kMostTimes));
+      }
       const double seconds = std::max(seconds_of(group, collective, times), 1e-9);
       const double rate = static_cast<double>(bytes) / seconds;
       rows.push_back({kind, bytes, seconds, rate, rate * bus_factor(kind, group.size())});

@@ -36,9 +36,17 @@ std::vector<int64_t> bandwidth_sizes(int64_t largest_bytes);
 // Bus over algorithm bandwidth.
 double bus_factor(CollectiveKind kind, int group_size);
 
-// Times float32 collectives of about these sizes (rounded to the group's size); equal on all ranks. Bus bandwidths of
-// one rank are 0.
-std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t> sizes_bytes);
+struct CollectiveTiming {
+  std::vector<CollectiveKind> kinds = {};  // empty: all
+  int64_t warmup = 1;                      // the first connects
+  int64_t iterations = 0;                  // 0: what takes 0.1 s, at most 50
+  at::ScalarType dtype = at::kFloat;
+};
+
+// Times collectives of about these sizes (rounded to the group's size); equal on all ranks. Bus bandwidths of one rank
+// are 0.
+std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t> sizes_bytes,
+                                           const CollectiveTiming& timing = {});
 
 // A line per collective and size.
 std::string bandwidth_text(std::span<const Bandwidth> rows, int group_size);

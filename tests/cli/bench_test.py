@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,39 @@ def test_help_lists_the_options(topic, program):
     _, output, _ = program.run("bench", topic, "--help")
     for part in (f"megalith bench {topic}", "--iterations", "--warmup", "--json", "--num_threads", "--device"):
         assert part in output
+
+
+def test_one_product_in_primus_words(program):
+    _, output, _ = program.run("benchmark", "gemm", *MODEL, *QUICK, "--json", "--dtype", "fp32", "--M", 8, "--N", 16, "--K", 32)
+    assert {json.loads(line)["shape"] for line in output.splitlines()} == {"8x16x32"}
+    assert "keep one of them" in program.run("bench", "gemm", "--M", 8, "--shapes", "1x1x1", expected=2)[2]
+
+
+def of_ranks(program, *words):
+    """The rows that two launched ranks print: one of them speaks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = []
+    for rank in range(2):
+        environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        started.append(program.start("benchmark", *words, *MODEL, *QUICK, "--json", "--dtype", "fp32", environment=environment | {"OMP_NUM_THREADS": "1"}))
+    said = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert said[1][0] == ""
+    return [json.loads(line) for line in said[0][0].splitlines()]
+
+
+def test_collectives_of_launched_ranks(program):
+    rows = of_ranks(program, "rccl", "--op", "all_reduce,alltoall", "--min-bytes", "1K", "--max-bytes", "64K", "--num-sizes", 3)
+    assert [(row["collective"], row["bytes"]) for row in rows] == [
+        (kind, size) for size in (1024, 8192, 65536) for kind in ("all_reduce", "all_to_all")
+    ]
+    for row in rows:
+        assert row["algorithm_gb_per_s"] == near(row["bytes"] / row["ms"] / 1e6)
+        factor = 1 if row["collective"] == "all_reduce" else 0.5
+        assert row["bus_gb_per_s"] == near(factor * row["algorithm_gb_per_s"])
+    rows = of_ranks(program, "strided-allgather", "--stride", 1, "--sizes-mb", 1)
+    assert [(row["ranks"], row["bytes"]) for row in rows] == [("0 + 1 i", 2 << 20)]
+    assert "measures ranks that talk" in program.run("bench", "rccl", *MODEL, expected=2)[2]
+    assert "op has 'gossip'" in program.run("bench", "rccl", "--op", "gossip", expected=2)[2]

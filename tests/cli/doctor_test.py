@@ -293,6 +293,27 @@ def test_findings_of_other_ranks_are_named_by_the_first(program):
     assert len({code for _, code in done}) == 1
 
 
+def test_groups_of_nodes_are_measured_and_listed(program, tmp_path):
+    """Primus's word: two ranks that are each the first of their machine."""
+    words = ("preflight", "--no_bench", "--json", *QUICK, "--largest_message_mib", 1, "--distributed_timeout_minutes", 2)
+    machine = {"LOCAL_RANK": "0"}
+    done = start_ranks(program, [(*words, "--dump-path", tmp_path)] * 2, [machine] * 2)
+    report = json.loads(done[0][0][0])
+    for check in ("all_reduce, 2 nodes", "all_to_all, 2 nodes", "send_receive, ring of 2 nodes"):
+        assert "GB/s from rank 0 on" in find(report, "collectives", check, "ok")["found"]
+    passing, failing = ((tmp_path / f"{name}_nodes.txt").read_text().split() for name in ("passing", "failing"))
+    host = socket.gethostname()
+    assert (passing or failing) == [host, host] and (failing == []) == (report["num_errors"] == 0)
+    assert "ring of 2 nodes" in (tmp_path / "report.md").read_text()
+
+
+def test_the_report_of_one_machine_names_what_fails(program, tmp_path):
+    program.run("doctor", "node_smoke", *QUICK, "--dump-path", tmp_path, "--save", "/proc/nowhere", expected=1)
+    assert (tmp_path / "failing_nodes.txt").read_text() == f"{socket.gethostname()}\n"
+    assert "/proc/nowhere" in (tmp_path / "report.md").read_text()
+    assert "node_groups has 'one'" in program.run("doctor", "--node_groups", "one", expected=2)[2]
+
+
 def test_ranks_that_were_asked_for_different_things_are_named(program):
     done = start_ranks(program, [LAUNCHED, (*LAUNCHED, "--lr", "3e-4")], [{}, {}])
     report = json.loads(done[0][0][0])
