@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "compat/json_text.h"
 #include "config/dialect.h"
 #include "core/error.h"
 #include "core/input_file.h"
@@ -33,11 +34,6 @@ std::string measure_of(std::string_view metric, const std::string& trainer) {
   if (trainer != "torchtitan") return name;
   if (name == "throughput_per_gpu") return "tokens_per_gpu";
   return name == "tokens_per_gpu" ? "tokens_per_gpu_times_batch" : name;
-}
-
-std::string plain_text(const Json& value) {
-  const std::string* text = try_text(value);
-  return text != nullptr ? *text : dump_json(value);
 }
 
 class SweepReader {

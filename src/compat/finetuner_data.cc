@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "compat/finetuner_reader.h"
+#include "compat/json_text.h"
 #include "core/error.h"
-#include "core/json.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -20,11 +20,6 @@ constexpr std::string_view kSet = "dataset.";
 constexpr const char* kRegister = "dataset_info.json";  // LLaMA-Factory's list of data sets
 
 const std::set<std::string> kKinds = {"json", "csv", "parquet", "text", "arrow"};  // in place of a path
-
-std::string plain_text(const Json& value) {
-  const std::string* text = try_text(value);
-  return text != nullptr ? *text : dump_json(value);
-}
 
 }  // namespace
 

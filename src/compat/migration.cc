@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "config/dialect.h"
+#include "config/resolve.h"
 #include "core/error.h"
 #include "core/strings.h"
 
