@@ -18,6 +18,7 @@
 #include "core/strings.h"
 #include "core/system_call.h"
 #include "hub/http.h"
+#include "hub/urls.h"
 
 namespace megalith {
 namespace fs = std::filesystem;

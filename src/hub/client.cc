@@ -16,6 +16,7 @@
 #include "core/sha256.h"
 #include "core/strings.h"
 #include "core/system_call.h"
+#include "hub/urls.h"
 
 namespace megalith {
 namespace fs = std::filesystem;

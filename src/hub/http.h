@@ -59,15 +59,6 @@ struct HttpResponse {
   std::string origin_header(std::string_view name) const;
 };
 
-// "https://host:443" in lower case; "" unless an http or https URL.
-std::string url_origin(std::string_view url);
-
-// For messages: without user, password, query and fragment.
-std::string shown_url(std::string_view url);
-
-// Escapes anything but letters, digits, "-._~" and `kept` as %XX.
-std::string percent_encoded(std::string_view text, std::string_view kept = "");
-
 class HttpClient {
  public:
   // UserError without libcurl.

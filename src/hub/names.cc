@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/strings.h"
-#include "hub/http.h"
+#include "hub/urls.h"
 
 namespace megalith {
 namespace {

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "hub/http.h"
+#include "hub/urls.h"
 
 namespace megalith {
 namespace {

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/sha256.h"
+#include "hub/urls.h"
 #include "support/temporary_folder.h"
 
 namespace megalith {

@@ -1,14 +1,11 @@
-// See sft_paths.h.
 #include "kinds/text/sft_paths.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
-#include <filesystem>
+#include <limits>
 
-#include "config/option_value.h"
 #include "core/collect_errors.h"
 #include "core/error.h"
 #include "data/throw_errors.h"
@@ -18,34 +15,6 @@
 
 namespace megalith {
 namespace {
-
-namespace fs = std::filesystem;
-
-// "1000", "20%", or "" for the fallback; nothing for other texts.
-std::optional<RowRange::Bound> parse_bound(std::string text, RowRange::Bound fallback) {
-  if (text.empty()) return fallback;
-  const bool is_percent = text.ends_with('%');
-  if (is_percent) text.pop_back();
-  const auto value = parse_integer(text);
-  if (!value || *value < 0 || (is_percent && *value > 100)) return std::nullopt;
-  return RowRange::Bound{*value, is_percent};
-}
-
-std::optional<RowRange> parse_range(const std::string& text) {
-  const size_t colon = text.find(':');
-  if (colon == std::string::npos) return std::nullopt;
-  RowRange range;
-  const auto begin = parse_bound(text.substr(0, colon), range.begin);
-  const auto end = parse_bound(text.substr(colon + 1), range.end);
-  if (!begin || !end) return std::nullopt;
-  return RowRange{*begin, *end};
-}
-
-bool is_split_word(const std::string& text) {
-  return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
-         std::all_of(text.begin(), text.end(),
-                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
-}
 
 // A bound as a number of rows; percents to the nearest row, as datasets rounds them.
 int64_t rows_before(const RowRange::Bound& bound, int64_t total) {
@@ -84,25 +53,6 @@ std::vector<std::string> cut(const std::vector<PrepareInput>& inputs, const RowR
 }
 
 }  // namespace
-
-SftPath parse_sft_path(const std::string& text) {
-  std::error_code code;
-  const size_t open = text.find('[');
-  if (open == std::string::npos || !text.ends_with(']') || fs::exists(text, code)) return {text, {}, {}};
-  SftPath path{text.substr(0, open), {}, {}};
-  std::string part = text.substr(open + 1, text.size() - open - 2);
-  const size_t inner = part.find('[');
-  const bool has_split = inner != std::string::npos && part.ends_with(']');
-  const std::string split = has_split ? part.substr(0, inner) : part;
-  path.rows = parse_range(has_split ? part.substr(inner + 1, part.size() - inner - 2) : part);
-  if (path.rows && !has_split) return path;
-  // Without a range a pattern looks alike, "shard[ab]": only what can be no pattern of files is a split.
-  const bool is_set =
-      path.rows || fs::is_directory(path.path, code) || parse_hub_name(path.path, HubRepoType::kDataset);
-  if (!is_split_word(split) || (has_split && !path.rows) || !is_set) return {text, {}, {}};
-  path.split = split;
-  return path;
-}
 
 std::vector<std::string> resolve_sft_paths(const std::string& option, const std::vector<std::string>& paths,
                                            const EnvironmentMap& environment, const HubOptions& hub,

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "data/arrow_source.h"
 #include "hub/text_files.h"
-#include "kinds/text/sft_paths.h"
+#include "kinds/text/sft_path.h"
 
 namespace megalith {
 namespace fs = std::filesystem;

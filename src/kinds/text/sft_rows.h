@@ -34,7 +34,7 @@ struct SftLine {
 
 class SftReader {
  public:
-  // paths  perhaps with a part of the rows by their numbers, of one file (sft_paths.h)
+  // paths  perhaps with a part of the rows by their numbers, of one file (sft_path.h)
   // split  of folders: only files whose name, or a folder's of theirs, begins with this word
   // UserError for paths that do not exist and for folders without such files.
   SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
