@@ -267,6 +267,15 @@ TEST(LaunchPlan, ADryRunAsksTheMachineForNothing) {
   EXPECT_EQ(planned(FrontEnd::kLlama3, {"DRY_RUN=json"}).dry_run, DryRunKind::kJson);
 }
 
+TEST(LaunchPlan, ADryRunKnowsWhereARunWouldGo) {
+  const LaunchPlan local = planned(FrontEnd::kLlama3, {"DRY_RUN=1", "CONTAINER=1", "DOCKER_IMAGE=a"});
+  EXPECT_TRUE(local.would_use_container && !local.would_use_slurm && !local.uses_container);
+  const LaunchPlan slurm = planned(FrontEnd::kLlama3, {"DRY_RUN=1", "SLURM=1", "NNODES=2"});
+  EXPECT_TRUE(slurm.would_use_slurm && !slurm.would_use_container && !slurm.uses_slurm);
+  EXPECT_TRUE(planned(FrontEnd::kLlama3, {"DRY_RUN=1", "SLURM=1", "DOCKER_IMAGE=a"}).would_use_container);
+  EXPECT_FALSE(planned(FrontEnd::kLlama3, {"SLURM=1"}).would_use_slurm);
+}
+
 TEST(LaunchPlan, SlurmSaysWhichMachineThisIs) {
   const EnvironmentMap batch = {{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "16"}};
   const LaunchPlan script = planned(FrontEnd::kDeepseekV3, {}, batch);
