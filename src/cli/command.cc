@@ -76,7 +76,9 @@ CommandOptions command_options(std::string command, const OptionSet& options) {
 
 int run_topic(CommandContext& context, std::string_view command, std::span<const Command> topics) {
   std::string text = fmt::format("usage: megalith {} <topic> [options]\n\n", command);
-  for (const Command& topic : topics) text += fmt::format("  {:<11} {}\n", topic.name, topic.summary);
+  size_t width = 11;
+  for (const Command& topic : topics) width = std::max(width, std::string_view(topic.name).size());
+  for (const Command& topic : topics) text += fmt::format("  {:<{}} {}\n", topic.name, width, topic.summary);
   if (!context.arguments.empty()) {
     const std::string name = context.arguments[0];
     const auto topic = std::find_if(topics.begin(), topics.end(), [&](const Command& one) { return one.name == name; });

@@ -37,7 +37,7 @@ COMMANDS = [
     ("doctor",),
     ("doctor", "--parallel"),
     ("verify",),
-    *(("bench", topic) for topic in ("ops", "gemm", "attention", "moe", "overlap", "train")),
+    *(("bench", topic) for topic in ("ops", "gemm", "attention", "moe", "overlap", "rccl", "strided_allgather", "train")),
 ]
 
 
