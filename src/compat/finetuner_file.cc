@@ -48,13 +48,15 @@ const std::vector<Finetuner>& finetuners() {
   return all;
 }
 
-// Keys that begin a line.
+// Keys that begin a line, and are not null: presets list every name there is.
 std::set<std::string> outer_keys(const std::string& text) {
   std::set<std::string> keys;
   for (size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
     const size_t end = std::min(text.find_first_of(":\n ", begin), text.size() - 1);
-    if (text[end] == ':') keys.insert(text.substr(begin, end - begin));
-    if (text.find('\n', begin) == std::string::npos) break;
+    const size_t line_end = std::min(text.find('\n', begin), text.size());
+    const std::string_view value = trim(std::string_view(text).substr(end + 1, std::max(line_end, end + 1) - end - 1));
+    if (text[end] == ':' && value != "null" && value != "~") keys.insert(text.substr(begin, end - begin));
+    if (line_end == text.size()) break;
   }
   return keys;
 }
