@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <string>
 
 #include "layouts/forwarded_data_parallel.h"
 #include "layouts/rows.h"
@@ -47,16 +48,16 @@ class WatchedFsdp : public ForwardedDataParallel {
 
 TEST(FsdpSchedule, HoldsWhatItStatesAndGathersByTheSchedule) {
   struct Case {
-    const char* words;
-    int64_t num_layers;
+    std::string words;
     bool is_kept;
     bool last_stays;  // the last layer of a stage, from a microbatch's forward to its backward
   };
-  for (const Case& one : {Case{"llama dp2 pp2 fsdp", 4, false, true}, Case{"llama dp2 pp2 kept", 4, true, false},
-                          Case{"llama dp2 pp2 fsdp zero_bubble", 4, false, true},
-                          Case{"llama dp2 pp2 fsdp virtual", 8, false, false}}) {
+  const std::string two = " --num_layers=3 --pipeline_model_parallel_layout=Ett|tL";  // the toy keeps the longer stage
+  const std::string four = " --num_layers=7 --pipeline_model_parallel_layout=Ett|tt|tt|tL";
+  for (const Case& one :
+       {Case{"llama dp2 pp2 fsdp" + two, false, true}, Case{"llama dp2 pp2 kept" + two, true, false},
+        Case{"llama dp2 pp2 fsdp zero_bubble" + two, false, true}, Case{"llama dp2 pp2 fsdp" + four, false, false}}) {
     LayoutRow row(one.words);
-    row.layout().config.model.num_layers = one.num_layers;
     std::vector<std::map<std::string, int64_t>> gathers(4);
     const CheckHooks watched{
         .change_data_parallel = [&](std::unique_ptr<DataParallel> inner, const BuiltModel& model,
