@@ -165,7 +165,7 @@ void TorchArchive::read_directory(int64_t offset, int64_t length) {
     const auto short_offset = directory.take<uint32_t>();
     if (!short_offset) fail("the zip file's directory is cut off");
     const auto name = directory.text(*name_bytes), extra = directory.text(*extra_bytes);
-    if (!extra || !directory.skip(*comment_bytes)) fail("the zip file's directory is cut off");
+    if (!name || !extra || !directory.skip(*comment_bytes)) fail("the zip file's directory is cut off");
     uint64_t size = *whole, stored_size = *stored, header = *short_offset;
     for (Fields more(*extra, 0); auto id = more.take<uint16_t>();) {
       const auto bytes = more.take<uint16_t>();

@@ -105,7 +105,7 @@ Target torch_archive(const Scratch& scratch) {
   using namespace pickled;
   const std::string optimizer = dict({{"state", dict({{"exp_avg", tensor("BFloat16Storage", "0", 8, 2, {2, 3}, {3, 1})}})},
                                       {"args", name("argparse", "Namespace") + ")\x81" + dict({{"lr", "K\x01"}}) + "b"},
-                                      {"list", "](K\x01K\x02e"}});
+                                      {"list", "](K\x01K\x02" "e"}});
   Target target{"torch_archive",
                 {saved_tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {1, 2}),
                  archive({{"data.pkl", whole_pickle(optimizer)}, {"byteorder", "little"}, {"data/0", floats({1, 2, 3, 4})}})},
