@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -15,10 +16,15 @@ constexpr const char* kMetadata = ".metadata";
 const char* const kDcpRemedy = "the checkpoint is damaged or incomplete: copy the whole folder, or use another";
 
 std::vector<int64_t> sizes_in(const PickleValue* value, const std::string& where) {
-  const auto numbers = value == nullptr ? std::nullopt : value->whole_numbers();
+  const bool is_list = value != nullptr && value->items.size() <= kMostDims;
+  const auto numbers = is_list ? value->whole_numbers() : std::nullopt;
   if (!numbers) throw UserError(fmt::format("{}: sizes are missing", where), kDcpRemedy);
+  int64_t elements = 1;
   for (const int64_t number : *numbers) {
     if (number < 0) throw UserError(fmt::format("{}: a size is negative", where), kDcpRemedy);
+    if (__builtin_mul_overflow(elements, std::max<int64_t>(number, 1), &elements)) {
+      throw UserError(fmt::format("{}: sizes are too large", where), kDcpRemedy);
+    }
   }
   return *numbers;
 }

@@ -54,13 +54,12 @@ std::optional<int64_t> iteration_of(std::string_view name) {
   return std::nullopt;
 }
 
-// What Megatron-LM wrote last: a number, or "release".
+// Megatron-LM's last checkpoint: a number, or "release".
 std::optional<std::string> tracked(const fs::path& path) {
   const fs::path file = path / "latest_checkpointed_iteration.txt";
   if (!fs::exists(file)) return std::nullopt;
   const std::string text = read_file(file);
-  std::string word(text.substr(0, text.find_first_of(" \n\r\t")));
-  return word;
+  return text.substr(0, text.find_first_of(" \n\r\t"));
 }
 
 }  // namespace
@@ -124,6 +123,11 @@ ModelConfig foreign_architecture(const ForeignFolder& found, const ForeignRecord
     throw UserError(fmt::format("{} ({}) does not record its architecture", found.folder.string(), name_of(found.kind)),
                     "give a folder with the model's config.json: convert --load DIR --hf_config DIR");
   }
+  if (config.has_vocabulary() && !config.vocab_size) {
+    throw UserError(fmt::format("{} ({}) records neither vocab_size nor padded_vocab_size", found.folder.string(),
+                                name_of(found.kind)),
+                    "export it to Hugging Face's format with the tools of its trainer, for --load_hf");
+  }
   return config;
 }
 
@@ -150,6 +154,11 @@ void add_to_model(StoredModel& model, const std::string& key, const std::string&
                   NonfiniteWeights nonfinite) {
   for (const CanonicalTensor::Part& part : tensor.parts) {
     const at::Tensor view = part.stored.view();
+    if (!view.is_floating_point()) {
+      throw UserError(fmt::format("{}: {} is of type {}, expected floating-point numbers",
+                                  part.stored.file->path().string(), name, name_of(part.stored.dtype)),
+                      "the file is damaged, or of another model");
+    }
     if (nonfinite == NonfiniteWeights::kRefused) require_finite(name, view, part.box.offset, part.stored.file->path());
     Placement placement{.local_shape = part.box.extent};
     placement.pieces.push_back(
@@ -181,6 +190,17 @@ StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSetting
   model.folder = found.folder;
   model.config = foreign_architecture(found, record, settings.hf_config);
   model.family = &family_for(model.config);
+  if (settings.hf_config && record.says_architecture()) {
+    record.notes.push_back(fmt::format("{} records its architecture: hf_config is ignored", found.folder.string()));
+  }
+  if (settings.global_batch_size && record.train.consumed_train_samples != kUnknownSamples) {
+    record.notes.push_back(
+        fmt::format("{} records its consumed samples: global_batch_size is ignored", found.folder.string()));
+  }
+  if (settings.with_optimizer && !record.mixed_updates.empty()) {
+    throw UserError(record.mixed_updates,
+                    "parameters share one count of updates here: add --no_save_optim to take the weights only");
+  }
   model.state.train = std::move(record.train);
   if (model.state.train.consumed_train_samples == kUnknownSamples) {
     if (settings.with_optimizer && !settings.global_batch_size) {
@@ -188,7 +208,12 @@ StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSetting
                                   found.folder.string(), name_of(found.kind), model.state.train.iteration),
                       "add --global_batch_size N, the samples of one iteration there, over all ranks");
     }
-    model.state.train.consumed_train_samples = model.state.train.iteration * settings.global_batch_size.value_or(0);
+    if (__builtin_mul_overflow(model.state.train.iteration, settings.global_batch_size.value_or(0),
+                               &model.state.train.consumed_train_samples)) {
+      throw UserError(fmt::format("{} counts {} iterations, too many for this global_batch_size",
+                                  found.folder.string(), model.state.train.iteration),
+                      "the checkpoint is damaged: copy it again");
+    }
   }
   model.state.architecture = architecture_of(model.config);
   ModelConfig recorded = model.config;
@@ -218,7 +243,10 @@ StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSetting
                            "): add --no_save_optim to take the weights only");
   }
   for (const auto& [key, store] : tensors.stores) {
-    if (key != kModelKey && !settings.with_optimizer) continue;
+    // Exports of a wider dtype, and quantised ones, are made from the masters.
+    const bool is_wanted = settings.with_optimizer || key == kModelKey ||
+                           (key == kMasterKey && missing_in(store, canonical).empty());
+    if (!is_wanted) continue;
     for (const auto& [name, tensor] : store) add_to_model(model, key, name, tensor, settings.nonfinite);
   }
   return model;

@@ -25,7 +25,7 @@ enum class ForeignKind { kTorchDist, kMegatron, kTorchtitan, kTrainer };
 std::string_view name_of(ForeignKind kind);
 
 // One checkpoint: of iteration `step`, or what the tracker file or the highest number names. Null if the folder holds
-// none. UserError for a step that is not there, and for folders of torch.distributed.checkpoint that no reader knows.
+// none. UserError for a step that is not there.
 struct ForeignFolder {
   ForeignKind kind;
   std::filesystem::path folder;
@@ -34,21 +34,23 @@ std::optional<ForeignFolder> find_foreign(const std::filesystem::path& path, std
 
 inline constexpr int64_t kUnknownSamples = -1;
 
-// What a checkpoint says of its run, in our options' names. Tensors are not opened.
+// A checkpoint's record of its run, in our options' names. Tensors are not opened.
 struct ForeignRecord {
   Configuration options;
   TrainState train;
   std::vector<std::string> notes;
+  std::string mixed_updates = {};  // the optimizer's counts, if parameters have several: its state cannot go on here
 
   bool says_architecture() const;
 };
 ForeignRecord read_foreign_record(const ForeignFolder& found);
 
-// The architecture that it records, or else a config.json; UserError if neither says it.
+// The architecture that it records, or else a config.json's; UserError if neither says it.
 ModelConfig foreign_architecture(const ForeignFolder& found, const ForeignRecord& record,
                                  const std::optional<std::string>& hf_config = std::nullopt);
 
-// Tensors of a checkpoint, by key. UserError for a tensor that does not fit the model, and for missing files.
+// Tensors of a checkpoint, by key. UserError for a tensor that does not fit the model, and for missing files. Optimizer
+// states in a form that is not read are left over: the weights can be taken without them.
 struct ForeignTensors {
   std::map<std::string, CanonicalStore> stores;
   int64_t num_read = 0;
@@ -60,8 +62,9 @@ ForeignTensors open_foreign_tensors(const ForeignFolder& found, const CanonicalM
 std::string report_of(const ForeignTensors& tensors);
 
 struct ForeignSettings {
-  bool with_optimizer = true;                            // false: only weights; else its tensors may not be missing
-  std::optional<std::string> hf_config = std::nullopt;   // folder with the architecture, if it is not recorded
+  // Its tensors may not be missing. False: only weights, with the masters if all are there.
+  bool with_optimizer = true;
+  std::optional<std::string> hf_config = std::nullopt;      // folder with the architecture, if it is not recorded
   std::optional<int64_t> global_batch_size = std::nullopt;  // if what was consumed is not
   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };

@@ -16,7 +16,7 @@ struct ForeignSource {
 
 extern const ForeignSource kTorchDist, kMegatronRanks, kTorchtitan, kTrainerFolder;
 
-// Counts a tensor as read once it is in a store, or as left over.
+// Names what is not read, and why.
 void leave_over(ForeignTensors& tensors, std::string_view reason, std::string_view name);
 
 // A Megatron tensor whole, of weights or of a state ("exp_avg"), into the store of its key.
@@ -25,9 +25,9 @@ void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, co
 // Our key of an optimizer's state in Megatron-LM's and PyTorch's words; "" for others.
 std::string state_key(std::string_view theirs);
 
-// What Megatron-LM's args, iteration, opt_param_scheduler and optimizer say.
+// From Megatron-LM's args, iteration, opt_param_scheduler and optimizer.
 ForeignRecord megatron_record(const TorchArchive& common);
-// Made updates in an optimizer's param_groups or state: a step that all share. Null if it has none.
-std::optional<int64_t> optimizer_steps(const TorchArchive& archive, const PickleValue& optimizer);
+// Updates that an optimizer's param_groups or state count, if they do: the record's optimizer_step and mixed_updates.
+void read_updates(const TorchArchive& archive, const PickleValue& optimizer, ForeignRecord& record);
 
 }  // namespace megalith

@@ -19,9 +19,6 @@ struct ForeignTensor {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<Shard> shards;
-
-  // A tensor that one file holds whole.
-  static ForeignTensor whole(std::string name, FileTensor stored);
 };
 
 // A box of a foreign tensor that is a box of a local one, of as many or fewer dims: a layer of a stack, an expert, the

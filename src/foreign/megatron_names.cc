@@ -118,18 +118,16 @@ std::optional<LayerName> layer_name(std::string_view name) {
     if (name.starts_with(kExperts)) {
       std::string_view below = name.substr(kExperts.size());
       if (below.starts_with(kInner)) below.remove_prefix(kInner.size());
-      if (below.starts_with(kLocal)) {
-        below.remove_prefix(kLocal.size());
-        found.expert = take_number(below);
-      } else {
-        found.expert = take_number(below);
-      }
+      if (below.starts_with(kLocal)) below.remove_prefix(kLocal.size());
+      found.expert = take_number(below);
       // Transformer Engine's grouped linear: weight0, weight1, …
       constexpr std::string_view kWeight = ".weight";
-      if (const size_t at = below.rfind(kWeight); at != std::string_view::npos && at + kWeight.size() < below.size()) {
+      if (const size_t at = below.rfind(kWeight); at != std::string_view::npos) {
         std::string_view number = below.substr(at + kWeight.size());
-        found.expert = take_number(number);
-        below = below.substr(0, at + kWeight.size());
+        if (const auto expert = take_number(number); expert && number.empty()) {
+          found.expert = expert;
+          below = below.substr(0, at + kWeight.size());
+        }
       }
       found.rest = fmt::format("{}{}", kExperts, below);
     } else {
@@ -198,7 +196,8 @@ MegatronParameter megatron_parameter(const CanonicalModel& model, std::string_vi
   const int64_t first = of_layer && of_layer->layer ? *of_layer->layer : 0;
   const int64_t count = is_stacked ? config.num_layers : 1;
   MegatronParameter found;
-  for (int64_t layer = first; layer < first + count; ++layer) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t layer = first + i;
     const std::string ours = our_name(model, row->ours, of_layer ? std::optional(layer) : std::nullopt);
     const Placement* placement = model.find(ours);
     if (placement == nullptr) return {};

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kRankFile = "model_optim_rng.pt";
 constexpr const char* kBufferFile = "distrib_optim.pt";
-constexpr int64_t kBufferAlignment = 64;
+constexpr int64_t kBufferAlignment = 64, kMostBufferElements = int64_t{1} << 50;
 
 struct RankSizes {
   int64_t tp = 1, pp = 1, ep = 1;
@@ -65,8 +65,7 @@ RankSizes rank_sizes(const TorchArchive& archive) {
 
 // A rank's tensors in the order of its parameters, with names of the whole model.
 struct RankTensor {
-  std::string stored, name;
-  const PickleValue* value = nullptr;
+  std::string name;
   FileTensor place;
 };
 struct RankFile {
@@ -85,7 +84,7 @@ RankFile open_rank(const fs::path& path) {
     if (model == nullptr) continue;
     std::vector<RankTensor> tensors;
     for_each_item(rank.archive->pickle(), *model, [&](const std::string& name, const PickleValue& value) {
-      if (auto place = rank.archive->tensor(value)) tensors.push_back({name, name, &value, std::move(*place)});
+      if (auto place = rank.archive->tensor(value)) tensors.push_back({name, std::move(*place)});
     });
     rank.chunks.push_back(std::move(tensors));
     if (chunk < 0) break;
@@ -98,8 +97,10 @@ RankFile open_rank(const fs::path& path) {
 int64_t renumber(std::vector<RankTensor>& tensors, int64_t first_layer, int64_t first_expert) {
   int64_t num_layers = 0;
   for (RankTensor& tensor : tensors) {
-    for (const auto& [before, first] : {std::pair<std::string_view, int64_t>{"layers.", first_layer},
-                                        std::pair<std::string_view, int64_t>{"local_experts.", first_expert}}) {
+    // The last: Transformer Engine's grouped linear has an expert's number at the end (weight0, weight1, …).
+    const std::pair<std::string_view, int64_t> numbers[] = {
+        {"layers.", first_layer}, {"local_experts.", first_expert}, {".weight", first_expert}};
+    for (const auto& [before, first] : numbers) {
       const size_t at = tensor.name.find(before);
       if (at == std::string::npos) continue;
       const size_t begin = at + before.size(), end = tensor.name.find('.', begin);
@@ -122,8 +123,12 @@ ForeignTensor joined(const std::string& name, std::span<const FileTensor> parts,
   }
   const auto dim = static_cast<size_t>(cut.dim);
   const int64_t num_ranks = std::ssize(parts), num_halves = cut.is_gated ? 2 : 1;
-  const int64_t rows = whole.shape[dim], per_half = rows / num_halves;
-  whole.shape[dim] *= num_ranks;
+  if (dim >= whole.shape.size() || __builtin_mul_overflow(parts[0].shape[dim], num_ranks, &whole.shape[dim])) {
+    throw UserError(fmt::format("{}: {} is [{}], which {} ranks cannot have cut along dim {}",
+                                parts[0].file->path().string(), name, fmt::join(parts[0].shape, ", "), num_ranks, dim),
+                    "the file is damaged, or of another model: copy the whole checkpoint");
+  }
+  const int64_t per_half = parts[0].shape[dim] / num_halves;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     const FileTensor& part = parts[static_cast<size_t>(rank)];
     if (part.shape != parts[0].shape) {
@@ -154,12 +159,12 @@ FileTensor shaped(FileTensor stored, int64_t first, const std::vector<int64_t>& 
   return stored;
 }
 
-// distrib_optim.pt: {buffer: {dtypes: {"param", "exp_avg", "exp_avg_sq", "numel_unpadded"}}}.
+// distrib_optim.pt: {buffer: {dtypes: {"param", "exp_avg", "exp_avg_sq", "numel_unpadded"}}}. UserError for other
+// forms.
 RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTensor>& tensors) {
   const PickleValue* buffer = archive.root().find(int64_t{0});
   const auto refuse = [&](const std::string& reason) {
-    throw UserError(fmt::format("{}: {}", archive.what(), reason),
-                    "save it as torch_dist, which any layout can read, or add --no_load_optim");
+    throw UserError(fmt::format("{}: {}; saved as torch_dist it can be read", archive.what(), reason));
   };
   if (buffer == nullptr) refuse("it has no buffer 0 (before megatron-core 0.7, or of several optimizers)");
   if (archive.root().find(int64_t{1}) != nullptr) refuse("it has several buffers, as experts over ranks do");
@@ -169,16 +174,20 @@ RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTens
   std::vector<int64_t> begins(tensors.size());
   int64_t at = 0;
   for (size_t i = tensors.size(); i-- > 0;) {
-    at = (at + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+    const int64_t elements = Box::whole(tensors[i].place.shape).num_elements();
+    at = div_up(at, kBufferAlignment) * kBufferAlignment;
     begins[i] = at;
-    at += Box::whole(tensors[i].place.shape).num_elements();
+    // A damaged file's tensors can repeat one element endlessly.
+    if (elements > kMostBufferElements - at) refuse("its parameters have more elements than a buffer can");
+    at += elements;
   }
   RankStates found;
   states->for_each_entry([&](const PickleValue& key, const PickleValue& value) {
     const auto name = key.option_text();
     const auto stored = archive.tensor(value);
     if (!name || !stored || state_key(*name).empty()) return;
-    if (stored->shape != std::vector<int64_t>{at}) {
+    // shaped() takes it as contiguous, so its bytes are counted.
+    if (stored->shape != std::vector<int64_t>{at} || stored->num_bytes != at * bits_of(stored->dtype) / 8) {
       refuse(fmt::format("{} has [{}] elements, expected {} for these parameters in one bucket", *name,
                          fmt::join(stored->shape, ", "), at));
     }
@@ -189,7 +198,8 @@ RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTens
   return found;
 }
 
-// Numbers of parameters in the optimizer's state are positions in its groups: first those with weight decay.
+// Numbers of parameters in the optimizer's state are positions in its groups: first those with weight decay. UserError
+// for groups that do not fit.
 RankStates listed_states(const TorchArchive& archive, const PickleValue& optimizer,
                          const std::vector<RankTensor>& tensors) {
   const PickleValue* inner = optimizer.find("optimizer");
@@ -198,31 +208,30 @@ RankStates listed_states(const TorchArchive& archive, const PickleValue& optimiz
   const PickleValue* states = torch_state.find("state");
   if (groups == nullptr || states == nullptr) return {};
   const auto refuse = [&](const std::string& reason) {
-    throw UserError(fmt::format("{}: {}", archive.what(), reason),
-                    "add --no_load_optim to begin the optimizer afresh");
+    throw UserError(fmt::format("{}: {}", archive.what(), reason));
   };
   std::vector<FileTensor> masters(tensors.size());
   const PickleValue* fp32 = optimizer.find("fp32_from_fp16_params");
   std::map<int64_t, size_t> tensor_of;  // by its number
-  std::vector<char> is_taken(tensors.size());
+  size_t next_of[2] = {0, 0};           // of those without and with decay
   for (size_t group = 0; group < groups->items.size(); ++group) {
     const PickleValue& one = *groups->items[group];
     const PickleValue* mult = one.find("wd_mult");
     const PickleValue* numbers = one.find("params");
     const bool decays = mult == nullptr || mult->number().value_or(1) != 0;
     if (numbers == nullptr) refuse("a group without parameters");
-    size_t next = 0;
+    size_t& next = next_of[decays ? 1 : 0];
     for (size_t i = 0; i < numbers->items.size(); ++i) {
       const auto is_of_group = [&](const RankTensor& tensor) {
         return (tensor.place.shape.size() > 1 && !tensor.name.ends_with(".bias")) == decays;
       };
-      while (next < tensors.size() && (is_taken[next] != 0 || !is_of_group(tensors[next]))) ++next;
+      while (next < tensors.size() && !is_of_group(tensors[next])) ++next;
       const auto number = numbers->items[i]->whole();
-      if (next == tensors.size() || !number) refuse("its groups of parameters do not fit the model's");
-      tensor_of[*number] = next;
-      is_taken[next] = 1;
+      if (next >= tensors.size() || !number) refuse("its groups of parameters do not fit the model's");
+      const size_t tensor = next++;
+      tensor_of[*number] = tensor;
       if (fp32 == nullptr || group >= fp32->items.size() || i >= fp32->items[group]->items.size()) continue;
-      if (const auto master = archive.tensor(*fp32->items[group]->items[i])) masters[next] = *master;
+      if (const auto master = archive.tensor(*fp32->items[group]->items[i])) masters[tensor] = *master;
     }
   }
   RankStates found;
@@ -279,7 +288,7 @@ class MegatronRanks {
   }
 
  private:
-  // Which of a rank's tensors are parameters, in order; all ranks of a stage have the same.
+  // Reads the files of a stage's tensor-parallel ranks, which have the same parameters in the same order.
   void read_stage(std::vector<RankFile>& ranks, int64_t pp, int64_t ep) {
     std::vector<std::vector<RankTensor>> parameters;
     for (RankFile& rank : ranks) {
@@ -294,9 +303,11 @@ class MegatronRanks {
           }
         }
       }
-      if (list.size() != parameters[0].size()) {
-        throw UserError(fmt::format("{} has {} parameters, and the first rank's file {}", rank.archive->what(),
-                                    list.size(), parameters[0].size()),
+      const bool are_same = std::equal(list.begin(), list.end(), parameters[0].begin(), parameters[0].end(),
+                                       [](const RankTensor& a, const RankTensor& b) { return a.name == b.name; });
+      if (!are_same) {
+        throw UserError(fmt::format("{} has {} parameters, and the first rank's file {}, or others",
+                                    rank.archive->what(), list.size(), parameters[0].size()),
                         "the files do not belong together: copy the whole checkpoint");
       }
     }
@@ -304,12 +315,16 @@ class MegatronRanks {
     for (size_t tp = 0; tp < ranks.size(); ++tp) {
       const fs::path buffers = rank_folder(folder_, sizes_, static_cast<int64_t>(tp), pp, ep) / kBufferFile;
       const PickleValue* optimizer = ranks[tp].archive->root().find("optimizer");
-      if (fs::exists(buffers)) {
-        states.push_back(buffer_states(TorchArchive(buffers), parameters[tp]));
-      } else if (optimizer != nullptr) {
-        states.push_back(listed_states(*ranks[tp].archive, *optimizer, parameters[tp]));
-      } else {
-        states.emplace_back();
+      RankStates& own = states.emplace_back();
+      try {
+        if (fs::exists(buffers)) {
+          own = buffer_states(TorchArchive(buffers), parameters[tp]);
+        } else if (optimizer != nullptr) {
+          own = listed_states(*ranks[tp].archive, *optimizer, parameters[tp]);
+        }
+      } catch (const UserError& error) {
+        // The weights can be taken without them.
+        leave_over(tensors_, error.message(), "the optimizer's state");
       }
     }
     for (size_t i = 0; i < parameters[0].size(); ++i) {

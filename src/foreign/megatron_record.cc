@@ -1,4 +1,4 @@
-// What Megatron-LM's checkpoints say of the run: args, a Namespace of its parser, whose names are ours, and counters.
+// Megatron-LM's record of the run: args, a Namespace of its parser, whose names are ours, and counters.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, co
   ++tensors.num_read;
 }
 
-std::optional<int64_t> optimizer_steps(const TorchArchive& archive, const PickleValue& optimizer) {
+void read_updates(const TorchArchive& archive, const PickleValue& optimizer, ForeignRecord& record) {
   std::optional<int64_t> steps;
   for_each_item(archive.pickle(), optimizer, [&](const std::string& path, const PickleValue& value) {
     if (path != "step" && !path.ends_with(".step") && !path.ends_with("common_step")) return;
@@ -55,23 +55,23 @@ std::optional<int64_t> optimizer_steps(const TorchArchive& archive, const Pickle
     if (!number) return;
     const int64_t count = whole_number(*number, 0, int64_t{1} << 50, archive.what() + ": " + path);
     if (steps && *steps != count) {
-      throw UserError(fmt::format("{}: parameters were updated {} and {} times", archive.what(), *steps, count),
-                      "parameters share one count of updates here: add --no_load_optim to begin the optimizer afresh");
+      record.mixed_updates = fmt::format("{}: parameters were updated {} and {} times", archive.what(), *steps, count);
     }
-    steps = count;
+    steps = std::max(steps.value_or(0), count);
   });
-  return steps;
+  if (steps) record.train.optimizer_step = *steps;
 }
 
 ForeignRecord megatron_record(const TorchArchive& common) {
   const PickleValue& root = common.root();
   ForeignRecord record;
-  const auto count = [&](const PickleValue* value, int64_t otherwise) {
+  const auto count = [&](const PickleValue* value, int64_t otherwise, int64_t most = int64_t{1} << 53) {
     if (value == nullptr) return otherwise;
     const auto number = common.number(*value);
-    return number ? whole_number(*number, 0, int64_t{1} << 53, common.what()) : otherwise;
+    return number ? whole_number(*number, 0, most, common.what()) : otherwise;
   };
-  record.train.iteration = count(root.find("iteration"), 0);
+  constexpr int64_t kMostFactor = int64_t{1} << 31;
+  record.train.iteration = count(root.find("iteration"), 0, kMostFactor);
   const PickleValue* args = root.find("args");
   std::set<std::string> given;
   if (args != nullptr) {
@@ -87,7 +87,7 @@ ForeignRecord megatron_record(const TorchArchive& common) {
     });
     record.train.consumed_train_samples =
         count(args->find("consumed_train_samples"),
-              record.train.iteration * std::max<int64_t>(count(args->find("global_batch_size"), 0), 0));
+              record.train.iteration * count(args->find("global_batch_size"), 0, kMostFactor));
     record.train.seed = count(args->find("seed"), 0);
   }
   const PickleValue* padded = args == nullptr ? nullptr : args->find("padded_vocab_size");
@@ -102,7 +102,7 @@ ForeignRecord megatron_record(const TorchArchive& common) {
   record.train.optimizer_step = record.train.iteration;
   const PickleValue* optimizer = root.find("optimizer");
   if (optimizer == nullptr) return record;
-  if (const auto steps = optimizer_steps(common, *optimizer)) record.train.optimizer_step = *steps;
+  read_updates(common, *optimizer, record);
   const PickleValue* scaler = optimizer->find("grad_scaler");
   if (scaler == nullptr) return record;
   constexpr std::pair<std::string_view, const char*> kScaler[] = {{"scale", "loss_scale"},

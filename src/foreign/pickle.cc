@@ -15,11 +15,12 @@ namespace megalith {
 namespace {
 
 constexpr size_t kMostPickleBytes = size_t{512} << 20;
+constexpr size_t kMostNameBytes = 200, kMostPathBytes = 10'000;
 constexpr int64_t kMostVisits = 1'000'000;
 
 using Kind = PickleValue::Kind;
 
-// What a name may do when it is called.
+// The effect of calling a name.
 enum class NameUse {
   kObject,  // items and state
   kDict,    // an empty dict, or one of pairs
@@ -218,8 +219,9 @@ class PickleReader {
 
   void push_name(std::string_view module, std::string_view name) {
     std::string joined = fmt::format("{}.{}", module, name);
-    if (!use_of(joined)) {
-      joined.resize(std::min<size_t>(joined.size(), 200));
+    // A name below a listed prefix may be as long as a text, and is kept each time that it is asked for.
+    if (joined.size() > kMostNameBytes || !use_of(joined)) {
+      joined.resize(std::min(joined.size(), kMostNameBytes));
       throw UserError(fmt::format("{}, byte {}: it asks for the class or function {}, which is not one that "
                                   "checkpoints are made of",
                                   pickle_.where(), opcode_at_, joined),
@@ -228,6 +230,13 @@ class PickleReader {
     }
     pickle_.texts_.push_back(std::move(joined));
     push_text(Kind::kName, pickle_.texts_.back());
+  }
+
+  // Calls copy items, and one tuple can be the arguments of many. Trainers' calls have tuples of their own, whose items
+  // took a byte each at least.
+  void count_copies(size_t count) {
+    num_copies_ += count;
+    if (num_copies_ / 4 > bytes_.size()) fail("calls with more arguments than the pickle's bytes can hold");
   }
 
   // A name called with arguments.
@@ -243,6 +252,7 @@ class PickleReader {
       if (given.size() == 1 && given[0]->is(Kind::kList)) {
         for (const PickleValue* pair : given[0]->items) {
           if (!pair->is_sequence() || pair->items.size() != 2) fail("a dict made of what are no pairs");
+          count_copies(2);
           items.insert(items.end(), pair->items.begin(), pair->items.end());
         }
       }
@@ -252,12 +262,15 @@ class PickleReader {
       if (given.size() > 1 || (given.size() == 1 && !given[0]->is_sequence())) {
         fail(fmt::format("{} of no sequence", name->text));
       }
-      return push_items(Kind::kTuple, given.empty() ? std::vector<const PickleValue*>() : given[0]->items);
+      if (given.empty()) return push_items(Kind::kTuple, {});
+      count_copies(given[0]->items.size());
+      return push_items(Kind::kTuple, given[0]->items);
     }
     if (use == NameUse::kBytes) {
       if (given.empty() || !given[0]->is(Kind::kText)) fail("encode of no text");
       return push_text(Kind::kBytes, given[0]->text);
     }
+    count_copies(given.size());
     PickleValue* object = push(Kind::kObject);
     object->text = name->text;
     object->items = given;
@@ -300,7 +313,7 @@ class PickleReader {
 
   std::string_view bytes_;
   Pickle& pickle_;
-  size_t at_ = 0, opcode_at_ = 0;
+  size_t at_ = 0, opcode_at_ = 0, num_copies_ = 0;
   std::vector<PickleValue*> stack_;
   std::vector<size_t> marks_;  // the stack's height at each
   std::unordered_map<uint64_t, PickleValue*> memo_;
@@ -522,9 +535,10 @@ void for_each_item(const Pickle& pickle, const PickleValue& from,
   int64_t num_visits = 0;
   std::function<void(const std::string&, const PickleValue&, int)> walk;
   walk = [&](const std::string& path, const PickleValue& value, int depth) {
-    if (depth > max_depth || ++num_visits > kMostVisits) {
-      throw UserError(fmt::format("{}: values are nested more than {} deep, or are more than {}", pickle.where(),
-                                  max_depth, kMostVisits),
+    if (depth > max_depth || ++num_visits > kMostVisits || path.size() > kMostPathBytes) {
+      throw UserError(fmt::format("{}: values are nested more than {} deep, are more than {}, or have longer names "
+                                  "than {} bytes",
+                                  pickle.where(), max_depth, kMostVisits, kMostPathBytes),
                       "the file is damaged: save or fetch it again");
     }
     const std::string beginning = path.empty() ? "" : path + ".";

@@ -3,9 +3,9 @@
 // A class or function is a name on a closed list (pickle.cc); its arguments are items, what it was given as state its
 // state. OrderedDict is a dict, torch.Size a tuple. Every other name is refused.
 //
-// Files are untrusted: an opcode makes at most one value, so memory is bounded by the pickle's bytes, which are
-// bounded; no opcode recurses. Values may share parts or hold themselves: who walks through them counts
-// (for_each_item).
+// Files are untrusted: an opcode makes at most one value, and copies of items are counted, so memory is bounded by the
+// pickle's bytes, which are bounded; no opcode recurses. Values may share parts or hold themselves: who walks through
+// them counts (for_each_item).
 // Source: CPython, Lib/pickletools.py (protocols 2 to 5).
 #pragma once
 
@@ -65,8 +65,8 @@ class Pickle {
   const PickleValue* root_ = nullptr;
 };
 
-// Walks through dicts, lists and tuples: visit("a.b.0", value) for every other value. UserError beyond `max_depth` or a
-// million values, as a small pickle can describe an endless tree.
+// Walks through dicts, lists and tuples: visit("a.b.0", value) for every other value. UserError beyond `max_depth`, a
+// million values or 10 kB of path, as a small pickle can describe an endless tree.
 void for_each_item(const Pickle& pickle, const PickleValue& from,
                    const std::function<void(const std::string& path, const PickleValue& value)>& visit,
                    int max_depth = 24);

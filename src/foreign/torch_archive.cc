@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kLocalHeader = "PK\x03\x04", kDirectoryHeader = "PK\x01\x02", kEndRecord = "PK\x05\x06",
                            kLongEndRecord = "PK\x06\x06", kLongEndLocator = "PK\x06\x07";
-constexpr size_t kEndRecordBytes = 22, kMostEntries = 10'000'000, kMostComment = 65535, kMostDims = 64;
+constexpr size_t kEndRecordBytes = 22, kMostEntries = 10'000'000, kMostComment = 65535;
 
 struct StorageRow {
   std::string_view name;  // torch.FloatStorage, or the dtype beside an untyped storage
@@ -63,7 +63,12 @@ class Fields {
 bool is_zip(std::string_view bytes) { return bytes.starts_with(kLocalHeader); }
 
 at::Tensor FileTensor::view() const {
-  const at::ScalarType type = *scalar_type_of(dtype);
+  const std::optional<at::ScalarType> known = scalar_type_of(dtype);
+  if (!known) {
+    throw UserError(fmt::format("{}: tensors of type {} cannot be read", file->path().string(), name_of(dtype)),
+                    "convert the file to BF16");
+  }
+  const at::ScalarType type = *known;
   const auto options = at::TensorOptions().dtype(type);
   if (num_bytes == 0) return at::empty(shape, options);
   const std::byte* data = file->bytes().data() + offset;
@@ -112,7 +117,7 @@ TorchArchive::TorchArchive(std::shared_ptr<const MappedFile> file, int64_t offse
     : file_(std::move(file)), what_(std::move(what)) {
   const auto size = static_cast<int64_t>(file_->size());
   if (offset < 0 || length < 0 || offset > size || length > size - offset) {
-    fail(fmt::format("bytes {} to {} are asked for, but the file has {}", offset, offset + length, size));
+    fail(fmt::format("{} bytes from {} are asked for, but the file has {}", length, offset, size));
   }
   read_directory(offset, length);
 }
@@ -126,8 +131,9 @@ void TorchArchive::read_directory(int64_t offset, int64_t length) {
   if (!is_zip(all)) fail("it is no zip file, as torch.save has written since PyTorch 1.6");
   // The end record is last, before a comment.
   const size_t least = all.size() > kEndRecordBytes + kMostComment ? all.size() - kEndRecordBytes - kMostComment : 0;
-  const size_t end = all.rfind(kEndRecord);
-  if (end == std::string_view::npos || end < least) fail("the zip file has no end record");
+  const size_t end_in_rest = all.substr(least).rfind(kEndRecord);  // without reading a large file that was cut
+  if (end_in_rest == std::string_view::npos) fail("the zip file has no end record");
+  const size_t end = least + end_in_rest;
   Fields last(all, end + 10);
   const auto short_count = last.take<uint16_t>();
   last.skip(4);
@@ -187,7 +193,7 @@ void TorchArchive::read_directory(int64_t offset, int64_t length) {
     if (!local_extra) fail("the zip file is cut off");
     const uint64_t data = header + 30 + *local_name + *local_extra;
     if (data > all.size() || size > all.size() - data) fail(fmt::format("the zip file's entry {} is cut off", *name));
-    // All lie in one folder, named after the file.
+    // All are in one folder, named after the file.
     const size_t slash = name->find('/');
     const std::string_view below = slash == std::string_view::npos ? *name : name->substr(slash + 1);
     const Entry entry{.offset = offset + static_cast<int64_t>(data), .size = static_cast<int64_t>(size)};
@@ -232,8 +238,12 @@ std::optional<FileTensor> TorchArchive::tensor(const PickleValue& value) const {
                                  [&](const StorageRow& one) { return one.name == storage; });
   if (row == std::end(kStorages)) fail(fmt::format("a tensor in a {}, which is not read", storage));
   const auto count = id.items[4]->whole(), first = made->items[1]->whole();
-  const auto shape = made->items[2]->whole_numbers(), strides = made->items[3]->whole_numbers();
-  if (!count || !first || !shape || !strides || shape->size() != strides->size() || shape->size() > kMostDims) {
+  // Checked before they are copied: many tensors may share one long tuple.
+  const auto sizes = [&](const PickleValue& list) -> std::optional<std::vector<int64_t>> {
+    return list.items.size() > kMostDims ? std::nullopt : list.whole_numbers();
+  };
+  const auto shape = sizes(*made->items[2]), strides = sizes(*made->items[3]);
+  if (!count || !first || !shape || !strides || shape->size() != strides->size()) {
     fail(fmt::format("the tensor in storage {} has no shape", key));
   }
   const auto entry = entries_.find(fmt::format("data/{}", key));
@@ -250,7 +260,9 @@ std::optional<FileTensor> TorchArchive::tensor(const PickleValue& value) const {
   int64_t last = *first, elements = 1;
   for (size_t d = 0; d < shape->size(); ++d) {
     int64_t reach = 0;
-    if ((*shape)[d] < 0 || (*strides)[d] < 0 || __builtin_mul_overflow(elements, (*shape)[d], &elements)) bad();
+    // Extents of an empty tensor too, as its strides are computed from them.
+    const int64_t extent = std::max<int64_t>((*shape)[d], 1);
+    if ((*shape)[d] < 0 || (*strides)[d] < 0 || __builtin_mul_overflow(elements, extent, &elements)) bad();
     if ((*shape)[d] == 0) {
       is_empty = true;
       continue;

@@ -1,8 +1,8 @@
-// What torch.save writes: a zip file whose data.pkl holds the tree of values, and whose data/KEY are the bytes of
+// Files of torch.save: a zip file whose data.pkl holds the tree of values, and whose data/KEY are the bytes of
 // storages, uncompressed. Also inside another file, as torch.distributed.checkpoint has one for each tensor.
 //
 // Opening reads the directory and the pickle; tensors are places in the mapped file. Files are untrusted: every place
-// is checked to lie within its storage, and every storage within its entry.
+// is checked to be within its storage, and every storage within its entry.
 // Source: PyTorch, torch/serialization.py; PKWARE, APPNOTE.TXT.
 #pragma once
 
@@ -22,12 +22,14 @@
 
 namespace megalith {
 
+inline constexpr size_t kMostDims = 64;  // PyTorch's own limit
+
 // A tensor's place in a file, which may be strided.
 struct FileTensor {
   std::shared_ptr<const MappedFile> file;
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
   std::vector<int64_t> shape, strides;  // in elements
-  int64_t offset = 0, num_bytes = 0;    // from the first element to behind the last, in the file
+  int64_t offset = 0, num_bytes = 0;    // from the first element to the end of the last, in the file
 
   // A read-only CPU tensor that shares the mapping and keeps it alive (a copy if the file does not align it).
   at::Tensor view() const;

@@ -4,7 +4,6 @@
 // Source: megatron-core, core/optimizer/distrib_optimizer.py, core/optimizer/optimizer.py.
 #include <fmt/format.h>
 
-#include "core/error.h"
 #include "foreign/foreign_source.h"
 #include "foreign/megatron_names.h"
 

@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -166,6 +165,10 @@ class TitanReader {
       add(by_pairs(tensor, count, d), *placement, pair_patches(count, d, local[1], to), key);
     };
     const auto experts = [&](int64_t count, int64_t part) {
+      if (local.size() != 2) {
+        throw UserError(fmt::format("{}: experts that this family keeps in one tensor are not read", tensor.name),
+                        "export the checkpoint to Hugging Face's format with torchtitan, for --load_hf");
+      }
       const int64_t e = config.expert_count(), per_expert = local[0] / e, own = per_expert / count;
       require_shape(tensor, {e, own, local[1]});
       add(tensor, *placement, expert_patches(e, own, local[1], per_expert, part * own), key);
@@ -251,7 +254,7 @@ bool is_torchtitan(const fs::path& folder) { return !parts_of(folder).empty(); }
 std::optional<int64_t> scalar(const DcpFolder& dcp, const std::string& name) {
   if (dcp.tensors().contains(name)) {
     const ForeignTensor tensor = dcp.tensor(name);
-    if (tensor.shards.size() != 1 || Box::whole(tensor.shape).num_elements() != 1) return std::nullopt;
+    if (tensor.shards.size() != 1 || tensor.shards[0].box.num_elements() != 1) return std::nullopt;
     const FileTensor& stored = tensor.shards[0].stored;
     return whole_number(stored.view().item<double>(), 0, int64_t{1} << 53, name);
   }
@@ -298,10 +301,12 @@ void read_torchtitan(const fs::path& folder, const CanonicalModel& model, Foreig
       const std::string key = state ? state_key(state->state) : std::string(kModelKey);
       if (state && state->state == "step") {
         leave_over(tensors, "counts of updates, read with the run's counters", name);
-      } else if (!reader.knows(parameter) || key.empty()) {
+      } else if (!reader.knows(parameter)) {
         const bool is_angles = name == "freqs_cis";
         leave_over(tensors, is_angles ? "rotary angles, which follow from rotary_base" : "no parameter of this model",
                    name);
+      } else if (key.empty()) {
+        leave_over(tensors, fmt::format("optimizer state '{}', which no optimizer here keeps", state->state), name);
       } else {
         reader.read(dcp.tensor(name), parameter, key);
       }

@@ -59,10 +59,17 @@ ForeignRecord record_trainer_folder(const fs::path& folder) {
   record.train.optimizer_step = record.train.iteration;
   if (const auto file = optimizer_file(folder)) {
     const TorchArchive archive(*file);
-    if (const auto steps = optimizer_steps(archive, archive.root())) record.train.optimizer_step = *steps;
+    read_updates(archive, archive.root(), record);
     if (record.train.iteration == 0) record.train.iteration = record.train.optimizer_step;
   }
   return record;
+}
+
+const OrderRow* order_of(const CanonicalModel& model) {
+  const std::string_view family = family_for(model.config()).name;
+  const auto* row = std::find_if(std::begin(kOrders), std::end(kOrders),
+                                 [&](const OrderRow& one) { return one.family == family; });
+  return row == std::end(kOrders) ? nullptr : row;
 }
 
 // A canonical tensor's place in Python's order.
@@ -73,15 +80,7 @@ struct ParameterOrder {
   bool operator<(const ParameterOrder& other) const { return key < other.key; }
 };
 
-std::vector<ParameterOrder> python_order(const CanonicalModel& model, const fs::path& folder) {
-  const std::string_view family = family_for(model.config()).name;
-  const auto* order = std::find_if(std::begin(kOrders), std::end(kOrders),
-                                   [&](const OrderRow& row) { return row.family == family; });
-  if (order == std::end(kOrders)) {
-    throw UserError(fmt::format("{}: in which order the optimizer has {}'s parameters is not known", folder.string(),
-                                family),
-                    "add --no_save_optim to take the weights only");
-  }
+std::vector<ParameterOrder> python_order(const CanonicalModel& model, const OrderRow& order) {
   // Ours are fused: pieces of one parameter stay in order; biases follow their weight.
   std::vector<ParameterOrder> all;
   int64_t position = 0;
@@ -101,9 +100,9 @@ std::vector<ParameterOrder> python_order(const CanonicalModel& model, const fs::
         const std::string_view rest = name.substr(layers.size());
         layer = std::stoll(std::string(rest.substr(0, rest.find('.'))));
         const std::string_view below = rest.substr(rest.find('.') + 1);
-        const auto found = std::find_if(order->modules.begin(), order->modules.end(),
+        const auto found = std::find_if(order.modules.begin(), order.modules.end(),
                                         [&](std::string_view one) { return below.starts_with(one); });
-        module = found - order->modules.begin();
+        module = found - order.modules.begin();
       }
       // Before the layers, in them, after them.
       const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
@@ -135,6 +134,10 @@ void read_trainer_weights(const fs::path& folder, const CanonicalModel& model, F
       if (name.empty() || !used.insert(name).second) continue;
       used.insert(piece.name);
       const TensorStore::Entry& entry = *weights.store.find(name);
+      if (!entry.scales.empty()) {
+        throw UserError(fmt::format("{}: {} is stored with scales", folder.string(), name),
+                        "give the folder to --load_hf, which decodes it, or save it in BF16");
+      }
       for (const TensorStore::Part& part : entry.parts) {
         std::shared_ptr<const MappedFile>& mapped = files[part.file->path()];
         if (mapped == nullptr) mapped = std::make_shared<const MappedFile>(part.file->path());
@@ -162,11 +165,12 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
   const TorchArchive archive(*file);
   const PickleValue* groups = archive.root().find("param_groups");
   const PickleValue* states = archive.root().find("state");
-  if (groups == nullptr || states == nullptr) {
-    throw UserError(fmt::format("{} holds no optimizer's state", file->string()), "add --no_save_optim");
-  }
+  const auto leave = [&](std::string_view reason) { leave_over(tensors, reason, file->filename().string()); };
+  if (groups == nullptr || states == nullptr) return leave("it holds no optimizer's state");
+  const OrderRow* row = order_of(model);
+  if (row == nullptr) return leave("the order in which it has this family's parameters is not known");
   // Groups: with decay and without.
-  const std::vector<ParameterOrder> order = python_order(model, folder);
+  const std::vector<ParameterOrder> order = python_order(model, *row);
   std::vector<const ParameterOrder*> numbered;
   for (const bool is_matrix : {true, false}) {
     for (const ParameterOrder& one : order) {
@@ -179,8 +183,7 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
     count += numbers == nullptr ? 0 : numbers->items.size();
   }
   if (count != numbered.size()) {
-    throw UserError(fmt::format("{} has {} parameters, and this model {}", file->string(), count, numbered.size()),
-                    "give the architecture that it was trained with, all of it trained, or add --no_save_optim");
+    return leave(fmt::format("it has {} parameters, and this model {}", count, numbered.size()));
   }
   states->for_each_entry([&](const PickleValue& key, const PickleValue& state) {
     const auto number = key.whole();
@@ -193,10 +196,10 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
       if (!stored || text == "step") return;
       if (ours.empty()) return leave_over(tensors, "optimizer state that no optimizer here keeps", *text);
       if (stored->shape != parameter.shape) {
-        throw UserError(fmt::format("{}: {} of parameter {} is [{}], and {} is [{}]", file->string(), *text, *number,
-                                    fmt::join(stored->shape, ", "), parameter.name,
-                                    fmt::join(parameter.shape, ", ")),
-                        "the optimizer is of another model, or has other groups: add --no_save_optim");
+        return leave_over(tensors, "states of another shape than the parameter's, of another model or other groups",
+                          fmt::format("{} of parameter {} [{}], taken for {} [{}]", *text, *number,
+                                      fmt::join(stored->shape, ", "), parameter.name,
+                                      fmt::join(parameter.shape, ", ")));
       }
       tensors.stores[ours][parameter.name].add(parameter.name, parameter.shape,
                                                {Box::whole(parameter.shape), std::move(*stored)});

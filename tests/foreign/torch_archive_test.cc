@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -44,7 +45,7 @@ TEST(TorchArchive, OpensAnArchiveInsideAFileAtAnyByte) {
   EXPECT_TRUE(at::equal(found->view(), at::tensor({7.f, 8.f})));
 }
 
-// What a file may not do, each with a message that says what was wrong.
+// A fault of a file, and what the message says of it.
 struct BadPickle {
   const char* what;
   std::string value;
@@ -57,6 +58,7 @@ TEST(TorchArchive, RefusesWhatIsNotACheckpointByName) {
       {"a call of another function", name("os", "system") + tuple({text("rm -rf /")}) + "R", "os.system"},
       {"builtins", name("builtins", "eval") + tuple({text("1")}) + "R", "builtins.eval"},
       {"a class below torch", name("torch.hub", "load") + ")R", "torch.hub.load"},
+      {"a name without end", name("megatron.core.enums", std::string(300, 'a')), "checkpoints are made of"},
       {"a class by the stack", text("subprocess") + text("Popen") + "\x93", "subprocess.Popen"},
       {"an opcode that imports by number", std::string("\x82\x01", 2), "opcode 0x82"},
       {"an instance of old classes", "(i__main__\nA\n", "opcode 0x69"},
@@ -95,6 +97,8 @@ TEST(TorchArchive, RefusesTensorsOutsideTheirStorage) {
       {"a storage beyond its entry", tensor("FloatStorage", "0", 5, 0, {1}, {1}), "does not fit"},
       {"a wider dtype", tensor("DoubleStorage", "0", 4, 0, {4}, {1}), "does not fit"},
       {"a negative shape", tensor("FloatStorage", "0", 4, 0, {-1}, {1}), "does not fit"},
+      {"an empty one of endless extents",
+       tensor("FloatStorage", "0", 4, 0, {0, INT32_MAX, INT32_MAX, INT32_MAX}, {0, 0, 0, 0}), "does not fit"},
       {"a negative stride", tensor("FloatStorage", "0", 4, 3, {2}, {-1}), "does not fit"},
       {"no stride", tensor("FloatStorage", "0", 4, 0, {2, 2}, {1}), "has no shape"},
       {"a missing storage", tensor("FloatStorage", "1", 4, 0, {4}, {1}), "storage 1 is missing"},
@@ -118,6 +122,18 @@ TEST(TorchArchive, EveryTruncationIsRefused) {
   const std::string good = saved_tensor({1, 2, 3, 4}, {2, 2}, {2, 1});
   for (size_t size = 0; size < good.size(); size += 3) {
     EXPECT_THROW(TorchArchive(folder.write("cut.pt", good.substr(0, size))), UserError) << size;
+  }
+}
+
+TEST(Pickle, CallsMayNotCopyOneTupleWithoutEnd) {
+  std::string value = "(" + std::string(1000, 'N') + "t\x94" + "0" + name("argparse", "Namespace") + "\x94" + "0";
+  for (int i = 0; i < 1000; ++i) value += "h\x01" + std::string("h\0", 2) + "R0";
+  const std::string bytes = whole_pickle(value + "N");
+  try {
+    const Pickle pickle(bytes, "calls");
+    ADD_FAILURE() << "it was read";
+  } catch (const UserError& error) {
+    EXPECT_NE(error.message().find("more arguments"), std::string::npos) << error.message();
   }
 }
 

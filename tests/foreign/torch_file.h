@@ -62,8 +62,8 @@ inline std::string archive(const std::vector<std::pair<std::string, std::string>
     const uint64_t at = file.size();
     file += "PK\x03\x04" + little(0, 2) + little(0, 2) + little(0, 2) + little(0, 4) + little(0, 4) + sizes +
             little(path.size(), 2) + little(0, 2) + path + content;
-    directory += "PK\x01\x02" + little(0, 8) + little(0, 8) + sizes + little(path.size(), 2) + little(0, 2) + little(0, 2) + little(0, 4) + little(0, 4) +
-                 little(at, 4) + path;
+    directory += "PK\x01\x02" + little(0, 8) + little(0, 8) + sizes + little(path.size(), 2) + little(0, 2) +
+                 little(0, 2) + little(0, 4) + little(0, 4) + little(at, 4) + path;
   }
   const uint64_t start = file.size();
   return file + directory + "PK\x05\x06" + little(0, 4) + little(entries.size(), 2) + little(entries.size(), 2) +

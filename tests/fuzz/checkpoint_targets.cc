@@ -1,4 +1,4 @@
-// Files of weights, and what lies beside them in a checkpoint.
+// Files of weights, and a checkpoint's other files.
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
@@ -103,14 +103,17 @@ Target manifest(const Scratch& scratch) {
 // An archive of torch.save, and every value and tensor that its pickle tells of.
 Target torch_archive(const Scratch& scratch) {
   using namespace pickled;
-  const std::string optimizer = dict({{"state", dict({{"exp_avg", tensor("BFloat16Storage", "0", 8, 2, {2, 3}, {3, 1})}})},
+  const std::string moment = tensor("BFloat16Storage", "0", 8, 2, {2, 3}, {3, 1});
+  const std::string optimizer = dict({{"state", dict({{"exp_avg", moment}})},
                                       {"args", name("argparse", "Namespace") + ")\x81" + dict({{"lr", "K\x01"}}) + "b"},
                                       {"list", "](K\x01K\x02" "e"}});
+  const std::string data = floats({1, 2, 3, 4});
   Target target{"torch_archive",
                 {saved_tensor({1, 2, 3, 4, 5, 6}, {2, 3}, {1, 2}),
-                 archive({{"data.pkl", whole_pickle(optimizer)}, {"byteorder", "little"}, {"data/0", floats({1, 2, 3, 4})}})},
-                {"PK\x03\x04", "PK\x01\x02", "PK\x05\x06", "PK\x06\x06", "PK\x06\x07", "data.pkl", "data/0", "ctorch\nSize\n",
-                 "cos\nsystem\n", ")R", "\x94", "h\x01", "0", "1", "(", "t", "u", "e", "b", "Q", "\x81", "\x93", "."},
+                 archive({{"data.pkl", whole_pickle(optimizer)}, {"byteorder", "little"}, {"data/0", data}})},
+                {"PK\x03\x04", "PK\x01\x02", "PK\x05\x06", "PK\x06\x06", "PK\x06\x07", "data.pkl", "data/0",
+                 "ctorch\nSize\n", "cos\nsystem\n", ")R", "\x94", "h\x01", "0", "1", "(", "t", "u", "e", "b", "Q",
+                 "\x81", "\x93", "."},
                 {},
                 {}};
   target.run = [&scratch](std::string_view input) {
