@@ -12,6 +12,8 @@ namespace {
 
 // Number of nodes that the file for several nodes was made for.
 constexpr int64_t kNodesOfBatch = 4;
+// The product of two such numbers fits into 64 bits.
+constexpr int64_t kMostWhole = 1'000'000'000;
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kGpuNames = {
     {{"mi300x", "mi300x"}, {"mi325x", "mi325"}, {"mi350x", "mi350"}, {"mi355x", "mi355"}}};
@@ -29,9 +31,9 @@ struct CvsPrecision {
   std::string_view meaning;
 };
 constexpr CvsPrecision kPrecisions[] = {
-    {"te_fp8", true, "FP8, hybrid (TE_FP8=1)"},   {"fp8", true, "FP8, hybrid (TE_FP8=1)"},
-    {"te_bf16", false, "bf16 (TE_FP8=0)"},        {"te_fp16", false, "bf16 (TE_FP8=0)"},
-    {"te_f16", false, "bf16 (TE_FP8=0)"},         {"bf16", false, "bf16 (TE_FP8=0)"},
+    {"te_fp8", true, "FP8, hybrid (TE_FP8=1)"},    {"fp8", true, "FP8, hybrid (TE_FP8=1)"},
+    {"te_bf16", false, "bf16 (TE_FP8=0)"},         {"te_fp16", false, "bf16 (TE_FP8=0)"},
+    {"te_f16", false, "bf16 (TE_FP8=0)"},          {"bf16", false, "bf16 (TE_FP8=0)"},
     {"mxfp8", true, "FP8 in blocks of 32, MXFP8"}, {"mxfp4", false, "FP4 in blocks of 32, MXFP4"}};
 constexpr std::string_view kStartedPrecisions = "te_fp8 fp8 te_bf16 te_fp16 te_f16 bf16";
 
@@ -196,7 +198,7 @@ class CaseReader {
   void require_for_launch() {
     const bool is_llama = lower_case(case_.tokenizer_model).find("llama") != std::string::npos;
     const bool is_known = kStartedPrecisions.find(lower_case(case_.precision)) != std::string_view::npos;
-    if (case_.trainer != "megatron" || (config_.sweep && (!is_llama || !is_known))) {
+    if (case_.trainer != "megatron" || !is_known || (config_.sweep && !is_llama)) {
       errors_.emplace_back(
           fmt::format("--launch: {} of {} with precision {} is not started here", case_.name(), case_.trainer,
                       case_.precision),
@@ -240,10 +242,10 @@ class CaseReader {
     const std::string written = text(texts, key);
     if (written.empty()) return least;
     const std::optional<int64_t> value = parse_integer(written);
-    if (value && *value >= least) return *value;
-    errors_.emplace_back(
-        fmt::format("{}: {} is \"{}\", expected a whole number of at least {}", config_.file, key, written, least),
-        fmt::format("--set {}=NUMBER", key));
+    if (value && *value >= least && *value <= kMostWhole) return *value;
+    errors_.emplace_back(fmt::format("{}: {} is \"{}\", expected a whole number from {} to {}", config_.file, key,
+                                     written, least, kMostWhole),
+                         fmt::format("--set {}=NUMBER", key));
     return least;
   }
 

@@ -235,12 +235,14 @@ class CvsReader {
   }
 
   void read_entry(CvsEntry entry, const Json& params) {
+    // The runs of a sweep share most names, and one warning is enough.
+    const std::string where = out_.sweep ? entry.mode + "/" + entry.model : entry.name();
     for (const auto& [key, value] : params.items()) {
       if (cvs_name(key) != "result_dict") {
-        read_text(entry.params, key, value, entry.name(), "model_params");
+        read_text(entry.params, key, value, where, "model_params");
       } else if (value.is_object()) {
         for (const auto& [result, bound] : value.items()) {
-          read_text(entry.results, result, bound, entry.name() + ".result_dict", "result_dict");
+          read_text(entry.results, result, bound, where + ".result_dict", "result_dict");
         }
       } else {
         errors_.emplace_back(fmt::format("{}: {}.result_dict is no object", out_.file, entry.name()), "");
@@ -281,7 +283,7 @@ CvsConfig parse_cvs_config(std::string_view text, const std::string& file, const
   if (is_cvs_sweep(root)) root = cases_of_sweep(root, config);
   CvsReader(config, user).read(root);
   if (config.config.find("torchtitan_root") != nullptr) config.trainer = "torchtitan";
-  // A name of the model is in each case of a sweep.
+  // Each run of a sweep repeats those of its model.
   std::sort(config.warnings.begin(), config.warnings.end());
   config.warnings.erase(std::unique(config.warnings.begin(), config.warnings.end()), config.warnings.end());
   if (config.entries.empty()) {

@@ -18,13 +18,13 @@ namespace {
 void check_is_same_run(const CvsCase& of, const CvsRun& run) {
   std::vector<UserError> errors;
   const CvsLog& log = run.main_log();
+  const bool is_torchtitan = of.trainer == "torchtitan";  // prints every tenth step
   if (log.steps.empty()) {
-    errors.emplace_back(
-        fmt::format("{} has no line of an iteration as {} prints it", log.file,
-                    of.trainer == "torchtitan" ? "torchtitan" : "Megatron-LM"),
-        of.trainer == "torchtitan" ? "a run of megalith prints them with --log_style torchtitan" :
-        "a run of megalith prints them with --log_format megatron --log_throughput; with --output_dir DIR "
-        "it can be judged by --run DIR");
+    errors.emplace_back(fmt::format("{} has no line of an iteration as {} prints it", log.file,
+                                    is_torchtitan ? "torchtitan" : "Megatron-LM"),
+                        is_torchtitan ? "a run of megalith prints them with --log_style torchtitan"
+                                      : "a run of megalith prints them with --log_format megatron --log_throughput; "
+                                        "with --output_dir DIR it can be judged by --run DIR");
     throw UserErrors(errors);
   }
   if (log.train_iters > 0 && log.train_iters != of.training_iterations) {
@@ -37,8 +37,7 @@ void check_is_same_run(const CvsCase& of, const CvsRun& run) {
                                     *batch, of.batch_size),
                         fmt::format("give that run's log, or --set batch_size={}", *batch));
   }
-  const bool has_every_step = of.trainer != "torchtitan";
-  if (has_every_step && run.record && run.record->exit_code == 0 && run.record->status == "finished" &&
+  if (!is_torchtitan && run.record && run.record->exit_code == 0 && run.record->status == "finished" &&
       log.last_iteration() < run.record->last_iteration) {
     errors.emplace_back(fmt::format("{} is cut: it ends at iteration {}, and run.json says that the run finished at {}",
                                     log.file, log.last_iteration(), run.record->last_iteration),

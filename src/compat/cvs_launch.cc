@@ -218,7 +218,10 @@ class CvsLauncher {
     };
     for (const std::string& device : config_.device_list) look(device);
     for (const auto& [host, container] : config_.volume_dict) {
-      if (host.find(kBroadcomLibrary) == std::string::npos || is_broadcom(nic())) look(container);
+      // "/data:ro" is read only.
+      if (host.find(kBroadcomLibrary) == std::string::npos || is_broadcom(nic())) {
+        look(container.substr(0, container.find(':')));
+      }
     }
     if (is_good) add("inside", FindingLevel::kOk, "all devices and mounts are there");
     check_shared_memory();

@@ -139,7 +139,7 @@ void judge_loss(const std::vector<CvsStep>& steps, bool has_warm_up, CvsFindings
   }
   if (x.size() < 2) {
     findings.push_back({"convergence", "lm loss", FindingLevel::kError,
-                        fmt::format("{} losses behind the warm-up", x.size()), "a loss on each line",
+                        fmt::format("{} losses after the warm-up", x.size()), "a loss on each line",
                         "the lines need 'lm loss: X'"});
     return;
   }
@@ -193,8 +193,10 @@ CvsFinding judge_measure(const CvsCase& of, const Measure& measure, int64_t num_
 // Measures that only some files have thresholds for.
 void add_more_measures(const CvsCase& of, const std::vector<CvsStep>& steps, std::optional<double> tokens,
                        int64_t num_devices, std::vector<Measure>& measures, CvsFindings& findings) {
-  if (of.find_bound("tokens_per_gpu_times_batch") != nullptr && tokens) {
-    measures.push_back({"tokens_per_gpu_times_batch", "", false, *tokens * static_cast<double>(of.batch_size)});
+  if (of.find_bound("tokens_per_gpu_times_batch") != nullptr) {
+    Measure product{"tokens_per_gpu_times_batch", "", false, std::nullopt};
+    if (tokens) product.value = *tokens * static_cast<double>(of.batch_size);
+    measures.push_back(product);
   }
   if (of.find_bound("loss") != nullptr) {
     measures.push_back({"loss", "", true, steps.empty() ? std::nullopt : steps.back().loss, ", the last one",
@@ -219,9 +221,9 @@ void add_more_measures(const CvsCase& of, const std::vector<CvsStep>& steps, std
 void note_contradictions(const CvsCase& of, int64_t num_devices, std::optional<double> gflop_per_token,
                          CvsFindings& findings) {
   const CvsBound* tokens = of.find_bound("tokens_per_gpu");
-  if (tokens == nullptr) return;
+  if (tokens == nullptr || tokens->value <= 0) return;
   const auto add = [&](const CvsBound& other, double implied) {
-    if (std::fabs(implied / tokens->value - 1) < kSameShare) return;
+    if (other.value <= 0 || std::fabs(implied / tokens->value - 1) < kSameShare) return;
     findings.push_back(
         {"performance", "thresholds", FindingLevel::kNote,
          fmt::format("{} {} is {} tokens/s here, and tokens_per_gpu asks for {}: they were not made for one "

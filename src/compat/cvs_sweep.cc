@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "compat/json_text.h"
 #include "config/dialect.h"
@@ -19,6 +20,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTopLevel[] = {
     "schema_version", "framework", "gpu_arch",     "enforce_thresholds", "threshold_json", "scaling_baseline",
     "loss_curve",     "config",    "model_params", "container",          "sweep"};
+
+constexpr std::string_view kOfLimit[] = {"kind", "value", "tolerance_pct", "reference"};
 
 constexpr std::pair<std::string_view, CvsLimitKind> kLimitKinds[] = {
     {"min", CvsLimitKind::kMin},      {"min_tok_s", CvsLimitKind::kMin},      {"max", CvsLimitKind::kMax},
@@ -46,20 +49,15 @@ class SweepReader {
     }
     const std::string framework = json_get<std::string>(root_, "framework", where_);
     const CvsSuite* suite = find_cvs_suite(framework);
-    if (suite == nullptr) {
-      throw UserError(fmt::format("{}: framework is {}, which is no suite of CVS that this program knows", where_,
+    if (suite == nullptr || suite->mode_or_reason.empty()) {
+      throw UserError(fmt::format("{}: framework is {}, which is no suite of training that this program knows", where_,
                                   framework),
                       "megatron_single, megatron_distributed, torchtitan_single and torchtitan_distributed are judged");
     }
     refuse_cvs_suite(*suite, where_);
     out_.trainer = suite->kind;
     mode_ = suite->mode_or_reason;
-    for (const auto& [key, value] : root_.items()) {
-      if (key.starts_with("_") || std::find(std::begin(kTopLevel), std::end(kTopLevel), key) != std::end(kTopLevel)) {
-        continue;
-      }
-      out_.warnings.push_back(fmt::format("{}: nothing reads {}", where_, key));
-    }
+    warn_of_others(root_, kTopLevel, where_);
     out_.sweep.emplace();
     out_.sweep->enforces_thresholds = json_get_or<bool>(root_, "enforce_thresholds", true, where_);
     read_gates();
@@ -67,10 +65,22 @@ class SweepReader {
   }
 
  private:
+  // Warns of keys that nothing reads.
+  void warn_of_others(const Json& object, std::span<const std::string_view> known, const std::string& where) {
+    for (const auto& [key, value] : object.items()) {
+      if (key.starts_with("_") || std::find(known.begin(), known.end(), key) != known.end()) continue;
+      out_.warnings.push_back(fmt::format("{}: nothing reads {}", where, key));
+    }
+  }
+
   void read_gates() {
     if (const Json* baseline = find_member(root_, "scaling_baseline", where_)) {
       out_.sweep->baseline_tokens_per_s = json_get_or<double>(*baseline, "tokens_per_sec_total", 0, where_);
       out_.sweep->baseline_nodes = json_get_or<int64_t>(*baseline, "num_nodes", 1, where_);
+      if (out_.sweep->baseline_nodes < 1) {
+        throw UserError(fmt::format("{}: scaling_baseline.num_nodes is {}", where_, out_.sweep->baseline_nodes),
+                        "write the number of nodes of the baseline");
+      }
     }
     if (out_.trainer != "megatron") return;  // CVS looks at the curves of Megatron-LM only
     CvsLossCurve& curve = out_.sweep->loss_curve.emplace();
@@ -101,7 +111,10 @@ class SweepReader {
 
   Json read_thresholds() {
     const fs::path file = threshold_file();
-    Json thresholds = parse_json(read_stream(file), file.string());
+    Json thresholds = parse_cvs_json(read_stream(file), file.string(), out_.warnings);
+    if (!thresholds.is_object()) {
+      throw UserError(file.string() + " is no object", "it has an object of thresholds for each run of the sweep");
+    }
     for (auto cell = thresholds.begin(); cell != thresholds.end();) {
       cell = cell.key().starts_with("_") ? thresholds.erase(cell) : std::next(cell);
     }
@@ -116,7 +129,9 @@ class SweepReader {
     if (auto chosen = json_find<std::vector<std::string>>(sweep, "runs", where_ + ": sweep")) {
       runs = *chosen;
     } else {
-      for (const auto& [name, combination] : combinations.items()) runs.push_back(name);
+      for (const auto& [name, combination] : combinations.items()) {
+        if (!name.starts_with("_")) runs.push_back(name);
+      }
     }
     const Json& model_params = get_member(root_, "model_params", where_);
     const std::string model = json_get<std::string>(model_params, "model_name", where_ + ": model_params");
@@ -166,6 +181,7 @@ class SweepReader {
     const Json* limits = find_member(thresholds, cell, threshold_file_);
     if (limits == nullptr) return values;
     for (const auto& [metric, spec] : limits->items()) {
+      if (metric.starts_with("_")) continue;
       const std::string where = fmt::format("{}: {}.{}", threshold_file_, cell, metric);
       const std::string name = measure_of(metric, out_.trainer), kind = json_get<std::string>(spec, "kind", where);
       const auto found = std::find_if(std::begin(kLimitKinds), std::end(kLimitKinds),
@@ -174,13 +190,16 @@ class SweepReader {
         throw UserError(fmt::format("{}: kind is {}", where, kind),
                         "write min, max, within, min_ratio, min_tok_s, max_ms or info");
       }
+      warn_of_others(spec, kOfLimit, where);
       CvsLimit limit{.kind = found->second, .percent = 0, .reference = ""};
       if (limit.kind == CvsLimitKind::kWithin) limit.percent = json_get<double>(spec, "tolerance_pct", where);
       if (limit.kind == CvsLimitKind::kMinRatio) {
         limit.reference = measure_of(json_get<std::string>(spec, "reference", where), out_.trainer);
       }
       out_.sweep->limits[cvs_name(run)][name] = limit;
-      values[name] = spec.contains("value") ? spec["value"] : Json(0);
+      const Json* value = limit.kind == CvsLimitKind::kInfo ? find_member(spec, "value", where)
+                                                            : &get_member(spec, "value", where);
+      values[name] = value == nullptr ? Json(0) : *value;
     }
     return values;
   }
@@ -207,6 +226,7 @@ class SweepReader {
   // `config` and `container` as the files of cases have them.
   Json config() const {
     Json config = get_member(root_, "config", where_);
+    if (!config.is_object()) throw UserError(where_ + ": config is no object", "the files of CVS are examples");
     config["distributed_training"] = mode_ == "multi_node" ? "True" : "False";
     const Json* container = find_member(root_, "container", where_);
     if (container == nullptr) return config;

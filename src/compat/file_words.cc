@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "config/known_names.h"
@@ -15,6 +16,11 @@ namespace {
 
 constexpr std::string_view kComponent = "._component_";
 
+bool is_null(const WrittenValue& value) {
+  return value.form == WrittenValue::Form::kNull ||
+         (value.form == WrittenValue::Form::kText && is_null_word(value.text()));
+}
+
 }  // namespace
 
 const FileWord* FileWords::find(std::string_view name) const {
@@ -24,9 +30,7 @@ const FileWord* FileWords::find(std::string_view name) const {
 
 bool FileWords::is_written(std::string_view name) const {
   const FileWord* word = find(name);
-  if (word == nullptr || !trainer_.has_null) return word != nullptr;
-  const bool is_null = word->written.form == WrittenValue::Form::kNull;
-  return !is_null && (word->written.form != WrittenValue::Form::kText || !is_null_word(word->written.text()));
+  return word != nullptr && !(trainer_.has_null && is_null(word->written));
 }
 
 std::string FileWords::written_text(std::string_view name) const {
@@ -91,11 +95,11 @@ void FileWords::take_preset(const std::string& name) {
 
 void FileWords::add(const std::string& name, FileWord word) {
   const FileKey* known = keys_.find(name);
-  if (known != nullptr && known->kind == FileKeyKind::kAlias) {
-    words_.emplace(known->text, std::move(word));
-  } else {
-    words_[name] = std::move(word);
-  }
+  const bool is_alias = known != nullptr && known->kind == FileKeyKind::kAlias;
+  const std::string& own = is_alias ? known->text : name;
+  // Files list keys that they leave empty, beside the alias that has the value.
+  if (is_written(own) && (is_alias || (trainer_.has_null && is_null(word.written)))) return;
+  words_.insert_or_assign(own, std::move(word));
 }
 
 void FileWords::flatten(const std::string& name, const YamlNode& node) {
@@ -103,11 +107,16 @@ void FileWords::flatten(const std::string& name, const YamlNode& node) {
     for (const auto& [key, child] : node.children) flatten(name.empty() ? key : name + "." + key, child);
     return;
   }
+  const bool has_maps =
+      std::any_of(node.items.begin(), node.items.end(), [](const YamlNode& item) { return item.is_map(); });
+  if (has_maps) {
+    return fail(fmt::format("{}: {} is a list of several, of which this program takes one", node.where, name),
+                "write one of them below the key");
+  }
   try {
     add(name, {node.written(), node.where, name});
-  } catch (const UserError&) {
-    fail(fmt::format("{}: {} is a list of several, of which this program takes one", node.where, name),
-         "write one of them below the key");
+  } catch (const UserError& error) {
+    result.errors.push_back(error);
   }
 }
 

@@ -1,7 +1,9 @@
 // The data sets of axolotl's, LLaMA-Factory's and TRL's files (finetuner_file.h).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -19,22 +21,28 @@ namespace fs = std::filesystem;
 constexpr std::string_view kSet = "dataset.";
 constexpr const char* kRegister = "dataset_info.json";  // LLaMA-Factory's list of data sets
 
-const std::set<std::string> kKinds = {"json", "csv", "parquet", "text", "arrow"};  // in place of a path
+const std::set<std::string> kKinds = {"json", "csv", "parquet", "text", "arrow"};  // instead of a path
+
+bool is_of_set(std::string_view key) { return key.starts_with(kSet); }
 
 }  // namespace
 
 void FinetunerReader::choose_data() {
+  for (const auto& [name, word] : words_) {
+    if (is_of_set(name) && is_written(name)) refuse(name, "keys of a data set where it is listed");
+  }
   const std::vector<std::string> train = read_sets(training_sets());
-  apply("template");
   set("dataset.path", "sft_data_path", WrittenValue{WrittenValue::Form::kList, train});
+  const std::vector<std::string> valid = read_sets(validation_sets());
+  if (!valid.empty()) set("dataset.path", "sft_valid_data_path", WrittenValue{WrittenValue::Form::kList, valid});
+  apply("template");
   apply("rows");
+  std::erase_if(words_, [](const auto& one) { return is_of_set(one.first); });
   const bool packs_texts = text("@stage") == "pt" && tuner_.of != "trl" && !is_written("packing");
   set_fact("@is_packed", packs_texts || (has("packing") && is_on("packing")) ||
                                  (has("neat_packing") && is_on("neat_packing"))
                              ? "true"
                              : "false");
-  const std::vector<std::string> valid = read_sets(validation_sets());
-  if (!valid.empty()) set("dataset.path", "sft_valid_data_path", WrittenValue{WrittenValue::Form::kList, valid});
   const double share = has("val_size") ? number("val_size") : 0;
   if (share < 0 || share >= 1) refuse("val_size", "a part of the rows below 1, such as 0.05");
   const std::string split = share == 0 ? "100,0,0" : fmt::format("{},{},0", number_text(1 - share), number_text(share));
@@ -44,6 +52,7 @@ void FinetunerReader::choose_data() {
 }
 
 std::vector<FinetunerReader::RowSet> FinetunerReader::sets_of(std::string_view key) {
+  if (key != "pretraining_dataset" && is_written(key)) refuse(key, "a list of data sets, each with its path");
   std::vector<RowSet> sets;
   for (const auto& [name, list] : lists_) {
     if (name != key) continue;
@@ -106,7 +115,11 @@ std::vector<FinetunerReader::RowSet> FinetunerReader::training_sets() {
   if (is_written("pretraining_dataset")) {
     sets.push_back([this] { add("dataset.path", *find("pretraining_dataset")); });
   }
-  if (is_written("dataset_name")) sets.push_back(hub_set("dataset_train_split"));
+  if (is_written("dataset_name") && sets.empty()) {
+    sets.push_back(hub_set("dataset_train_split"));
+  } else if (is_written("dataset_name")) {
+    note(fmt::format("{}: datasets are used instead, as TRL does", said("dataset_name")));
+  }
   if (is_written("dataset")) {
     for (const std::string& name : names_in("dataset")) sets.push_back(registered_set(name));
   }
@@ -123,7 +136,8 @@ std::vector<FinetunerReader::RowSet> FinetunerReader::validation_sets() {
     for (const std::string& name : names_in("eval_dataset")) sets.push_back(registered_set(name));
   }
   const bool is_held_out = has("val_size") && number("val_size") > 0;
-  if (is_written("dataset_name") && text("eval_strategy") != "no" && !is_held_out) {
+  const bool is_named = is_written("dataset_name") && sets_of("datasets").empty();
+  if (is_named && text("eval_strategy") != "no" && !is_held_out) {
     sets.push_back(hub_set("dataset_test_split"));
   }
   return sets;
@@ -131,25 +145,25 @@ std::vector<FinetunerReader::RowSet> FinetunerReader::validation_sets() {
 
 std::vector<std::string> FinetunerReader::read_sets(const std::vector<RowSet>& sets) {
   std::vector<std::string> paths;
-  std::string form, column, first;
   for (const RowSet& load : sets) {
-    std::erase_if(words_, [](const auto& one) { return one.first.starts_with(kSet); });
+    std::erase_if(words_, [](const auto& one) { return is_of_set(one.first); });
     load();
     for (const auto& [name, word] : words_) {
-      if (!name.starts_with(kSet) || keys_.find(name) != nullptr || !is_written(name)) continue;
+      if (!is_of_set(name) || keys_.find(name) != nullptr || !is_written(name)) continue;
       fail(fmt::format("{}: nothing here reads {} of a data set", word.where, name.substr(kSet.size())),
            "remove it, or write the rows as docs/finetuning.md says");
     }
     check_keys(kSet);
+    name_useless_keys(file_.string(), [&](const std::string& name) { return is_of_set(name) && is_written(name); });
     set_fact("@form", "", "dataset.path");
     set_fact("@column", "", "dataset.path");
     apply("dataset");
-    if (!paths.empty() && (form != text("@form") || column != text("@column"))) {
-      throw UserError(fmt::format("{} and {} have rows of two forms, which no run mixes here", first,
-                                  text("dataset.path")),
+    const RowForm rows{text("dataset.path"), text("@form"), text("@column")};
+    if (!rows_) rows_ = rows;
+    if (rows.form != rows_->form || rows.column != rows_->column) {
+      throw UserError(fmt::format("{} and {} have rows of two forms, which no run mixes here", rows_->of, rows.of),
                       "write the rows of one set in the form of the other");
     }
-    if (paths.empty()) form = text("@form"), column = text("@column"), first = text("dataset.path");
     for (std::string& path : paths_of_set()) paths.push_back(std::move(path));
   }
   return paths;
@@ -160,8 +174,9 @@ std::vector<std::string> FinetunerReader::paths_of_set() {
   if (is_written("dataset.hf_hub_url")) source = text("dataset.hf_hub_url");
   if (is_written("dataset.file_name")) source = (fs::path(text("dataset_dir")) / text("dataset.file_name")).string();
   if (source.empty()) refuse("dataset.path", "a data set of the hub, a file or a folder");
-  if (is_written("dataset.ms_hub_url") && source == text("dataset.path")) {
-    refuse("dataset.ms_hub_url", "data sets of Hugging Face's hub", "fetch it, and name its files");
+  for (const char* other : {"dataset.ms_hub_url", "dataset.om_hub_url"}) {
+    if (!is_written(other) || source != text("dataset.path")) continue;
+    refuse(other, "data sets of Hugging Face's hub", "fetch it, and name its files");
   }
   const std::string end = (is_written("dataset.revision") ? "@" + text("dataset.revision") : "") + part_of_set();
   std::vector<std::string> paths;
@@ -185,10 +200,22 @@ std::string FinetunerReader::part_of_set() {
   const std::string split = written.substr(0, bracket);
   std::string rows = written.substr(bracket);
   if (split.find('+') != std::string::npos) refuse("dataset.split", "one split, perhaps a part of it: train[:95%]");
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  int64_t most = kAll;
   for (const char* limit : {"dataset.num_samples", "max_samples"}) {
-    if (has(limit) && rows.empty()) rows = fmt::format("[:{}]", whole(limit));
+    if (!has(limit)) continue;
+    if (!rows.empty()) refuse(limit, "a limit of rows, or a part of a split, not both");
+    most = std::min(most, whole(limit));
   }
-  if (is_written("dataset.fraction")) rows = fmt::format("[:{}%]", std::lround(100 * number("dataset.fraction")));
+  if (most < kAll) rows = fmt::format("[:{}]", most);
+  if (is_written("dataset.fraction")) {
+    const double percents = 100 * number("dataset.fraction");
+    const bool is_whole = std::abs(percents - std::round(percents)) < 1e-6;
+    if (!is_whole || percents < 1 || percents > 100 || !rows.empty()) {
+      refuse("dataset.fraction", "whole percents of a split, such as 0.05");
+    }
+    rows = fmt::format("[:{}%]", std::lround(percents));
+  }
   if (split == "train") return rows;
   return fmt::format("[{}{}]", split, rows);
 }

@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "compat/finetuner_reader.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWords = "command line";
 constexpr std::string_view kEnvironment = "env.";
+constexpr std::array<std::string_view, 3> kSetLists = {"datasets", "pretraining_dataset", "test_datasets"};
 
 constexpr FileTrainer trainer_named(std::string_view name) {
   return {.name = name,
@@ -61,17 +63,22 @@ std::set<std::string> outer_keys(const std::string& text) {
   return keys;
 }
 
-// What DeepSpeed's file says of sharding: its own words, or if it is not here those of its name ("ds_z3_offload.json").
+// The sharding that DeepSpeed's file asks for; of a file that is not here, by its name ("ds_z3_offload.json").
 struct DeepSpeedFile {
   int64_t stage = 0;
   bool offloads = false;
+  std::vector<std::string> unread;  // parts that the trainer's own keys say
 };
 
-DeepSpeedFile read_deepspeed(const std::string& path) {
-  DeepSpeedFile found;
+// Nothing if neither the file nor its name says a stage.
+std::optional<DeepSpeedFile> read_deepspeed(const std::string& path) {
   std::error_code code;
   if (fs::is_regular_file(path, code)) {
+    DeepSpeedFile found;
     const Json json = load_json(path);
+    for (const char* part : {"optimizer", "scheduler"}) {
+      if (find_member(json, part, path) != nullptr) found.unread.emplace_back(part);
+    }
     const Json* zero = find_member(json, "zero_optimization", path);
     if (zero == nullptr) return found;
     found.stage = json_get_whole(*zero, "stage", 0, 3, path);
@@ -82,13 +89,13 @@ DeepSpeedFile read_deepspeed(const std::string& path) {
     return found;
   }
   const std::string name = fs::path(path).filename().string();
-  for (const std::string_view stage : {"1", "2", "3"}) {
+  const bool offloads = name.find("offload") != std::string::npos;
+  for (int64_t stage = 0; stage <= 3; ++stage) {
     for (const std::string_view mark : {"zero", "z"}) {
-      if (name.find(fmt::format("{}{}", mark, stage)) != std::string::npos) found.stage = *parse_integer(stage);
+      if (name.find(fmt::format("{}{}", mark, stage)) != std::string::npos) return DeepSpeedFile{stage, offloads, {}};
     }
   }
-  found.offloads = name.find("offload") != std::string::npos;
-  return found;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -98,6 +105,7 @@ ConfigFile FinetunerReader::read(const FinetunerWords& words) {
   for (const auto& [name, value] : words) {
     const FileKey* key = keys_.find(name);
     words_.erase(key->kind == FileKeyKind::kAlias ? key->text : name);
+    std::erase_if(lists_, [taken = name](const auto& one) { return one.first == taken; });
     add(name, {value, kWords, name});
   }
   check_keys();
@@ -117,11 +125,13 @@ void FinetunerReader::take_file() {
   try {
     const YamlDocument document = load_yaml(file_, environment_);
     result.errors = document.errors;
+    result.notes = document.notes;
     for (const auto& [key, child] : document.root.children) {
-      const bool lists_sets = std::any_of(child.items.begin(), child.items.end(), [](const auto& item) {
+      const bool may_list_sets = std::find(kSetLists.begin(), kSetLists.end(), key) != kSetLists.end();
+      const bool has_maps = std::any_of(child.items.begin(), child.items.end(), [](const auto& item) {
         return item.is_map();
       });
-      if (lists_sets) {
+      if (may_list_sets && has_maps) {
         lists_.emplace_back(key, child);
       } else {
         flatten(key, child);
@@ -175,9 +185,13 @@ void FinetunerReader::choose_sharding() {
   });
   set_fact("@has_fsdp", has_fsdp ? "true" : "false", "fsdp");
   if (has("deepspeed")) {
-    const DeepSpeedFile deepspeed = read_deepspeed(text("deepspeed"));
-    set_fact("@zero", std::to_string(deepspeed.stage), "deepspeed");
-    set_fact("@offloads", deepspeed.offloads ? "true" : "false", "deepspeed");
+    const std::optional<DeepSpeedFile> deepspeed = read_deepspeed(text("deepspeed"));
+    if (!deepspeed) refuse("deepspeed", "a file that exists, or a name that says the stage, such as ds_z3.json");
+    for (const std::string& part : deepspeed->unread) {
+      note(fmt::format("{}: its {} is not read, {}'s own keys say it", said("deepspeed"), part, tuner_.trainer.name));
+    }
+    set_fact("@zero", std::to_string(deepspeed->stage), "deepspeed");
+    set_fact("@offloads", deepspeed->offloads ? "true" : "false", "deepspeed");
   }
   if (has("ddp_timeout")) {
     constexpr double kYear = 365.0 * 24 * 60;  // in minutes; theirs may be of centuries

@@ -1,8 +1,10 @@
 // One file of axolotl, LLaMA-Factory or TRL while it is read (finetuner_file.h), and the figures that rows cannot make.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,9 +32,19 @@ class FinetunerReader : public FileWords {
 
   ConfigFile read(const FinetunerWords& words);
 
+  // Each once: data sets have the same to say.
+  void note(std::string text) override {
+    if (std::find(result.notes.begin(), result.notes.end(), text) == result.notes.end()) {
+      FileWords::note(std::move(text));
+    }
+  }
+
  private:
   // Puts the keys of one data set among the words, as "dataset.path" and so on.
   using RowSet = std::function<void()>;
+  struct RowForm {
+    std::string of, form, column;  // a data set's path, its @form and @column
+  };
 
   void take_file();
   void apply(std::string_view part);
@@ -49,7 +61,8 @@ class FinetunerReader : public FileWords {
   std::vector<std::string> names_in(std::string_view key) const;
   RowSet registered_set(const std::string& name);
   RowSet hub_set(const std::string& split_key);
-  // Their paths with the part of each that is read (kinds/text/sft_paths.h); @form and @column of all.
+  // Their paths with the part of each that is read (kinds/text/sft_paths.h). UserError unless all have one @form and
+  // @column, which are facts afterwards.
   std::vector<std::string> read_sets(const std::vector<RowSet>& sets);
   std::vector<std::string> paths_of_set();
   std::string part_of_set();
@@ -57,6 +70,7 @@ class FinetunerReader : public FileWords {
   const Finetuner& tuner_;
   const std::filesystem::path file_;
   std::vector<std::pair<std::string, YamlNode>> lists_;  // keys that list data sets
+  std::optional<RowForm> rows_;                          // of the first data set
 };
 
 }  // namespace megalith

@@ -100,17 +100,18 @@ void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPl
   }
   const ScriptValue* own = ranks != nullptr ? ranks : values.find("GPUS_PER_NODE");
   plan.ranks_per_node = own != nullptr ? std::atoi(own->value.c_str()) : std::max(plan.num_gpus, 1);
-  const bool is_task = !is_dry && is_slurm_task(inputs);
+  const bool is_inside_task = is_slurm_task(inputs), is_task = !is_dry && is_inside_task;
   const bool is_batch = !variable_of(inputs, "SLURM_JOB_ID").empty() && slurm_nodes(inputs).value_or(1) > 1;
   if (is_task && (asks_slurm || slurm_nodes(inputs).value_or(1) > 1)) take_slurm_place(inputs, plan);
-  plan.uses_slurm = !is_dry && !is_task && (asks_slurm || is_batch);
-  if (plan.uses_slurm && is_batch && values.given("NNODES") == nullptr) plan.num_nodes = *slurm_nodes(inputs);
+  const bool needs_slurm = !is_inside_task && (asks_slurm || is_batch);
+  plan.uses_slurm = !is_dry && needs_slurm;
+  if (needs_slurm && is_batch && values.given("NNODES") == nullptr) plan.num_nodes = *slurm_nodes(inputs);
   plan.uses_container = !is_dry && !plan.uses_slurm && (values.is_on("CONTAINER") || (is_task && !plan.image.empty()));
   // Inside its own container no other is started.
   if (!variable_of(inputs, "MEGALITH_IN_CONTAINER").empty()) {
     plan.uses_container = false;
   } else if (is_dry) {
-    plan.would_use_slurm = asks_slurm || is_batch;
+    plan.would_use_slurm = needs_slurm;
     // Slurm's tasks take a container if an image is named.
     plan.would_use_container = values.is_on("CONTAINER") || (plan.would_use_slurm && !plan.image.empty());
   }

@@ -62,6 +62,7 @@ RecipeWords::RecipeWords(const std::filesystem::path& file, const std::vector<st
   try {
     const YamlDocument document = load_yaml(file, kept_references(file, environment));
     result.errors = document.errors;
+    result.notes = document.notes;
     if (document.root.is_map()) flatten("", document.root);
     for (const std::string& word : words) change(word);
     for (auto& [name, value] : words_) replace_keys(value, 0);
@@ -84,8 +85,8 @@ void RecipeWords::change(const std::string& word) {
     }
     const std::string nearest = nearest_word(name, names);
     fail(fmt::format("{}: {} has no key '{}' to remove{}", word, file_, name,
-                                     nearest.empty() ? "" : fmt::format(". Did you mean '~{}'?", nearest)),
-                         "leave the word out");
+                     nearest.empty() ? "" : fmt::format(". Did you mean '~{}'?", nearest)),
+         "leave the word out");
     return;
   }
   const size_t equals = word.find('=');

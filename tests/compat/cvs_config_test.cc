@@ -4,15 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "compat/cvs_case.h"
-#include "core/error.h"
 #include "core/file.h"
+#include "support/error_of.h"
 #include "support/source_dir.h"
 
 namespace megalith {
 namespace {
+
+using test::error_of;
 
 constexpr const char* kCvsFiles[] = {"mi3xx_megatron_llama_single.json", "mi35x_megatron_llama_single.json",
                                      "mi3xx_megatron_llama_distributed.json"};
@@ -22,15 +23,6 @@ CvsConfig shipped(const std::string& name, std::vector<std::string> settings = {
   CvsConfig config = parse_cvs_config(read_file(file), name, "ada");
   set_cvs_values(config, settings, "ada");
   return config;
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 // A file of one case; `more` is put before the closing bracket of its result_dict.
@@ -136,6 +128,16 @@ TEST(CvsCases, FourNamesMeanBf16) {
   }
 }
 
+TEST(CvsCases, OnlyHybridFp8AndBf16AreStarted) {
+  const std::vector<std::string> settings = {"nnodes=1", "training_iterations=30", "precision=MXFP4"};
+  const CvsConfig config = shipped("mi3xx_megatron_llama_single.json", settings);
+  CvsCaseRequest request{.name = "single_node/llama3_1_8b/mi300x"};
+  EXPECT_FALSE(resolve_cvs_case(config, request).is_fp8) << "a log is judged";
+  request.is_launch = true;
+  const std::string error = error_of([&] { resolve_cvs_case(config, request); });
+  EXPECT_NE(error.find("with precision MXFP4 is not started here"), std::string::npos) << error;
+}
+
 TEST(CvsCases, TheBatchIsScaledWhenItIsAsked) {
   const CvsConfig config = shipped("mi3xx_megatron_llama_distributed.json",
                                    {"nnodes=8", "training_iterations=30", "throughput_per_gpu=1", "tokens_per_gpu=1"});
@@ -156,6 +158,7 @@ TEST(CvsCases, WrongValuesAreErrorsThatNameTheKey) {
       {"precision", {"precision=FP4"}, "precision is FP4"},
       {"NIC", {"nic_type=intel"}, "nic_type is intel"},
       {"iterations", {"training_iterations=many"}, "training_iterations is \"many\", expected a whole number"},
+      {"size", {"batch_size=4e18"}, "batch_size is \"4e18\", expected a whole number from 1 to 1000000000"},
       {"switch", {"fsdp=maybe"}, "fsdp is \"maybe\", expected True or False"},
       {"bound", {"tokens_per_gpu=-5"}, "result_dict.tokens_per_gpu is \"-5\", expected a number above 0"},
       {"one node together", {"distributed_training=True"}, "distributed_training is True, and nnodes is 1"},

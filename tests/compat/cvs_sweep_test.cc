@@ -10,14 +10,15 @@
 #include "compat/cvs_case.h"
 #include "compat/cvs_judge.h"
 #include "compat/cvs_suites.h"
-#include "core/error.h"
 #include "core/file.h"
+#include "support/error_of.h"
 #include "support/temporary_folder.h"
 
 namespace megalith::cvs_sweep_test {  // its helpers have namesakes beside
 namespace {
 
 using Names = std::vector<std::string>;
+using test::error_of;
 using test::TemporaryFolder;
 
 Names of_level(const CvsFindings& findings, FindingLevel level) {
@@ -28,15 +29,6 @@ Names of_level(const CvsFindings& findings, FindingLevel level) {
   return names;
 }
 Names errors_in(const CvsFindings& findings) { return of_level(findings, FindingLevel::kError); }
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 // Two runs of one model; `limits` are those of both cells.
 struct SweepFiles {
@@ -153,6 +145,11 @@ TEST(CvsSweep, WhatDoesNotFitIsRefused) {
       {"no thresholds for MBS=2,GBS=64,PRECISION=BF16",
        [](SweepFiles& f) { f.thresholds.erase("MBS=2,GBS=64,PRECISION=BF16"); }},
       {"no run for MBS=9", [](SweepFiles& f) { f.thresholds["MBS=9"] = Json::object(); }},
+      {"framework is rccl", [](SweepFiles& f) { f.root["framework"] = "rccl"; }},
+      {"config is no object", [](SweepFiles& f) { f.root["config"] = 5; }},
+      {"t.json is no object", [](SweepFiles& f) { f.thresholds = {1, 2}; }},
+      {"num_nodes is 0", [](SweepFiles& f) { f.root["scaling_baseline"] = {{"num_nodes", 0}}; }},
+      {"\"value\" is missing", [](SweepFiles& f) { f.limit("mem_usage", {{"kind", "max"}}); }},
       {"kind is most", [](SweepFiles& f) { f.limit("mem_usage", {{"kind", "most"}, {"value", 1}}); }}};
   for (const auto& [part, change] : rows) {
     SweepFiles files;
@@ -164,7 +161,8 @@ TEST(CvsSweep, WhatDoesNotFitIsRefused) {
   lenient.root["colour"] = "red";
   lenient.root["sweep"]["combinations"]["fp8-run"]["result_dict"] = Json::object();
   lenient.thresholds["MBS=9"] = Json::object();
-  EXPECT_EQ(lenient.parse().warnings.size(), 3u);
+  lenient.thresholds["MBS=4,GBS=128,PRECISION=FP8"]["training.mem_usage"] = {{"kind", "info"}, {"optional", true}};
+  EXPECT_EQ(lenient.parse().warnings.size(), 4u);
   EXPECT_NE(error_of([&] {
               resolve_cvs_case(lenient.parse(), {.name = "fp8-run", .is_launch = true});
             }).find("container_image still has <changeme>"),
@@ -270,6 +268,9 @@ TEST(CvsSuites, BandwidthsOfRcclAreJudgedBySize) {
   root["rccl"]["cvs_params"]["results"] =
       Json::parse(R"({"thor": {"all_reduce_perf-float-16": {"1024": {"bus_bw": "101"}}}})");
   EXPECT_EQ(judged(Json::array({rccl_row(1024, 90, 10)})), Names{"performance allreduce float of 1024 bytes"});
+  Json half = rccl_row(1024, 90, 10);
+  half["type"] = "half";
+  EXPECT_EQ(judged(Json::array({half})), Names{}) << "the threshold is of another type";
   Reports printed;
   printed.add("out.txt", "node1: NCCL WARN slow\nTest failure common.cu:1\n");
   EXPECT_EQ(errors_in(printed.judge(root)), (Names{"results log", "results complete"}));
@@ -312,10 +313,12 @@ TEST(CvsSuites, AgfhcMustSayThatItSucceeded) {
     return errors_in(reports.judge(root));
   };
   EXPECT_EQ(judged("hbm passed\nreturn code AGFHC_SUCCESS\n"), Names{});
+  EXPECT_EQ(judged("[node1:7] hbm passed\nreturn code AGFHC_SUCCESS\n"), Names{});
   EXPECT_EQ(judged("hbm failed\nreturn code AGFHC_SUCCESS\n"), Names{"results log"});
   EXPECT_EQ(judged("stopped\n"), Names{"results success"});
   EXPECT_EQ(judged(R"({"summary": {"total_failed": 0, "total_passed": 3}})"), Names{});
   EXPECT_EQ(judged(R"({"summary": {"total_failed": 1}})"), Names{"results total_failed"});
+  EXPECT_EQ(judged(R"({"a": {"total_failed": 0}, "b": {"total_failed": 2}})"), Names{"results total_failed"});
   EXPECT_EQ(judged("{}"), Names{"results total_failed"});
   EXPECT_NE(error_of([] { suite_of_file(Json::parse(R"({"preflight": {}})"), "p.json"); }).find("megalith doctor"),
             std::string::npos);

@@ -76,6 +76,8 @@ def test_all_runs_of_a_sweep_are_judged_where_cvs_logs_them(program, tmp_path):
     program.run("verify", "--config", file, "--case", "fp8-run", "--set", "tokens_per_gpu=7000", "--json", expected=1)
     (tmp_path / "megatron-logs/bf16-run/out-node0/training.log").unlink()
     assert "none lies in" in program.run("verify", "--config", file, expected=2)[2]
+    file.write_text(file.read_text().replace("megatron_single", "torchtitan_single"))
+    assert "all their logs to one place" in program.run("verify", "--config", file, expected=2)[2]
 
 
 def test_reports_of_other_suites_are_judged(program, tmp_path):

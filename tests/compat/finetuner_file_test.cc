@@ -241,6 +241,13 @@ TEST_F(FinetunerFile, AxolotlsOtherMethodsResolve) {
                      {"train_iters", "1000"}});
 }
 
+TEST_F(FinetunerFile, AnEmptyKeyLeavesItsAliasTheValue) {
+  for (const char* lines : {"wandb_name:\nwandb_run_name: first\n", "wandb_run_name: first\nwandb_name:\n"}) {
+    const auto resolved = read_changed("axolotl.yml", kAxolotl, std::string("wandb_project: p\n") + lines);
+    expect(*resolved, {{"wandb_exp_name", "first"}});
+  }
+}
+
 TEST_F(FinetunerFile, LlamaFactorysMethodsResolve) {
   auto resolved = read_factory();
   expect(*resolved, {{"load_hf", "org/chat"},
@@ -319,6 +326,10 @@ TEST_F(FinetunerFile, TrlsFlagsAndFilesResolve) {
   resolved = read({"--config", in("trl.yaml"), "--seq_length", "512"});
   expect(*resolved, {{"lr", "0.0001"}, {"lr_decay_style", "cosine"}, {"seq_length", "512"}, {"loss", "next_token"}});
   EXPECT_EQ(resolution.exports.at("NCCL_DEBUG"), "WARN");
+  resolved = read({"--dialect=trl_sft", "--config", in("trl.yaml"), "--dataset_text_field", "body", "--optim",
+                   "lion_32bit", "--report_to", "swanlab", "wandb", "--run_name", "first"});
+  expect(*resolved, {{"sft_column", "body"}, {"lion_beta2", "0.999"}, {"wandb_exp_name", "first"}});
+  EXPECT_NE(notes.find("[swanlab, wandb]: nothing is written for it"), std::string::npos) << notes;
   resolved = read({"--dialect=trl_dpo", "--config", in("trl.yaml"), "--learning_rate", "null", "--beta", "0.05"});
   expect(*resolved, {{"loss", "dpo"}, {"dpo_beta", "0.05"}, {"lr", "1e-06"}, {"enable_packed_sequences", "false"}});
 }
@@ -346,6 +357,10 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {"datasets:\n  - {path: a, type: chat_template, field_of_mine: 1}\n", {"nothing here reads field_of_mine"}},
       {"datasets:\n  - {path: a, type: alpaca}\n  - {path: b, type: completion}\n", {"a and b have rows of two forms"}},
       {"datasets:\n  - path: json\n    type: alpaca\n", {"path: json", "data_files"}},
+      {"datasets: rows.jsonl\n", {"datasets: rows.jsonl", "a list of data sets"}},
+      {"dataset:\n  split: test\n", {"dataset.split: test", "where it is listed"}},
+      {"test_datasets:\n  - {path: c, type: completion}\n", {"org/instructions and c have rows of two forms"}},
+      {"callbacks:\n  - {a: 1}\n", {"callbacks is a list of several"}},
       {"datasets:\n  - path: a\n    type: alpaca\n    split: train+test\n", {"split: train+test", "one split"}},
       {"optimizer: came_pytorch\n", {"optimizer: came_pytorch", "adamw_torch"}},
       {"lr_scheduler: rex\n", {"lr_scheduler: rex", "linear, cosine"}},
@@ -358,6 +373,7 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {"mico_batch_size: 2\n", {"mico_batch_size", "micro_batch_size"}},
       {"bf16: perhaps\n", {"bf16: perhaps", "true or false"}},
       {"deepspeed: {stage: 3}\n", {"deepspeed.stage"}},
+      {"deepspeed: mine.json\n", {"deepspeed: mine.json", "says the stage"}},
   };
   for (const auto& [lines, parts] : axolotl) {
     read_changed("axolotl.yml", kAxolotl, lines);
@@ -382,6 +398,9 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {{"use_galore=true"}, {"use_galore"}},
       {{"report_to=aim"}, {"report_to: aim", "wandb"}},
       {{"lora_r=many"}, {"lora_r: many", "a whole number"}},
+      {{"dataset.split=test"}, {"dataset.split: test", "where it is listed"}},
+      {{"quantization_bit=3"}, {"quantization_bit: 3", "4, 8"}},
+      {{"quantization_bit=4", "finetuning_type=full"}, {"quantization_bit: 4 needs adapters"}},
       {{"quantization_bit=4", "finetuning_type=lora", "quantization_type=fp4"}, {"quantization_type: fp4", "nf4"}},
   };
   for (const auto& [words, parts] : factory) {

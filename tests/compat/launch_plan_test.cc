@@ -274,6 +274,10 @@ TEST(LaunchPlan, ADryRunKnowsWhereARunWouldGo) {
   EXPECT_TRUE(slurm.would_use_slurm && !slurm.would_use_container && !slurm.uses_slurm);
   EXPECT_TRUE(planned(FrontEnd::kLlama3, {"DRY_RUN=1", "SLURM=1", "DOCKER_IMAGE=a"}).would_use_container);
   EXPECT_FALSE(planned(FrontEnd::kLlama3, {"SLURM=1"}).would_use_slurm);
+  const EnvironmentMap job = {{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "16"}};
+  const LaunchPlan batch = planned(FrontEnd::kLlama3, {"DRY_RUN=1"}, job);
+  EXPECT_TRUE(batch.would_use_slurm);
+  EXPECT_EQ(batch.num_nodes, 16) << "as a start takes them";
 }
 
 TEST(LaunchPlan, SlurmSaysWhichMachineThisIs) {

@@ -1,4 +1,4 @@
-// What is drawn for a picture: its share of noise, the noise, the sample of its latents, and captions that are dropped.
+// Draws for a picture: its share of noise, the noise, the sample of its latents, and captions that are dropped.
 #include "kinds/flow/flow_matching.h"
 
 #include <ATen/ATen.h>
@@ -90,7 +90,7 @@ TEST(FlowMatching, AShiftMovesSharesTowardsNoise) {
   const at::Tensor t = timesteps_of({}, 50);
   const at::Tensor by_three = timesteps_of({.flow_shift = 3}, 50);
   EXPECT_TRUE(at::allclose(by_three, 3 * t / (1 + 2 * t), 0, 1e-6));
-  // 3 x 2 tokens lie on the line through .5 at 256 and 1.15 at 4096.
+  // 3 x 2 tokens are on the line through .5 at 256 and 1.15 at 4096.
   const double s = std::exp(0.5 + (1.15 - 0.5) / 3840 * (6 - 256));
   EXPECT_TRUE(at::allclose(timesteps_of({.flow_shift = 0}, 50), s * t / (1 + (s - 1) * t), 0, 1e-6));
 }

@@ -1,4 +1,4 @@
-// What is masked, how often, and by which key; what the tasks refuse.
+// Masking: which tokens, how often, and by which key; refusals of the tasks.
 #include "kinds/encoder/masked_lm.h"
 
 #include <ATen/ATen.h>

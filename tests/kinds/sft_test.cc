@@ -1,4 +1,4 @@
-// Instruction data behind the encoder: packs, the tensors of a sequence, the order of passes, prepared files.
+// Instruction data after encoding: packs, the tensors of a sequence, the order of passes, prepared files.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +8,11 @@
 
 #include "data/data_fixture.h"
 #include "kinds/text/sft_batches.h"
+#include "kinds/text/sft_path.h"
 #include "kinds/text/sft_row.h"
+#include "kinds/text/sft_rows.h"
 #include "support/sft_files.h"
+#include "support/temporary_folder.h"
 #include "tokenizer/chat_template.h"
 
 namespace megalith {
@@ -190,7 +193,7 @@ TEST_F(SftData, PacksAreKeptForTheNextStartAndCheckedWhenRead) {
   EXPECT_EQ(files(), written) << "the second start writes nothing";
   EXPECT_NE(rows_of_a_start(17), first);
   EXPECT_EQ(files().size(), 6u);
-  // What a start finds there is what it reads: a piece behind the end of its sample is seen.
+  // A start reads the files it finds: a piece past the end of its sample is noticed.
   const auto& damaged = std::ranges::find_if(written, [](const auto& file) {
                           return file.first.string().find("piece_index") != std::string::npos;
                         })->first;
@@ -220,6 +223,27 @@ TEST(SftRows, FormsAreFoundByTheKeys) {
   EXPECT_EQ(form(R"({"prompt": "a", "completion": "b"})"), SftForm::kPrompt);
   EXPECT_EQ(form(R"({"conversations": [], "instruction": null, "output": "b"})"), SftForm::kChat);
   EXPECT_EQ(form(R"({"prompt": "a", "chosen": "b", "rejected": "c", "messages": []})"), SftForm::kPairs);
+}
+
+TEST(SftRows, OnlyTheLastBracketsNameAPart) {
+  const SftPath path = parse_sft_path("shard[1].jsonl[2:5]");
+  EXPECT_EQ(path.path, "shard[1].jsonl");
+  ASSERT_TRUE(path.rows.has_value());
+  EXPECT_EQ(path.rows->begin.value, 2);
+  EXPECT_EQ(path.rows->end.value, 5);
+  EXPECT_EQ(parse_sft_path("shard[ab]").path, "shard[ab]");
+  EXPECT_EQ(parse_sft_path("org/name[train[95%:]]").path, "org/name");
+}
+
+TEST(SftRows, PartsTellWhichInputTheyAreOf) {
+  const test::TemporaryFolder folder;
+  const std::string a = folder.write("a.jsonl", "{}\n").string(), b = folder.write("b.jsonl", "{}\n").string();
+  const auto parts = [](const std::vector<std::string>& paths) {
+    return SftReader(paths, std::nullopt, std::nullopt).parts();
+  };
+  EXPECT_EQ(parts({a, b}), "");
+  EXPECT_EQ(parts({a + "[0:5]", b}), "[0:5][:]");
+  EXPECT_EQ(parts({a, b + "[0:5]"}), "[:][0:5]");
 }
 
 }  // namespace

@@ -16,11 +16,11 @@
 
 namespace megalith {
 
-// What models write around their reasoning and their calls of tools.
+// Marks around a model's reasoning and its tool calls.
 inline constexpr std::string_view kThinkBegin = "<think>", kThinkEnd = "</think>";
 inline constexpr std::string_view kCallBegin = "<tool_call>", kCallEnd = "</tool_call>";
 
-// How many characters at the end of the text may be the beginning of the mark.
+// Number of characters at the end of `text` that may begin `mark`.
 size_t unfinished(std::string_view text, std::string_view mark);
 
 class ChatFormat {

@@ -40,7 +40,7 @@ bool writes_text(const ModelConfig& config);
 //   length_option  the option that gave max_new_tokens, for the remedy
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option);
 
-// What the new ids follow in one text: the prompt, or nothing where an encoder reads it.
+// Ids that precede the new ones in the same text: the prompt, or none if an encoder reads it.
 std::span<const int64_t> text_before(const ModelConfig& config, const GenerationRequest& request);
 
 // Rows in a forward pass divide by this: sequence parallelism splits tokens over tensor-parallel ranks.

@@ -42,7 +42,9 @@ bool is_split_word(const std::string& text) {
 
 SftPath parse_sft_path(const std::string& text) {
   std::error_code code;
-  const size_t open = text.find('[');
+  // The last bracket, or of two the outer: a name may have others.
+  size_t open = text.rfind('[');
+  if (text.ends_with("]]") && open != std::string::npos && open > 0) open = text.rfind('[', open - 1);
   if (open == std::string::npos || !text.ends_with(']') || fs::exists(text, code)) return {text, {}, {}};
   SftPath path{text.substr(0, open), {}, {}};
   std::string part = text.substr(open + 1, text.size() - open - 2);

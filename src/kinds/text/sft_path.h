@@ -29,7 +29,7 @@ struct SftPath {
   std::optional<RowRange> rows;
 };
 
-// A path that exists, or ends in no such part, is taken whole. UserError for an empty range.
+// A path that exists, or ends in no such part, is taken whole.
 SftPath parse_sft_path(const std::string& text);
 
 }  // namespace megalith

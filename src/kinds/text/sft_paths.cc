@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "core/collect_errors.h"
@@ -66,6 +67,11 @@ std::vector<std::string> resolve_sft_paths(const std::string& option, const std:
     }
     collect(errors, [&] {
       const SftPath path = parse_sft_path(text);
+      std::error_code code;
+      if (path.split && *path.split != "train" && std::filesystem::is_regular_file(path.path, code)) {
+        throw UserError(fmt::format("{} {}: a file has no split {}", option, text, *path.split),
+                        "name only the file, or a part of its rows: FILE[:1000]");
+      }
       const std::optional<std::string> split = path.split ? path.split : options.sft_dataset_split;
       std::vector<std::string> files = resolve_hub_texts(option, path.path, environment, hub, log, split);
       if (path.rows || path.split) {

@@ -54,11 +54,13 @@ SftReader::SftReader(const std::vector<std::string>& paths, const std::optional<
 
 std::string SftReader::parts() const {
   std::string text;
+  bool is_all = true;
   for (const Part& part : parts_) {
     const bool is_whole = part.begin == 0 && part.end == Part{}.end;
-    if (!is_whole) text += fmt::format("[{}:{}]", part.begin, part.end);
+    is_all = is_all && is_whole;
+    text += is_whole ? "[:]" : fmt::format("[{}:{}]", part.begin, part.end);
   }
-  return text;
+  return is_all ? "" : text;
 }
 
 std::optional<SftLine> SftReader::next() {

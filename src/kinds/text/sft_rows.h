@@ -43,7 +43,7 @@ class SftReader {
   // The next non-empty row; nothing at the end. UserError for files that cannot be read.
   std::optional<SftLine> next();
   const std::vector<PrepareInput>& inputs() const { return inputs_; }
-  // "[0:1000]" for each input of which only a part is read; "" for none.
+  // "[0:1000]" for each input, "[:]" for a whole one; "" if all are read whole.
   std::string parts() const;
   // Bytes of the inputs, as stored, consumed so far.
   int64_t input_bytes() const { return bytes_before_ + (rows_ ? rows_->input_bytes() : 0); }
