@@ -28,9 +28,8 @@ int run_bench(CommandContext& context) {
 }
 
 std::vector<CommandOptions> bench_options() {
-  return {bench_ops_options(), bench_gemm_options(),    bench_attention_options(),
-          bench_moe_options(), bench_overlap_options(), bench_rccl_options(),
-          bench_strided_options(), bench_train_options()};
+  return {bench_ops_options(),     bench_gemm_options(), bench_attention_options(), bench_moe_options(),
+          bench_overlap_options(), bench_rccl_options(), bench_strided_options(),   bench_train_options()};
 }
 
 }  // namespace megalith

@@ -24,14 +24,17 @@ constexpr std::pair<std::string_view, CollectiveKind> kOperations[] = {
     {"all_to_all", CollectiveKind::kAllToAll},          {"alltoall", CollectiveKind::kAllToAll},
     {"send_receive", CollectiveKind::kSendReceive}};
 
-// "64K", "1M", "2G", "1024"
+// "64K", "1MB", "2GiB", "1024"
 std::optional<int64_t> bytes_of(const std::string& text) {
-  const size_t digits = text.find_first_not_of("0123456789");
+  constexpr std::string_view kUnits[] = {"", "k", "m", "g"};
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const auto number = parse_integer(text.substr(0, digits));
-  const std::string unit = digits == std::string::npos ? "" : lower_case(text.substr(digits, 1));
-  const size_t power = unit.empty() ? 0 : std::string("kmg").find(unit) + 1;
-  if (!number || *number < 1 || power > 3 || *number > INT64_MAX >> (10 * power)) return std::nullopt;
-  return *number << (10 * power);
+  std::string unit = lower_case(text.substr(digits));
+  if (unit.ends_with("ib")) unit.resize(unit.size() - 2);
+  if (unit.ends_with('b')) unit.pop_back();
+  const auto shift = 10 * (std::ranges::find(kUnits, unit) - std::begin(kUnits));
+  if (!number || *number < 1 || shift > 30 || *number > INT64_MAX >> shift) return std::nullopt;
+  return *number << shift;
 }
 
 int64_t checked_bytes(const std::string& text, std::string_view option, std::vector<UserError>& errors) {
@@ -105,6 +108,14 @@ struct StridedOptions : BenchOptions {
     v.field("stride", stride, "Ranks r, r + stride, r + 2 stride, ... are a group.").at_least(1);
     v.field("parallel", parallel, "Measure all groups at once instead of one after another.");
   }
+
+  std::vector<UserError> check() const {
+    std::vector<UserError> errors = BenchOptions::check();
+    for (const int64_t size : sizes_mb) {
+      if (size < 1 || size > 65536) errors.emplace_back(fmt::format("sizes_mb has {}", size), "write 1 to 65536 MiB");
+    }
+    return errors;
+  }
 };
 
 BenchRow bandwidth_row(const Bandwidth& row, const std::string& ranks) {
@@ -146,9 +157,10 @@ int measure_rccl(const Session& session, const RcclOptions& options) {
 int measure_strided(const Session& session, const StridedOptions& options) {
   require_ranks(session, "strided_allgather");
   Group& world = *session.groups.world;
-  if (world.size() % options.stride != 0) {
-    throw UserError(fmt::format("stride {} does not divide {} ranks", options.stride, world.size()),
-                    "choose a divisor, such as the ranks of a machine");
+  if (world.size() % options.stride != 0 || world.size() == options.stride) {
+    throw UserError(fmt::format("stride {} does not divide {} ranks into groups of several", options.stride,
+                                world.size()),
+                    "choose a smaller divisor, such as the ranks of each of several machines");
   }
   const int stride = static_cast<int>(options.stride), own = world.rank() % stride;
   std::vector<int> ranks(static_cast<size_t>(world.size() / stride));

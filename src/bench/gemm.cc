@@ -33,7 +33,9 @@ struct GemmOptions : BenchOptions {
   std::vector<UserError> check() const {
     std::vector<UserError> errors = BenchOptions::check();
     parse_shapes(shapes, kGemmForm, errors);
-    if (!shapes.empty() && (m || n || k)) errors.emplace_back("shapes and m, n or k are both given", "keep one of them");
+    if (!shapes.empty() && (m || n || k)) {
+      errors.emplace_back("shapes and m, n or k are both given", "keep one of them");
+    }
     return errors;
   }
 };

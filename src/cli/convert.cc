@@ -56,8 +56,8 @@ struct ConvertOptions {
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
     v.field("to", to,
-            "Form of what is written to save: checkpoint (the default), hf (as save_hf) or gguf, one file for llama.cpp "
-            "and Ollama.");
+            "Form of what is written to save: checkpoint (the default), hf (as save_hf) or gguf, one file for llama.cpp"
+            " and Ollama.");
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
     v.field("dtype", dtype,
             "Dtype of the weights in save_hf: bf16, fp16 or fp32; in a GGUF file also q8_0, q6_k, q5_k_m or q4_k_m. "
@@ -65,8 +65,8 @@ struct ConvertOptions {
     v.field("no_save_optim", no_save_optim, "Leave the optimizer's state out of save.");
     v.field(
         "tokenizer_model", tokenizer_model,
-        "Tokenizer file or folder to copy into save_hf or a GGUF file. Default: the files in load_hf, or those that the "
-        "run of load read.");
+        "Tokenizer file or folder to copy into save_hf or a GGUF file. Default: the files in load_hf, or those that "
+        "the run of load read.");
     v.field("merge_adapter", merge_adapter,
             "Folder of low-rank adapters, as PEFT writes it, to make part of load_hf's weights in save_hf or a GGUF "
             "file: sums in fp32, rounded once.");
@@ -126,11 +126,11 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
     errors.emplace_back("dtype is given, but a checkpoint keeps the dtypes that it has", "leave it out");
   }
   if (options.tokenizer_model && !options.is_export()) {
-    errors.emplace_back("tokenizer_model is given, but a checkpoint holds no tokenizer", "leave it out");
+    errors.emplace_back("tokenizer_model is given, but a checkpoint keeps the tokenizer that it has", "leave it out");
   }
   if (options.merge_adapter && (!options.load_hf || !options.is_export())) {
     errors.emplace_back("merge_adapter makes adapters part of a Hugging Face folder's weights",
-                        "name the folder with --load_hf DIR, and where to write it with --save_hf DIR");
+                        "name the folder with --load_hf DIR, and where to write it with --save_hf DIR or --to gguf");
   }
   if (options.is_gguf() && options.check) {
     errors.emplace_back("check compares logits, and a GGUF file cannot be loaded here", "leave it out");
@@ -323,8 +323,8 @@ int run_convert(CommandContext& context) {
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
     return print_help(context,
-                      "usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR "
-                      "[--merge_adapter DIR] [--check]",
+                      "usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR | "
+                      "--to gguf --save FILE [--merge_adapter DIR] [--check]",
                       set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
@@ -351,7 +351,8 @@ int run_convert(CommandContext& context) {
   }
   const auto read = [&] {
     if (!foreign) return open_stored_checkpoint(*options.load, options.ckpt_step, context.log, options.nonfinite());
-    return open_stored_foreign(*foreign, {.with_optimizer = options.save && !options.no_save_optim,
+    const bool is_checkpoint = options.save && !options.is_gguf();
+    return open_stored_foreign(*foreign, {.with_optimizer = is_checkpoint && !options.no_save_optim,
                                           .hf_config = options.hf_config,
                                           .global_batch_size = options.global_batch_size,
                                           .nonfinite = options.nonfinite()});

@@ -109,7 +109,7 @@ std::string report_text(const DoctorReport& report) {
   return text + findings_text(report.findings);
 }
 
-// Lists the nodes that met, or only this machine if none did.
+// Lists the nodes, or only this machine unless all ranks met and nothing broke.
 void write_report(DoctorReport report, const std::string& folder) {
   if (report.nodes.empty()) {
     DoctorNode own{.host = host_name(), .failures = {}};
@@ -157,6 +157,11 @@ Launch read_launch(CommandContext& context, Findings& findings) {
   if (speaks) print_doctor_report(report, own.json);
   std::fflush(stdout);
   context.log.error("{}", message);
+  try {
+    if (speaks && own.report_dir) write_report(std::move(report), *own.report_dir);
+  } catch (const std::exception& error) {
+    context.log.error("{}", error.what());
+  }
   ::_exit(kExitFailure);
 }
 
@@ -200,7 +205,8 @@ void DoctorOptions::visit(OptionVisitor& v) {
       .within(1, 65536);
   v.field("node_groups", node_groups,
           "With several machines: numbers of machines, or 'all', between groups of which all-reduces, all-to-alls and "
-          "a ring are measured with the largest message. A group of less than half the fastest one's speed is an error.")
+          "a ring are measured with the largest message. A group of less than half the fastest one's speed is an "
+          "error.")
       .alias("inter_group_sizes");
   v.field("report_dir", report_dir, "Folder for report.md, passing_nodes.txt and failing_nodes.txt.")
       .alias("dump_path");
@@ -277,6 +283,7 @@ int run_doctor(CommandContext& context) {
       // Replaces warnings and errors by the shared ones, which name their ranks.
       std::erase_if(report.findings, [](const Finding& finding) { return finding.level >= FindingLevel::kWarning; });
       append(report.findings, std::move(world.shared));
+      report.nodes = std::move(world.nodes);
     } else if (!speaks) {
       for (const Finding& finding : world.findings) {
         context.log.error("{}{}{}", finding.found, finding.remedy.empty() ? "" : "\n  ", finding.remedy);
@@ -284,7 +291,6 @@ int run_doctor(CommandContext& context) {
     }
     append(report.findings, std::move(world.findings));
     report.bandwidth = std::move(world.bandwidth);
-    report.nodes = std::move(world.nodes);
     add_all_reduce(launch, report);
   } else {
     report.findings.push_back(no_collectives(has_launch_error));

@@ -9,7 +9,6 @@
 #include "cli/doctor.h"
 #include "config/option_value.h"
 #include "core/file.h"
-#include "core/output_file.h"
 #include "launch/network.h"
 
 namespace megalith {
@@ -18,19 +17,25 @@ namespace {
 // A group slower than this share of the fastest of its kind fails its nodes.
 constexpr double kSlowShare = 0.5;
 
-// Ranks of each node: a node begins with each rank that is its machine's first.
-std::vector<std::vector<int>> ranks_of_nodes(const std::vector<std::string>& local_ranks) {
+// Ranks of each node: a node begins with each rank that is its machine's first. The others belong to the last node of
+// their host, as launchers may deal ranks out to machines in turn.
+std::vector<std::vector<int>> ranks_of_nodes(const std::vector<std::string>& local_ranks,
+                                             const std::vector<std::string>& hosts) {
   std::vector<std::vector<int>> nodes;
-  for (size_t rank = 0; rank < local_ranks.size(); ++rank) {
-    if (nodes.empty() || local_ranks[rank] == "0") nodes.emplace_back();
-    nodes.back().push_back(static_cast<int>(rank));
+  std::map<std::string, size_t> last_of_host;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (local_ranks[rank] == "0" || !last_of_host.contains(hosts[rank])) {
+      last_of_host[hosts[rank]] = nodes.size();
+      nodes.emplace_back();
+    }
+    nodes[last_of_host[hosts[rank]]].push_back(static_cast<int>(rank));
   }
   return nodes;
 }
 
 struct GroupPlan {
-  std::string what;               // "2 nodes", "ring of 4 nodes"
-  std::vector<int> nodes, ranks;  // of this rank's group
+  std::string what;               // "2 nodes", "ring of 4 nodes"; no two plans have the same
+  std::vector<int> nodes, ranks;  // of this rank's group, ascending
   std::vector<CollectiveKind> kinds;
 };
 
@@ -44,10 +49,11 @@ std::vector<GroupPlan> plan_groups(const std::vector<std::vector<int>>& nodes, c
   const int own_node = static_cast<int>(own - nodes.begin());
   std::vector<GroupPlan> plans;
   for (const std::string& text : sizes) {
-    const int size = text == "all" ? num_nodes : static_cast<int>(*parse_integer(text));
-    const std::string what = fmt::format("{} nodes", size);
+    const int64_t asked = text == "all" ? num_nodes : *parse_integer(text);
+    const std::string what = fmt::format("{} nodes", asked);
     const bool is_planned = std::ranges::any_of(plans, [&](const GroupPlan& one) { return one.what == what; });
-    if (size < 2 || size > num_nodes || is_planned) continue;
+    if (asked < 2 || asked > num_nodes || is_planned) continue;
+    const int size = static_cast<int>(asked);
     GroupPlan plan{.what = what,
                    .nodes = {},
                    .ranks = {},
@@ -58,6 +64,7 @@ std::vector<GroupPlan> plan_groups(const std::vector<std::vector<int>>& nodes, c
       plan.nodes.push_back(node);
       plan.ranks.insert(plan.ranks.end(), ranks.begin(), ranks.end());
     }
+    std::ranges::sort(plan.ranks);
     plans.push_back(std::move(plan));
   }
   if (num_nodes < 2 || sizes.empty()) return plans;
@@ -70,6 +77,7 @@ std::vector<GroupPlan> plan_groups(const std::vector<std::vector<int>>& nodes, c
   for (const std::vector<int>& node : nodes) {
     if (place < node.size()) ring.ranks.push_back(node[place]);
   }
+  std::ranges::sort(ring.ranks);
   plans.push_back(std::move(ring));
   return plans;
 }
@@ -84,17 +92,25 @@ void check_node_groups(Group& world, const GroupFactory& factory, const DoctorCa
     local_ranks.push_back(place.substr(0, place.find(' ')));
     hosts.push_back(place.substr(place.find(' ') + 1));
   }
-  const std::vector<std::vector<int>> nodes = ranks_of_nodes(local_ranks);
+  const std::vector<std::vector<int>> nodes = ranks_of_nodes(local_ranks, hosts);
   for (const std::vector<int>& node : nodes) report.nodes.push_back({hosts[static_cast<size_t>(node.front())], {}});
+  for (const std::string& size : one.options.node_groups) {
+    if (size == "all" || *parse_integer(size) <= std::ssize(nodes)) continue;
+    report.findings.push_back({"collectives", "node_groups", FindingLevel::kNote,
+                               fmt::format("no group of {} machines: there {} {}", size,
+                                           nodes.size() == 1 ? "is" : "are", nodes.size()),
+                               ""});
+  }
   const int64_t bytes[] = {one.options.largest_message_mib << 20};
   for (const GroupPlan& plan : plan_groups(nodes, one.options.node_groups, world.rank())) {
     std::vector<Bandwidth> rows;
     if (plan.ranks.size() > 1) {
-      const std::shared_ptr<Group> group = factory(plan.ranks, "nodes");
+      const std::shared_ptr<Group> group = factory(plan.ranks, plan.what);
       rows = measure_collectives(*group, bytes, {.kinds = plan.kinds});
     }
     for (size_t kind = 0; kind < plan.kinds.size(); ++kind) {
-      const std::string own_rate = rows.empty() ? "" : fmt::format("{} {}", plan.ranks.front(), rows[kind].bus_bytes_per_s);
+      const std::string own_rate =
+          rows.empty() ? "" : fmt::format("{} {}", plan.ranks.front(), rows[kind].bus_bytes_per_s);
       const std::vector<std::string> rates = gather_texts(world, own_rate, "doctor node rates");
       std::map<int, double> by_group;  // by the first rank
       for (const std::string& text : rates) {
@@ -107,8 +123,8 @@ void check_node_groups(Group& world, const GroupFactory& factory, const DoctorCa
       for (const auto& [first, rate] : by_group) {
         const bool is_slow = rate < kSlowShare * best;
         const std::string check = fmt::format("{}, {}", name_of(plan.kinds[kind]), plan.what);
-        const std::string found = fmt::format("{:.3g} GB/s from rank {} on ({})", rate / 1e9, first,
-                                              hosts[static_cast<size_t>(first)]);
+        const std::string found =
+            fmt::format("{:.3g} GB/s from rank {} on ({})", rate / 1e9, first, hosts[static_cast<size_t>(first)]);
         report.findings.push_back({"collectives", check, is_slow ? FindingLevel::kError : FindingLevel::kOk, found,
                                    is_slow ? fmt::format("the fastest group has {:.3g} GB/s: look at its nodes' cards "
                                                          "and links",

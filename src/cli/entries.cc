@@ -24,7 +24,10 @@ std::vector<std::string> with_entry_resolved(std::vector<std::string> words) {
   const auto row_of = [&](const std::string& entry) {
     return std::ranges::find_if(rows, [&](const DialectRow& row) { return row.cells[0] == entry; });
   };
-  const auto script_in = [](const std::string& word) { return std::filesystem::path(word).filename().string(); };
+  // Scripts may have a path.
+  const auto script_in = [](const std::string& word) {
+    return word.ends_with(".py") ? std::filesystem::path(word).filename().string() : word;
+  };
   // 'doctor preflight' is 'preflight'.
   if (words.size() > 2) {
     const auto second = row_of(script_in(words[2]));

@@ -192,7 +192,7 @@ int serve(CommandContext& context, Session& session, const Launch& launch, const
   if (words.note() && is_first) context.log.note("{}", *words.note());
   ServedModel served = describe(run, options, plan, words);
   if (!plan.gives_vectors) {
-    // As in chat, requests that say nothing are answered as the model's makers do.
+    // Requests' defaults are the model's published ones, as in chat.
     const auto note = take_published_sampling(run, served.sampling);
     if (note && is_first) context.log.note("{}", *note);
   }

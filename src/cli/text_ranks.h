@@ -1,4 +1,4 @@
-// Which ranks write one text together.
+// Checks that all ranks generate one text together.
 #pragma once
 
 #include "train/config.h"

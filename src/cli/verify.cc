@@ -317,6 +317,11 @@ std::vector<CvsVerdict> judge_all(const VerifyOptions& options, const CvsConfig&
   const bool is_whole = !options.case_name && options.log.empty() && options.run.empty();
   std::vector<std::optional<std::string>> names = {options.case_name};
   if (is_whole) names.assign(config.sweep->runs.begin(), config.sweep->runs.end());
+  if (names.size() > 1 && config.trainer == "torchtitan") {
+    throw UserError(fmt::format("{} has {} runs of torchtitan, and CVS writes all their logs to one place", config.file,
+                                names.size()),
+                    "choose the run of that log with --case: " + join(config.sweep->runs, ", "));
+  }
   for (const std::optional<std::string>& name : names) {
     request.name = name;
     const CvsCase of = resolve_cvs_case(config, request);

@@ -259,3 +259,6 @@ def test_collectives_of_launched_ranks(program):
     assert [(row["ranks"], row["bytes"]) for row in rows] == [("0 + 1 i", 2 << 20)]
     assert "measures ranks that talk" in program.run("bench", "rccl", *MODEL, expected=2)[2]
     assert "op has 'gossip'" in program.run("bench", "rccl", "--op", "gossip", expected=2)[2]
+    for size in ("10T", "64x", "1Kx"):
+        assert f"max_bytes has '{size}'" in program.run("bench", "rccl", "--max-bytes", size, expected=2)[2]
+    assert "sizes_mb has 0" in program.run("bench", "strided_allgather", "--sizes-mb", 0, expected=2)[2]

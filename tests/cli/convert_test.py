@@ -165,6 +165,16 @@ def test_a_gguf_file_appears_whole_or_not_at_all(trained, program, tmp_path):
     assert "replace it with --overwrite" in errors, errors
 
 
+@pytest.mark.parametrize("wrong_id", [-1, 1_000_000])
+def test_a_gguf_file_has_no_token_outside_the_vocabulary(trained, wrong_id, program, tmp_path):
+    added = {"id": wrong_id, "content": "<odd>", "special": True}
+    tokenizer = {"added_tokens": [added], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    words = ("--tokenizer_model", tmp_path / "tokenizer.json", "--to", "gguf", "--save", tmp_path / "x.gguf")
+    _, _, errors = program.run("convert", "--load_hf", trained[0] / "hf", *words, expected=2)
+    assert f"a token has the id {wrong_id}" in errors and not (tmp_path / "x.gguf").exists(), errors
+
+
 def test_a_folder_with_a_missing_tensor_is_refused_and_nothing_written(trained, program, tmp_path):
     folder, _ = trained
     program.run("convert", "--load_hf", folder / "hf", "--save_hf", tmp_path / "hf", "--dtype", "fp32")

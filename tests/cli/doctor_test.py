@@ -301,6 +301,7 @@ def test_groups_of_nodes_are_measured_and_listed(program, tmp_path):
     report = json.loads(done[0][0][0])
     for check in ("all_reduce, 2 nodes", "all_to_all, 2 nodes", "send_receive, ring of 2 nodes"):
         assert "GB/s from rank 0 on" in find(report, "collectives", check, "ok")["found"]
+    assert find(report, "collectives", "node_groups", "note")["found"] == "no group of 4 machines: there are 2"
     passing, failing = ((tmp_path / f"{name}_nodes.txt").read_text().split() for name in ("passing", "failing"))
     host = socket.gethostname()
     assert (passing or failing) == [host, host] and (failing == []) == (report["num_errors"] == 0)
