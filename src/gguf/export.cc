@@ -185,7 +185,7 @@ GgufValue value_of(const GgufKeyRow& row, const Json& value) {
   const std::string what = fmt::format("config.json: {}", row.from.empty() ? row.key : row.from);
   switch (row.kind) {
     case GgufKind::kUint:
-      return static_cast<uint32_t>(json_as<int64_t>(value, what));
+      return static_cast<uint32_t>(whole_number(json_as<double>(value, what), 0, UINT32_MAX, what));
     case GgufKind::kFloat:
       return static_cast<float>(json_as<double>(value, what));
     case GgufKind::kBool:
@@ -203,13 +203,13 @@ GgufValue value_of(const GgufKeyRow& row, const Json& value) {
 
 // given: the loaded folder's own config.json, else null
 void set_rows(const GgufArchitecture& architecture, std::span<const GgufKeyRow> rows, const Json& config,
-              const Json* given, GgufKeys& keys) {
+              const Json& given, GgufKeys& keys) {
   for (const GgufKeyRow& row : rows) {
     const auto is_set = [&](const Json& file) {
       const auto found = file.find(row.from);
       return found != file.end() && !found->is_null();
     };
-    if (row.only_if_given && given != nullptr && !is_set(*given)) continue;
+    if (row.only_if_given && !given.is_null() && !is_set(given)) continue;
     if (row.value == nullptr && !is_set(config)) continue;
     const Json value = row.value != nullptr ? row.value(config) : config[std::string(row.from)];
     if (!value.is_null()) keys.set(fmt::format("{}.{}", architecture.name, row.key), value_of(row, value));
@@ -311,16 +311,15 @@ void save_gguf(const fs::path& file, std::span<const CheckpointTensor> tensors, 
   set_gguf_model_name(settings.name, settings.source, infos, keys);
   const Json hf_config = make_hf_config(family, config, at::kFloat);
   const Json given = settings.source ? given_config(*settings.source) : Json(nullptr);
-  const Json* given_or_null = settings.source ? &given : nullptr;
-  const auto given_modules = json_get_or<int64_t>(settings.source ? given : Json::object(), "num_nextn_predict_layers", 0,
-                                                  kHfConfigFile);
-  if (model.num_prediction_modules() + given_modules > 0)
+  const int64_t given_modules =
+      given.is_null() ? 0 : json_get_or<int64_t>(given, "num_nextn_predict_layers", 0, kHfConfigFile);
+  if (model.num_prediction_modules() > 0 || given_modules > 0)
     notes.emplace_back("GGUF: the prediction modules are left out");
   for (const std::span<const GgufKeyRow> rows : architecture.keys) {
-    set_rows(architecture, rows, hf_config, given_or_null, keys);
+    set_rows(architecture, rows, hf_config, given, keys);
   }
   keys.set("general.file_type", static_cast<uint32_t>(settings.type));
-  set_rows(architecture, architecture.more_keys, hf_config, given_or_null, keys);
+  set_rows(architecture, architecture.more_keys, hf_config, given, keys);
   if (window_period > 0) {
     keys.set(fmt::format("{}.attention.sliding_window_pattern", architecture.name),
              static_cast<uint32_t>(window_period));

@@ -78,9 +78,12 @@ void GgufKeys::move_to_end(std::string_view key) {
   if (found != entries_.end()) std::rotate(found, found + 1, entries_.end());
 }
 
+int64_t GgufTensorInfo::num_elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
 int64_t GgufTensorInfo::num_bytes() const {
-  const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  return div_exact(elements, block_size(type)) * block_bytes(type);
+  return div_exact(num_elements(), block_size(type)) * block_bytes(type);
 }
 
 int64_t gguf_padding(int64_t num_bytes) { return div_up(num_bytes, kAlignment) * kAlignment - num_bytes; }

@@ -39,6 +39,7 @@ struct GgufTensorInfo {
   std::vector<int64_t> shape;  // outermost first
   GgufType type = GgufType::kF32;
 
+  int64_t num_elements() const;
   int64_t num_bytes() const;
 };
 

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <regex>
 #include <set>
 
@@ -18,6 +17,8 @@
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr size_t kLongestName = 255;
 
 enum class Kind { kBasename, kSize, kFinetune, kVersion, kType };
 
@@ -45,7 +46,8 @@ void read_size(Part& part, int64_t num_parameters) {
     text += fmt::format(".{}{}", digit, unit);
   }
   char& unit = text.back();
-  if (text.size() > 1 && is_digit(text[text.size() - 2]) && std::string_view("kmbt").find(unit) != std::string_view::npos) unit = upper(unit);
+  const bool follows_digit = text.size() > 1 && is_digit(text[text.size() - 2]);
+  if (follows_digit && std::string_view("kmbt").find(unit) != std::string_view::npos) unit = upper(unit);
   const size_t thousands = std::string_view(" KMBT").find(unit);
   const std::string digits = text.substr(0, text.size() - 1);
   if (thousands != std::string_view::npos && matches(digits, R"(\d+(\.\d+)?)")) {
@@ -90,10 +92,6 @@ std::string rounded(int64_t count) {
   const auto whole = static_cast<int64_t>(std::nearbyint(scaled));
   const int digits = whole == 0 ? 0 : static_cast<int>(std::to_string(whole).size());
   return fmt::format("{:.{}f}{}", scaled, std::max(2 - digits, 0), unit);
-}
-
-int64_t num_elements(const GgufTensorInfo& tensor) {
-  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 Json load_if_there(const fs::path& file) { return fs::exists(file) ? load_json(file) : Json::object(); }
@@ -168,11 +166,11 @@ std::string gguf_size_label(const std::vector<GgufTensorInfo>& tensors) {
   int64_t shared = 0, of_expert = 0, experts = 0, stacks = 0;
   for (const GgufTensorInfo& tensor : tensors) {
     if (tensor.name.find("_exps.") == std::string::npos || tensor.shape.size() < 3) {
-      shared += num_elements(tensor);
+      shared += tensor.num_elements();
       continue;
     }
     const int64_t count = tensor.shape[tensor.shape.size() - 3];
-    of_expert += num_elements(tensor) / count;
+    of_expert += tensor.num_elements() / count;
     experts += count;
     ++stacks;
   }
@@ -183,7 +181,7 @@ std::string gguf_size_label(const std::vector<GgufTensorInfo>& tensors) {
 void set_gguf_model_name(const std::string& folder_name, const std::optional<fs::path>& source,
                          const std::vector<GgufTensorInfo>& tensors, GgufKeys& keys) {
   int64_t total = 0;
-  for (const GgufTensorInfo& tensor : tensors) total += num_elements(tensor);
+  for (const GgufTensorInfo& tensor : tensors) total += tensor.num_elements();
   keys.set("general.type", "model");
   if (source) {
     constexpr const char* kGeneration = "generation_config.json";
@@ -192,11 +190,7 @@ void set_gguf_model_name(const std::string& folder_name, const std::optional<fs:
       const auto value = json_find<double>(generation, from, kGeneration);
       if (value) keys.set(std::string("general.sampling.") + key, static_cast<float>(*value));
     };
-    const auto whole = [&](const char* key, const char* from) {
-      const auto value = json_find<int64_t>(generation, from, kGeneration);
-      if (value) keys.set(std::string("general.sampling.") + key, static_cast<int32_t>(*value));
-    };
-    whole("top_k", "top_k");
+    if (const auto top_k = json_find<int>(generation, "top_k", kGeneration)) keys.set("general.sampling.top_k", *top_k);
     number("top_p", "top_p");
     number("min_p", "min_p");
     number("temp", "temperature");
@@ -216,8 +210,8 @@ void set_gguf_model_name(const std::string& folder_name, const std::optional<fs:
   };
   if (source) {
     const auto path = json_find<std::string>(load_if_there(*source / "config.json"), "_name_or_path", "config.json");
-    // A hub's name, not a path.
-    if (path && !path->empty() && std::ranges::count(*path, '/') <= 1) take(*path);
+    // A hub's name, not a path; std::regex recurses over a text.
+    if (path && !path->empty() && path->size() <= kLongestName && std::ranges::count(*path, '/') <= 1) take(*path);
   }
   take(folder_name);
   keys.set("general.name", found.name.empty() ? folder_name : found.name);

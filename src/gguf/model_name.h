@@ -1,4 +1,4 @@
-// What a GGUF file tells of its model: the parts of its name, its size, how it is sampled, its model card.
+// What a GGUF file tells of its model: the parts of its name, its size, how it is sampled.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ ModelNameParts parse_model_name(const std::string& name, int64_t num_parameters)
 // "14.8B"; "8x7B" with experts.
 std::string gguf_size_label(const std::vector<GgufTensorInfo>& tensors);
 
-// general.type to general.languages: by the model card (README.md) and generation_config.json of `source`, if any, then
-// config.json's _name_or_path, then the folder's name.
+// general.type to general.size_label: sampling by generation_config.json of `source`, if any; names by its
+// config.json's _name_or_path, then by the folder's name.
 void set_gguf_model_name(const std::string& folder_name, const std::optional<std::filesystem::path>& source,
                          const std::vector<GgufTensorInfo>& tensors, GgufKeys& keys);
 

@@ -9,6 +9,8 @@
 
 #include "core/error.h"
 #include "core/sha256.h"
+#include "tokenizer/known_pattern.h"
+#include "tokenizer/pre_tokenizer.h"
 
 namespace megalith {
 namespace {
@@ -61,22 +63,13 @@ constexpr std::string_view kProbe =
     "Български ''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'll make "
     "it, 'D you like some tea? We'Ve a'lL";
 
-// By the expressions of tokenizer.json's pre_tokenizer, joined by line ends; "bytes" is GPT-2's own cut in ByteLevel,
-// "digits" single digits. Source: ggml-org/llama.cpp, src/llama-vocab.cpp.
-constexpr std::string_view kContractions = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^
-\p{L}\p{N}]?\p{L}+|)";
-constexpr std::string_view kRest = R"(| ?[^\s\p{L}\p{N}]+[
-]*|\s*[
-]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kGpt4o =
-    R"([^
-\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"([^
-\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[
-/]*|\s*[
-]+|\s+(?!\S)|\s+)";
+// The expression of GPT-4o's tokenizer. Source: ggml-org/llama.cpp, src/llama-vocab.cpp.
+constexpr std::string_view kGpt4oPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// Appends the expressions of a pre_tokenizer; "digits" are single ones.
 void add_cuts(const Json& pre_tokenizer, const std::string& where, std::vector<std::string>& cuts) {
   const auto type = json_get_or<std::string>(pre_tokenizer, "type", "", where);
   if (type == "Sequence") {
@@ -85,7 +78,7 @@ void add_cuts(const Json& pre_tokenizer, const std::string& where, std::vector<s
     const Json& pattern = get_member(pre_tokenizer, "pattern", where);
     cuts.push_back(json_get_or<std::string>(pattern, "Regex", "", where));
   } else if (type == "ByteLevel") {
-    if (json_get_or(pre_tokenizer, "use_regex", true, where)) cuts.emplace_back("bytes");
+    if (json_get_or(pre_tokenizer, "use_regex", true, where)) cuts.emplace_back(kGpt2Pattern);
   } else if (type == "Digits" && json_get_or(pre_tokenizer, "individual_digits", false, where)) {
     cuts.emplace_back("digits");
   } else {
@@ -107,19 +100,19 @@ std::string gguf_pre_tokenizer(const Tokenizer& tokenizer, const Json& tokenizer
   if (pre_tokenizer != nullptr) add_cuts(*pre_tokenizer, where, cuts);
   // With this name llama.cpp looks a whole word up before it merges.
   const bool takes_whole_words = json_get_or(get_member(tokenizer_json, "model", where), "ignore_merges", false, where);
-  const std::string by_threes = fmt::format("{}{}{}", kContractions, R"(\p{N}{1,3})", kRest);
-  const std::string by_ones = fmt::format("{}{}{}", kContractions, R"(\p{N})", kRest);
-  const std::pair<std::string, std::string_view> by_cuts[] = {
-      {"bytes", "gpt-2"},
-      {by_threes, takes_whole_words ? "llama-bpe" : "dbrx"},
-      {by_ones, "qwen2"},
-      {std::string(kGpt4o), "gpt-4o"},
-      {"digits\nbytes", "smollm"},
-  };
   const std::string joined = fmt::format("{}", fmt::join(cuts, "\n"));
-  for (const auto& [text, name] : by_cuts) {
-    if (joined == text) return std::string(name);
+  if (const auto pattern = find_known_pattern(joined)) {
+    switch (*pattern) {
+      case KnownPattern::kGpt2:
+        return "gpt-2";
+      case KnownPattern::kLlama3:
+        return takes_whole_words ? "llama-bpe" : "dbrx";
+      case KnownPattern::kQwen2:
+        return "qwen2";
+    }
   }
+  if (joined == kGpt4oPattern) return "gpt-4o";
+  if (joined == fmt::format("digits\n{}", kGpt2Pattern)) return "smollm";
   throw UserError(fmt::format("{}: llama.cpp has no pre-tokenizer that cuts texts as this one ({})", where,
                               cuts.empty() ? "none" : joined),
                   "a model with this tokenizer cannot become GGUF");

@@ -153,7 +153,7 @@ Line fit_line(const float* x, int most, float first_step, int num_steps) {
   return {scale, -base};
 }
 
-// The two halves of Q4_K and Q5_K: eight lines in 6 bits each, under two common scales; returns numbers 0 … most.
+// What Q4_K and Q5_K share: eight lines in 6 bits each, under two common scales; returns numbers 0 … most.
 template <typename Block>
 std::array<uint8_t, kSuperBlock> store_lines(Block& block, const float* x, int most, float first_step, int num_steps) {
   std::array<Line, 8> lines;
@@ -260,8 +260,8 @@ void store(Block6K& block, const float* x) {
   }
 }
 
-template <typename Block>
-void store_all(std::span<const float> values, std::byte* out, size_t size) {
+template <typename Block, size_t size>
+void store_all(std::span<const float> values, std::byte* out) {
   for (size_t begin = 0; begin < values.size(); begin += size) {
     Block block;
     store(block, values.data() + begin);
@@ -279,73 +279,41 @@ void round_all(std::span<const float> values, std::byte* out) {
   }
 }
 
+struct Form {
+  GgufType type;
+  int64_t block_size, block_bytes;
+  void (*store)(std::span<const float> values, std::byte* out);
+};
+constexpr Form kForms[] = {
+    {GgufType::kF32, 1, sizeof(float), round_all<float>},
+    {GgufType::kF16, 1, sizeof(c10::Half), round_all<c10::Half>},
+    {GgufType::kBf16, 1, sizeof(c10::BFloat16), round_all<c10::BFloat16>},
+    {GgufType::kQ5_0, 32, sizeof(Block5), store_all<Block5, 32>},
+    {GgufType::kQ5_1, 32, sizeof(Block5WithLeast), store_all<Block5WithLeast, 32>},
+    {GgufType::kQ8_0, 32, sizeof(Block8), store_all<Block8, 32>},
+    {GgufType::kQ4K, kSuperBlock, sizeof(Block4K), store_all<Block4K, kSuperBlock>},
+    {GgufType::kQ5K, kSuperBlock, sizeof(Block5K), store_all<Block5K, kSuperBlock>},
+    {GgufType::kQ6K, kSuperBlock, sizeof(Block6K), store_all<Block6K, kSuperBlock>},
+};
+
+const Form& form_of(GgufType type) {
+  const auto* const found = std::ranges::find(kForms, type, &Form::type);
+  MEGALITH_CHECK(found != std::end(kForms), "GGUF type {} has no form", static_cast<uint32_t>(type));
+  return *found;
+}
+
 }  // namespace
 
-int64_t block_size(GgufType type) {
-  switch (type) {
-    case GgufType::kF32:
-    case GgufType::kF16:
-    case GgufType::kBf16:
-      return 1;
-    case GgufType::kQ5_0:
-    case GgufType::kQ5_1:
-    case GgufType::kQ8_0:
-      return 32;
-    case GgufType::kQ4K:
-    case GgufType::kQ5K:
-    case GgufType::kQ6K:
-      return kSuperBlock;
-  }
-  throw InternalError("a GGUF type without a block");
-}
+int64_t block_size(GgufType type) { return form_of(type).block_size; }
 
-int64_t block_bytes(GgufType type) {
-  switch (type) {
-    case GgufType::kF32:
-      return 4;
-    case GgufType::kF16:
-    case GgufType::kBf16:
-      return 2;
-    case GgufType::kQ5_0:
-      return sizeof(Block5);
-    case GgufType::kQ5_1:
-      return sizeof(Block5WithLeast);
-    case GgufType::kQ8_0:
-      return sizeof(Block8);
-    case GgufType::kQ4K:
-      return sizeof(Block4K);
-    case GgufType::kQ5K:
-      return sizeof(Block5K);
-    case GgufType::kQ6K:
-      return sizeof(Block6K);
-  }
-  throw InternalError("a GGUF type without a block");
-}
+int64_t block_bytes(GgufType type) { return form_of(type).block_bytes; }
 
 void quantize(GgufType type, std::span<const float> values, std::span<std::byte> out) {
+  const Form& form = form_of(type);
   const auto num_values = static_cast<int64_t>(values.size());
-  MEGALITH_CHECK(static_cast<int64_t>(out.size()) == div_exact(num_values, block_size(type)) * block_bytes(type),
+  MEGALITH_CHECK(static_cast<int64_t>(out.size()) == div_exact(num_values, form.block_size) * form.block_bytes,
                  "{} bytes for {} values", out.size(), num_values);
-  switch (type) {
-    case GgufType::kF32:
-      return round_all<float>(values, out.data());
-    case GgufType::kF16:
-      return round_all<c10::Half>(values, out.data());
-    case GgufType::kBf16:
-      return round_all<c10::BFloat16>(values, out.data());
-    case GgufType::kQ5_0:
-      return store_all<Block5>(values, out.data(), 32);
-    case GgufType::kQ5_1:
-      return store_all<Block5WithLeast>(values, out.data(), 32);
-    case GgufType::kQ8_0:
-      return store_all<Block8>(values, out.data(), 32);
-    case GgufType::kQ4K:
-      return store_all<Block4K>(values, out.data(), kSuperBlock);
-    case GgufType::kQ5K:
-      return store_all<Block5K>(values, out.data(), kSuperBlock);
-    case GgufType::kQ6K:
-      return store_all<Block6K>(values, out.data(), kSuperBlock);
-  }
+  form.store(values, out.data());
 }
 
 }  // namespace megalith

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <map>
 
+#include "core/error.h"
 #include "core/file.h"
 
 namespace megalith {
@@ -19,35 +20,46 @@ const std::map<std::string, std::string_view> kIdKeys = {
 
 // The special token that a step of a template names; "" for a sequence.
 std::string special_of(const Json& steps, size_t index) {
-  if (index >= steps.size() || !steps[index].contains("SpecialToken")) return "";
-  return json_get_or<std::string>(steps[index]["SpecialToken"], "id", "", "post_processor");
+  if (index >= steps.size()) return "";
+  const Json* token = find_member(steps.at(index), "SpecialToken", "post_processor");
+  return token == nullptr ? "" : json_get_or<std::string>(*token, "id", "", "post_processor");
 }
 
 }  // namespace
 
+std::string special_token_text(const Json& config, const std::string& kind) {
+  if (!config.is_object()) return "";
+  const auto entry = config.find(kind + "_token");
+  if (entry == config.end()) return "";
+  const std::string* text = try_text(entry->is_object() && entry->contains("content") ? entry->at("content") : *entry);
+  return text == nullptr ? "" : *text;
+}
+
 GgufSpecialTokens::GgufSpecialTokens(const GgufTokenizerFiles& files, const Json* tokenizer, const Json& config,
-                                     std::optional<int64_t> num_tokens)
-    : files_(files), num_tokens_(num_tokens) {
-  const fs::path file = files.folder / "tokenizer_config.json";
-  if (fs::exists(file)) config_ = load_json(file);
+                                     int64_t num_tokens)
+    : config_(files.config()), num_tokens_(num_tokens) {
   if (tokenizer != nullptr) {
     if (const Json* normalizer = find_member(*tokenizer, "normalizer", "tokenizer.json")) read_lowering(*normalizer);
     if (named("bos").empty() && !named("cls").empty()) name("bos", named("cls"));
     if (named("eos").empty() && !named("sep").empty()) name("eos", named("sep"));
     if (const Json* processor = find_member(*tokenizer, "post_processor", "tokenizer.json")) {
       const Json* parts = find_member(*processor, "processors", "tokenizer.json");
-      if (parts == nullptr) read_post_processor(*processor);
-      for (const Json& part : parts == nullptr ? Json::array() : *parts) read_post_processor(part);
+      if (parts == nullptr) {
+        read_post_processor(*processor);
+      } else {
+        for (const Json& part : *parts) read_post_processor(part);
+      }
     }
   }
+  if (!files.folder.empty()) read_chat_template(files.folder);
   if (config_.is_object()) {
-    read_chat_template();
     const Json* added = tokenizer == nullptr ? nullptr : find_member(*tokenizer, "added_tokens", "tokenizer.json");
     for (const std::string& kind : kinds_) {
       const Json* is_added = find_member(config_, "add_" + kind + "_token", "tokenizer_config.json");
       if (is_added != nullptr && is_added->is_boolean()) add(kind, *is_added == true);
       const std::string text = named(kind);
-      for (const Json& token : text.empty() || added == nullptr ? Json::array() : *added) {
+      if (text.empty() || added == nullptr) continue;
+      for (const Json& token : *added) {
         if (json_get_or<std::string>(token, "content", "", "added_tokens") != text) continue;
         set(kind, json_get<int64_t>(token, "id", "added_tokens"));
         break;
@@ -61,15 +73,6 @@ GgufSpecialTokens::GgufSpecialTokens(const GgufTokenizerFiles& files, const Json
   }
 }
 
-std::string GgufSpecialTokens::named(const std::string& kind) const {
-  if (!config_.is_object()) return "";
-  const auto entry = config_.find(kind + "_token");
-  if (entry == config_.end()) return "";
-  const Json& text = entry->is_object() && entry->contains("content") ? (*entry)["content"] : *entry;
-  const std::string* found = try_text(text);
-  return found == nullptr ? "" : *found;
-}
-
 void GgufSpecialTokens::add(const std::string& kind, bool is_added) {
   const auto found = std::ranges::find(added_, kind, &std::pair<std::string, bool>::first);
   if (found == added_.end()) {
@@ -80,7 +83,7 @@ void GgufSpecialTokens::add(const std::string& kind, bool is_added) {
 }
 
 void GgufSpecialTokens::set(const std::string& kind, int64_t id) {
-  if (id < 0 || (num_tokens_ && id >= *num_tokens_)) return;
+  if (id < 0 || id >= num_tokens_) return;
   const auto found = std::ranges::find(ids_, kind, &std::pair<std::string, int64_t>::first);
   if (found == ids_.end()) ids_.emplace_back(kind, id);
 }
@@ -107,6 +110,8 @@ void GgufSpecialTokens::read_post_processor(const Json& processor) {
 }
 
 void GgufSpecialTokens::read_templates(const Json& single, const Json& pair) {
+  if (!single.is_array() || !pair.is_array())
+    throw UserError("tokenizer.json: post_processor: \"single\" and \"pair\" are not lists");
   const bool has_config = config_.is_object();
   std::string first, last;
   if (single.size() > 1) {
@@ -148,7 +153,7 @@ void GgufSpecialTokens::read_templates(const Json& single, const Json& pair) {
   if (adds && named("sep").empty() && has_config) name("sep", named("eos"));
 }
 
-void GgufSpecialTokens::read_chat_template() {
+void GgufSpecialTokens::read_chat_template(const fs::path& folder) {
   const auto take = [&](const Json& value) {
     if (const std::string* text = try_text(value)) templates_ = {{"default", *text}};
     if (!value.is_array()) return;
@@ -158,10 +163,10 @@ void GgufSpecialTokens::read_chat_template() {
     }
   };
   if (config_.contains("chat_template")) return take(config_["chat_template"]);
-  const fs::path jinja = files_.folder / "chat_template.jinja", json = files_.folder / "chat_template.json";
+  const fs::path jinja = folder / "chat_template.jinja", json = folder / "chat_template.json";
   if (fs::exists(jinja)) {
     take(read_file(jinja));
-    const fs::path more = files_.folder / "additional_chat_templates";
+    const fs::path more = folder / "additional_chat_templates";
     std::vector<fs::path> files;
     if (fs::is_directory(more)) files.assign(fs::directory_iterator(more), {});
     std::ranges::sort(files);

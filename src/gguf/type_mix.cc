@@ -46,9 +46,9 @@ bool gets_more_bits(int64_t index, int64_t count) {
 
 // Heads of keys and values shared by many of queries: a small matrix that counts.
 bool has_few_large_values(std::string_view architecture, const ModelConfig& config) {
+  const bool shares_heads = config.num_kv_heads() != config.num_attention_heads;
   return config.num_layers == 80 &&
-         (architecture == "qwen2" ||
-          (architecture == "llama" && config.expert_count() != 8 && config.num_kv_heads() != config.num_attention_heads));
+         (architecture == "qwen2" || (architecture == "llama" && config.expert_count() != 8 && shares_heads));
 }
 
 GgufType fitting(GgufType type, int64_t columns) {

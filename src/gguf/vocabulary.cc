@@ -70,14 +70,10 @@ void set_added(Tokens& tokens, int64_t id, const std::string& text, bool is_spec
   }
 }
 
-Json tokenizer_config(const GgufTokenizerFiles& files) {
-  const fs::path file = files.folder / "tokenizer_config.json";
-  return fs::exists(file) ? load_json(file) : Json::object();
-}
-
-// visit(id, entry) of what tokenizer_config.json lists.
+// visit(id, entry) of what tokenizer_config.json (or null) lists.
 template <typename Visit>
 void for_each_configured_token(const Json& config, const Visit& visit) {
+  if (config.is_null()) return;
   const Json* list = find_member(config, "added_tokens_decoder", "tokenizer_config.json");
   if (list == nullptr) return;
   for (const auto& [key, entry] : list->items()) {
@@ -97,11 +93,17 @@ Json json_of_files(const GgufTokenizerFiles& files) {
     begin = end + 1;
   }
   Json json = {{"model", {{"type", "BPE"}, {"vocab", load_json(*files.vocab)}, {"merges", merges}}},
-               {"pre_tokenizer", {{"type", "ByteLevel"}, {"use_regex", true}}},
                {"added_tokens", Json::array()}};
+  // Other classes cut otherwise: they are known by their ids only.
+  const Json settings = files.config();
+  if (settings.is_null() ||
+      json_get_or<std::string>(settings, "tokenizer_class", "GPT2", "tokenizer_config.json").starts_with("GPT2")) {
+    json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"use_regex", true}};
+  }
   const Json& vocabulary = json["model"]["vocab"];
-  if (vocabulary.contains("<|endoftext|>")) {
-    json["added_tokens"].push_back({{"id", vocabulary["<|endoftext|>"]}, {"content", "<|endoftext|>"}, {"special", true}});
+  constexpr const char* kEnd = "<|endoftext|>";
+  if (const Json* id = find_member(vocabulary, kEnd, files.vocab->string())) {
+    json["added_tokens"].push_back({{"id", *id}, {"content", kEnd}, {"special", true}});
   }
   return json;
 }
@@ -124,12 +126,14 @@ std::vector<std::string> merges_of(const Json& model, const std::string& where) 
 }
 
 struct JsonVocabulary {
-  std::map<int64_t, std::string> texts;                       // of the model and added
-  std::map<int64_t, std::pair<std::string, bool>> added;      // text, is special
+  std::map<int64_t, std::string> texts;                   // of the model and added
+  std::map<int64_t, std::pair<std::string, bool>> added;  // text, is special
   int64_t num_of_model = 0;
 };
 
-JsonVocabulary read_vocabulary(const Json& tokenizer, const Json& config, const std::string& where) {
+// UserError for an id outside vocab_size.
+JsonVocabulary read_vocabulary(const Json& tokenizer, const Json& config, const std::string& where,
+                               int64_t vocab_size) {
   JsonVocabulary result;
   for (const auto& [text, id] : get_member(get_member(tokenizer, "model", where), "vocab", where).items()) {
     result.texts.emplace(json_as<int64_t>(id, where), text);
@@ -146,12 +150,11 @@ JsonVocabulary read_vocabulary(const Json& tokenizer, const Json& config, const 
   for_each_configured_token(config, [&](int64_t id, const Json& entry) {
     if (!result.added.contains(id)) add(id, entry);
   });
-  return result;
-}
-
-void check_size(const std::string& where, int64_t largest, int64_t vocab_size) {
-  if (largest < vocab_size) return;
-  throw UserError(fmt::format("{}: a token has the id {}, and the model's vocab_size is {}", where, largest, vocab_size),
+  if (result.texts.empty()) return result;
+  const int64_t least = result.texts.begin()->first, most = result.texts.rbegin()->first;
+  if (least >= 0 && most < vocab_size) return result;
+  throw UserError(fmt::format("{}: a token has the id {}, and the model's vocab_size is {}", where,
+                              least < 0 ? least : most, vocab_size),
                   "name the model's own tokenizer with --tokenizer_model");
 }
 
@@ -161,27 +164,31 @@ void set_tokens(const Tokens& tokens, bool has_scores, GgufKeys& keys) {
   keys.set("tokenizer.ggml.token_type", tokens.types);
 }
 
-void set_byte_level(const GgufArchitecture& architecture, const GgufTokenizerFiles& files, const Json& config,
-                    int64_t vocab_size, GgufKeys& keys) {
+// json: tokenizer.json; null without one
+void set_byte_level(const GgufArchitecture& architecture, const GgufTokenizerFiles& files, const Json& json,
+                    const Json& config, int64_t vocab_size, GgufKeys& keys) {
   if (!files.json && !(files.vocab && files.merges)) {
     throw UserError(fmt::format("{} has no tokenizer.json, which GGUF's {} needs", files.folder.string(),
                                 architecture.name),
                     "name a folder that has it with --tokenizer_model");
   }
   const std::string where = (files.json ? *files.json : *files.vocab).string();
-  const Json tokenizer = files.json ? load_json(*files.json) : json_of_files(files);
+  const Json made = files.json ? Json(nullptr) : json_of_files(files);
+  const Json& tokenizer = files.json ? json : made;
   const Json& model = get_member(tokenizer, "model", where);
   if (!model.contains("merges")) {
     throw UserError(fmt::format("{}: a tokenizer of type {} has no form in GGUF here", where,
                                 json_get_or<std::string>(model, "type", "unknown", where)),
                     "models with byte-level BPE or a SentencePiece model can become GGUF");
   }
-  const JsonVocabulary vocabulary = read_vocabulary(tokenizer, tokenizer_config(files), where);
-  if (!vocabulary.texts.empty()) check_size(where, vocabulary.texts.rbegin()->first, vocab_size);
+  const JsonVocabulary vocabulary = read_vocabulary(tokenizer, files.config(), where, vocab_size);
   Tokens tokens(vocab_size);
   for (const auto& [id, text] : vocabulary.texts) tokens.set(id, text, 0, TokenType::kNormal);
   for (const auto& [id, added] : vocabulary.added) set_added(tokens, id, added.first, added.second);
-  const auto encoder = files.json ? load_tokenizer_json(*files.json) : load_gpt2_files(*files.vocab, *files.merges);
+  const auto no_special_ids = [](const TokenFinder&) { return SpecialIds(); };
+  const auto encoder = files.json             ? make_json_tokenizer(tokenizer, where, no_special_ids)
+                       : files.folder.empty() ? load_gpt2_files(*files.vocab, *files.merges)
+                                              : load_byte_level_folder(files.folder);
   keys.set("tokenizer.ggml.model", "gpt2");
   keys.set("tokenizer.ggml.pre", gguf_pre_tokenizer(*encoder, tokenizer, where));
   set_tokens(tokens, false, keys);
@@ -199,7 +206,8 @@ void set_byte_level(const GgufArchitecture& architecture, const GgufTokenizerFil
   special.write(keys);
 }
 
-void set_sentencepiece(const GgufTokenizerFiles& files, const Json& config, int64_t vocab_size, GgufKeys& keys) {
+void set_sentencepiece(const GgufTokenizerFiles& files, const Json& json, const Json& config, int64_t vocab_size,
+                       GgufKeys& keys) {
   Tokens tokens(vocab_size);
   const SentencePieceModel model = load_sentencepiece_model(*files.sentencepiece);
   for (int64_t id = 0; id < std::min(vocab_size, std::ssize(model.pieces)); ++id) {
@@ -214,7 +222,7 @@ void set_sentencepiece(const GgufTokenizerFiles& files, const Json& config, int6
       if (id >= 0 && id < vocab_size) tokens.set(id, text, kAdded, TokenType::kUserDefined);
     }
   }
-  for_each_configured_token(tokenizer_config(files), [&](int64_t id, const Json& entry) {
+  for_each_configured_token(files.config(), [&](int64_t id, const Json& entry) {
     if (id >= vocab_size) return;
     set_added(tokens, id, json_get<std::string>(entry, "content", "tokenizer_config.json"),
               json_get_or(entry, "special", false, "tokenizer_config.json"));
@@ -222,8 +230,7 @@ void set_sentencepiece(const GgufTokenizerFiles& files, const Json& config, int6
   keys.set("tokenizer.ggml.model", "llama");
   keys.set("tokenizer.ggml.pre", "default");
   set_tokens(tokens, true, keys);
-  const Json tokenizer = files.json ? load_json(*files.json) : Json(nullptr);
-  GgufSpecialTokens(files, files.json ? &tokenizer : nullptr, config, tokens.size()).write(keys);
+  GgufSpecialTokens(files, files.json ? &json : nullptr, config, tokens.size()).write(keys);
 }
 
 // A tokenizer.json of what was a SentencePiece model: pieces without their scores.
@@ -235,19 +242,16 @@ bool is_of_pieces(const Json& tokenizer, const std::string& where) {
          json_get_or<std::string>(*decoder, "type", "", where) == "Sequence";
 }
 
-void set_pieces(const GgufTokenizerFiles& files, const Json& tokenizer, const Json& config, GgufKeys& keys) {
+void set_pieces(const GgufTokenizerFiles& files, const Json& tokenizer, const Json& config, int64_t vocab_size,
+                GgufKeys& keys) {
   const std::string where = files.json->string();
-  const Json names = tokenizer_config(files);
-  const JsonVocabulary vocabulary = read_vocabulary(tokenizer, names, where);
+  const Json names = files.config();
+  const JsonVocabulary vocabulary = read_vocabulary(tokenizer, names, where, vocab_size);
   std::set<std::string> special;
-  for (const char* kind : {"bos", "eos", "unk", "sep", "pad", "cls", "mask"}) {
-    const Json* entry = find_member(names, std::string(kind) + "_token", "tokenizer_config.json");
-    if (entry == nullptr) continue;
-    const std::string* text = try_text(entry->is_object() && entry->contains("content") ? (*entry)["content"] : *entry);
-    if (text != nullptr) special.insert(*text);
-  }
-  Tokens tokens(static_cast<int64_t>(vocabulary.texts.size()));
-  check_size(where, vocabulary.texts.empty() ? 0 : vocabulary.texts.rbegin()->first, tokens.size());
+  for (const char* kind : kGgufSpecialKinds) special.insert(special_token_text(names, kind));
+  special.erase("");
+  // llama.cpp takes as many tokens as the embedding has rows; its converter leaves padding out.
+  Tokens tokens(vocab_size);
   for (const auto& [id, text] : vocabulary.texts) {
     const bool is_byte = text.size() == 6 && text.starts_with("<0x") && text.ends_with(">");
     const TokenType otherwise = id >= vocabulary.num_of_model ? TokenType::kUserDefined : TokenType::kNormal;
@@ -273,11 +277,16 @@ GgufTokenizerFiles GgufTokenizerFiles::find(const fs::path& path) {
     take(path / "vocab.json", files.vocab);
     take(path / "merges.txt", files.merges);
   } else {
-    files.folder = path.parent_path();
+    files.folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
     take(path, path.extension() == ".json" ? files.json : files.sentencepiece);
   }
   if (files.sentencepiece && !is_sentencepiece_file(*files.sentencepiece)) files.sentencepiece.reset();
   return files;
+}
+
+Json GgufTokenizerFiles::config() const {
+  const fs::path file = folder / "tokenizer_config.json";
+  return !folder.empty() && fs::exists(file) ? load_json(file) : Json(nullptr);
 }
 
 void set_gguf_vocabulary(const GgufArchitecture& architecture, const GgufTokenizerFiles& files, const Json& config,
@@ -285,20 +294,20 @@ void set_gguf_vocabulary(const GgufArchitecture& architecture, const GgufTokeniz
   const auto vocab_size = json_get<int64_t>(config, "vocab_size", "config.json");
   const bool is_llama = architecture.vocabulary == GgufVocabulary::kLlama;
   if (is_llama) {
-    const Json names = tokenizer_config(files);
-    const Json* prefix = find_member(names, "add_prefix_space", "tokenizer_config.json");
-    if (prefix != nullptr && prefix->is_boolean()) keys.set("tokenizer.ggml.add_space_prefix", *prefix == true);
+    const Json names = files.config();
+    const auto prefix = names.find("add_prefix_space");
+    if (prefix != names.end() && prefix->is_boolean()) keys.set("tokenizer.ggml.add_space_prefix", *prefix == true);
   }
   const bool takes_pieces = architecture.vocabulary == GgufVocabulary::kSentencePiece || is_llama ||
                             architecture.vocabulary == GgufVocabulary::kGemma;
-  const Json tokenizer = is_llama && files.json && !files.sentencepiece ? load_json(*files.json) : Json(nullptr);
+  const Json tokenizer = files.json ? load_json(*files.json) : Json(nullptr);
   if (takes_pieces && files.sentencepiece) {
-    set_sentencepiece(files, config, vocab_size, keys);
+    set_sentencepiece(files, tokenizer, config, vocab_size, keys);
     if (architecture.vocabulary == GgufVocabulary::kGemma) keys.set("tokenizer.ggml.add_space_prefix", false);
-  } else if (tokenizer.is_object() && is_of_pieces(tokenizer, files.json->string())) {
-    set_pieces(files, tokenizer, config, keys);
+  } else if (is_llama && files.json && is_of_pieces(tokenizer, files.json->string())) {
+    set_pieces(files, tokenizer, config, vocab_size, keys);
   } else {
-    set_byte_level(architecture, files, config, vocab_size, keys);
+    set_byte_level(architecture, files, tokenizer, config, vocab_size, keys);
   }
   // Code Llama's and Granite's small models, which llama.cpp's converter knows by this size.
   if (is_llama && vocab_size == 32016) keys.set("tokenizer.ggml.eot_token_id", uint32_t{32010});

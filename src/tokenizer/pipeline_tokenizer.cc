@@ -109,7 +109,7 @@ void PipelineTokenizer::append_ids(std::string_view text, bool add_special, std:
     ids.clear();
   };
   const auto put_text = [&](std::string_view stretch, bool starts_input) {
-    parts_.pre_tokenizer->split({stretch, starts_input}, [&](const Piece& piece) {
+    parts_.pre_tokenizer->split({stretch, starts_input}, [&](const TextPiece& piece) {
       std::string_view rest = piece.text;
       while (rest.size() > kLongPart) {
         const size_t cut = parts_.model->find_cut(rest, kLongPart);

@@ -25,15 +25,15 @@ class ByteLevel final : public PreTokenizer {
   ByteLevel(bool add_prefix_space, std::unique_ptr<PreTokenizer> pattern, bool keep_bytes)
       : add_prefix_space_(add_prefix_space), pattern_(std::move(pattern)), keep_bytes_(keep_bytes) {}
 
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     if (piece.text.empty()) return;
     std::string with_space;
-    Piece whole = piece;
+    TextPiece whole = piece;
     if (add_prefix_space_ && piece.text.front() != ' ') {
       with_space = fmt::format(" {}", piece.text);
       whole.text = with_space;
     }
-    const auto spell = [&](const Piece& part) {
+    const auto spell = [&](const TextPiece& part) {
       const std::string text = spell_bytes(part.text);
       sink({text, part.starts_input});
     };
@@ -60,7 +60,7 @@ class Metaspace final : public PreTokenizer {
     append_utf8(replacement, spelling_);
   }
 
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     std::string text;
     text.reserve(piece.text.size() + piece.text.size() / 2 + spelling_.size());
     const bool begins_with_it = piece.text.starts_with(spelling_) || piece.text.starts_with(' ');
@@ -73,7 +73,7 @@ class Metaspace final : public PreTokenizer {
         text += c;
       }
     }
-    const Piece whole{text, piece.starts_input};
+    const TextPiece whole{text, piece.starts_input};
     if (split_) {
       split_at(whole, sink, SplitBehavior::kMergedWithNext, [this](uint32_t c) { return c == replacement_; });
     } else {
@@ -91,7 +91,7 @@ class Metaspace final : public PreTokenizer {
 // Cuts where the script changes. As in the library, leading characters without a script are dropped.
 class UnicodeScripts final : public PreTokenizer {
  public:
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     const std::string_view text = piece.text;
     size_t begin = std::string_view::npos;
     uint8_t last = 0;
@@ -109,7 +109,7 @@ class UnicodeScripts final : public PreTokenizer {
   }
 
  private:
-  static void hand_on(const Piece& piece, size_t begin, size_t end, PieceSink sink) {
+  static void hand_on(const TextPiece& piece, size_t begin, size_t end, PieceSink sink) {
     if (begin < end) sink({piece.text.substr(begin, end - begin), piece.starts_input && begin == 0});
   }
 };
@@ -118,17 +118,17 @@ class PreTokenizerSequence final : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
 
-  void split(const Piece& piece, PieceSink sink) const override { run(0, piece, sink); }
+  void split(const TextPiece& piece, PieceSink sink) const override { run(0, piece, sink); }
 
  private:
-  void run(size_t step, const Piece& piece, PieceSink sink) const {
+  void run(size_t step, const TextPiece& piece, PieceSink sink) const {
     if (piece.text.empty()) return;
     if (step == steps_.size()) {
       sink(piece);
     } else if (step + 1 == steps_.size()) {
       steps_[step]->split(piece, sink);
     } else {
-      steps_[step]->split(piece, [&](const Piece& part) { run(step + 1, part, sink); });
+      steps_[step]->split(piece, [&](const TextPiece& part) { run(step + 1, part, sink); });
     }
   }
 
@@ -137,7 +137,7 @@ class PreTokenizerSequence final : public PreTokenizer {
 
 class WholeText final : public PreTokenizer {
  public:
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     if (!piece.text.empty()) sink(piece);
   }
 };

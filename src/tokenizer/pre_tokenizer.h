@@ -9,7 +9,7 @@
 
 namespace megalith {
 
-struct Piece {
+struct TextPiece {
   std::string_view text;      // valid UTF-8
   bool starts_input = false;  // see NormalText
 };
@@ -21,19 +21,21 @@ class PieceSink {
   requires(!std::is_same_v<std::remove_cvref_t<F>, PieceSink>)
       PieceSink(F&& function)  // NOLINT: conversion from a lambda is the point
       : object_(const_cast<void*>(static_cast<const void*>(&function))),
-        call_([](void* object, const Piece& piece) { (*static_cast<std::remove_reference_t<F>*>(object))(piece); }) {}
-  void operator()(const Piece& piece) const { call_(object_, piece); }
+        call_([](void* object, const TextPiece& piece) {
+          (*static_cast<std::remove_reference_t<F>*>(object))(piece);
+        }) {}
+  void operator()(const TextPiece& piece) const { call_(object_, piece); }
 
  private:
   void* object_;
-  void (*call_)(void*, const Piece&);
+  void (*call_)(void*, const TextPiece&);
 };
 
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   // Passes on the non-empty pieces of a text, in order.
-  virtual void split(const Piece& piece, PieceSink sink) const = 0;
+  virtual void split(const TextPiece& piece, PieceSink sink) const = 0;
 };
 
 struct PreTokenizerSpec {

@@ -23,7 +23,7 @@ class RegexSplit final : public PreTokenizer {
   RegexSplit(Regex regex, SplitBehavior behavior, bool invert)
       : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
 
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     Regex::Scanner scanner(regex_, piece.text);
     StretchJoiner joiner(piece, sink, behavior_);
     size_t previous_end = 0, begin = 0, end = 0;
@@ -47,7 +47,7 @@ class KnownPatternSplit final : public PreTokenizer {
  public:
   explicit KnownPatternSplit(KnownPattern pattern) : pattern_(pattern) {}
 
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     for (size_t begin = 0; begin < piece.text.size();) {
       const size_t end = match_end(pattern_, piece.text, begin);
       sink({piece.text.substr(begin, end - begin), piece.starts_input && begin == 0});
@@ -64,7 +64,7 @@ using CharacterTest = bool (*)(uint32_t);
 class CharacterSplit final : public PreTokenizer {
  public:
   CharacterSplit(CharacterTest test, SplitBehavior behavior) : test_(test), behavior_(behavior) {}
-  void split(const Piece& piece, PieceSink sink) const override { split_at(piece, sink, behavior_, test_); }
+  void split(const TextPiece& piece, PieceSink sink) const override { split_at(piece, sink, behavior_, test_); }
 
  private:
   CharacterTest test_;
@@ -74,7 +74,7 @@ class CharacterSplit final : public PreTokenizer {
 class DelimiterSplit final : public PreTokenizer {
  public:
   explicit DelimiterSplit(uint32_t delimiter) : delimiter_(delimiter) {}
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     split_at(piece, sink, SplitBehavior::kRemoved, [this](uint32_t c) { return c == delimiter_; });
   }
 
@@ -87,9 +87,9 @@ bool is_punctuation(uint32_t c) { return is_in(kPunctuation, c); }
 
 class BertSplit final : public PreTokenizer {
  public:
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     split_at(
-        piece, [&](const Piece& word) { split_at(word, sink, SplitBehavior::kIsolated, is_punctuation); },
+        piece, [&](const TextPiece& word) { split_at(word, sink, SplitBehavior::kIsolated, is_punctuation); },
         SplitBehavior::kRemoved, is_space);
   }
 };
@@ -97,7 +97,7 @@ class BertSplit final : public PreTokenizer {
 // \w+|[^\w\s]+: runs of word characters and of others; white space is dropped.
 class WhitespaceWords final : public PreTokenizer {
  public:
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     enum Kind { kSpace, kWord, kOther };
     Kind kind = kSpace;
     size_t begin = 0;
@@ -121,7 +121,7 @@ class WhitespaceWords final : public PreTokenizer {
 class FixedLengthSplit final : public PreTokenizer {
  public:
   explicit FixedLengthSplit(int64_t length) : length_(length) {}
-  void split(const Piece& piece, PieceSink sink) const override {
+  void split(const TextPiece& piece, PieceSink sink) const override {
     for (size_t begin = 0; begin < piece.text.size();) {
       size_t end = begin;
       for (int64_t i = 0; i < length_ && end < piece.text.size(); ++i) end += utf8_length(piece.text[end]);

@@ -17,7 +17,7 @@ enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWith
 // Joins neighbouring stretches according to the behaviour; emits them one stretch late.
 class StretchJoiner {
  public:
-  StretchJoiner(const Piece& piece, PieceSink sink, SplitBehavior behavior)
+  StretchJoiner(const TextPiece& piece, PieceSink sink, SplitBehavior behavior)
       : piece_(piece), sink_(sink), behavior_(behavior) {}
 
   // Non-empty stretches of the piece, in order, without holes.
@@ -57,7 +57,7 @@ class StretchJoiner {
     sink_({piece_.text.substr(begin, end - begin), piece_.starts_input && begin == 0});
   }
 
-  Piece piece_;
+  TextPiece piece_;
   PieceSink sink_;
   SplitBehavior behavior_;
   std::optional<std::pair<size_t, size_t>> held_;
@@ -66,7 +66,7 @@ class StretchJoiner {
 
 // Cuts where `test(code point)` holds; each such character is a match.
 template <typename Test>
-void split_at(const Piece& piece, PieceSink sink, SplitBehavior behavior, Test&& test) {
+void split_at(const TextPiece& piece, PieceSink sink, SplitBehavior behavior, Test&& test) {
   StretchJoiner joiner(piece, sink, behavior);
   size_t begin = 0;
   for (size_t i = 0; i < piece.text.size();) {

@@ -293,3 +293,9 @@ def test_a_run_of_transformers_trainer_goes_on_here(name, program, models, data,
     for key, value in model.named_parameters():
         if not key.endswith("c_attn.bias"):
             assert (weights[key] - value).abs().mean() < 2e-6, key
+    # An optimizer of other parameters: only the weights can be taken.
+    torch.save({"state": {}, "param_groups": [{"params": [0]}]}, source / "optimizer.pt")
+    words = ("convert", "--load", source, "--save", tmp_path / "weights")
+    _, _, errors = program.run(*words, "--global_batch_size", BATCH, expected=2)
+    assert "it has 1 parameters" in errors and "no_save_optim" in errors
+    program.run(*words, "--no_save_optim")

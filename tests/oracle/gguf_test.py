@@ -152,6 +152,7 @@ def assert_same_files(ours, theirs):
     if a == b:
         return
     read_ours, read_theirs = gguf.GGUFReader(ours), gguf.GGUFReader(theirs)
+
     def fields(reader):
         return [(key, field.types, field.contents()) for key, field in reader.fields.items() if "." in key]
 
@@ -279,6 +280,34 @@ def test_k_quants_are_rounded_as_llama_cpp_rounds(name, program, tmp_path):
             assert np.abs(back - values).max() < {"Q4_K": 0.08, "Q5_0": 0.08, "Q5_1": 0.06}.get(
                 tensor.tensor_type.name, 0.05
             ) * np.abs(values).max(), tensor.name
+
+
+# Published tokenizers' cuts. Llama 3's looks whole words up first.
+START, END = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CUTS = {
+    "llama-bpe": END + "|" + START + r"\p{L}+|\p{N}{1,3}" + REST,
+    "dbrx": END + "|" + START + r"\p{L}+|\p{N}{1,3}" + REST,
+    "qwen2": END + "|" + START + r"\p{L}+|\p{N}" + REST,
+    "gpt-4o": f"{START}{UPPER}*{LOWER}+{END}?|{START}{UPPER}+{LOWER}*{END}?|"
+    + r"\p{N}{1,3}"
+    + REST.replace(r"]+[\r\n]*", r"]+[\r\n/]*"),
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_a_trained_tokenizer_is_known_by_its_cuts(pre, program, tmp_path):
+    make("qwen3", tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    split = {"type": "Split", "pattern": {"Regex": CUTS[pre]}, "behavior": "Isolated", "invert": False}
+    spelling = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, spelling]}
+    tokenizer["model"]["ignore_merges"] = pre == "llama-bpe"
+    file.write_text(json.dumps(tokenizer))
+    convert_ours(program, tmp_path / "model", tmp_path / "x.gguf", "fp32")
+    assert gguf.GGUFReader(tmp_path / "x.gguf").fields["tokenizer.ggml.pre"].contents() == pre
 
 
 def test_a_checkpoint_of_ours_is_as_the_folder_that_it_exports(program, tmp_path):

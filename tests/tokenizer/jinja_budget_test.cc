@@ -86,7 +86,7 @@ const std::string kA = "{% set a = 'a' * 1000000 %}", kUmlaut = "{% set a = 'ä'
 struct Attack {
   const char* what;
   std::string source;
-  const char* end;  // which limit; "": rendered within them
+  const char* end;  // the limit that ends it; "": rendered within them
 };
 
 const std::vector<Attack> kAttacks = {
@@ -198,7 +198,7 @@ const std::vector<Attack> kAttacks = {
 
 constexpr JinjaLimits kSmall{.work = 20'000'000, .made_bytes = 64 << 20, .held_bytes = 8 << 20};
 
-// What a list and a map take while they grow, and the renderer's own.
+// Bytes of a list and a map while they grow, and the renderer's own.
 int64_t bound_of(const JinjaLimits& limits) { return limits.held_bytes * 3 / 2 + (2 << 20); }
 
 TEST(JinjaBudget, EveryAttackEndsWithinIt) {

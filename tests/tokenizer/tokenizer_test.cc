@@ -99,7 +99,7 @@ TEST(StreamingDecoder, ShowsIdsWithoutAToken) {
   EXPECT_EQ(text + shown.finish(), "a<|id:1|> b<|id:4|>");
 }
 
-// What Python 3 gives for bytes.decode(errors="replace"); R stands for U+FFFD.
+// Results of Python 3's bytes.decode(errors="replace"); R is U+FFFD.
 TEST(Utf8, ReplacesWhatPythonReplaces) {
   const auto replaced = [](std::string_view bytes) {
     std::string text = replace_invalid_utf8(bytes);
