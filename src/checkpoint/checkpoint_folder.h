@@ -1,7 +1,7 @@
 // A folder of checkpoints (--save, --load): iter_0000100/, iter_0000200/, … and a pointer to the newest.
 //
 // Checkpoints are built under a hidden name: a named one is complete. The pointer (latest_checkpointed_iteration.txt,
-// as in Megatron-LM) is a hint: a run killed between two renames leaves it one behind. Checkpoints name their
+// as in Megatron-LM) is a hint: a run killed between two renames leaves it at the previous one. Checkpoints name their
 // predecessors: we take the newest descendant of the pointer's, which ignores those abandoned by a restart from an
 // older one.
 #pragma once
@@ -53,7 +53,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root
                                                Group& world, Logger& log);
 
 // UserError on all ranks if some do not see rank 0's files in `root`: each host would keep a part of every checkpoint.
-// Leaves nothing behind. Collective over the world.
+// Leaves no files. Collective over the world.
 //   sees  for tests: true if this rank sees a file
 void check_shared_folder(const std::filesystem::path& root, Group& world,
                          const std::function<bool(const std::filesystem::path&)>& sees = {});

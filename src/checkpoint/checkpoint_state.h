@@ -1,5 +1,5 @@
-// What the trainer gives to a checkpoint: tensors with Placements, and the run's counters. Random numbers need no
-// state: their keys are seed, name and position.
+// Contents of a checkpoint: tensors with Placements, and the run's counters. Random numbers need no state: their keys
+// are seed, name and position.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -43,7 +43,9 @@ FolderKind kind_of_folder(const fs::path& path) {
     const bool is_iteration = parse_checkpoint_folder_name(name).has_value();
     if (is_iteration && is_there(path / name / kManifestFile)) return FolderKind::kCheckpoint;
     has_iterations = has_iterations || is_iteration;
-    has_megatron = has_megatron || ((is_iteration || name == "release") && is_megatron_checkpoint(path / name));
+    // torchtitan's are step-N.
+    const bool is_theirs = is_iteration || name == "release" || name.starts_with("step-");
+    has_megatron = has_megatron || (is_theirs && is_megatron_checkpoint(path / name));
   }
   if (has_megatron) return FolderKind::kMegatron;
   // Ours may lack everything, or be hidden while being replaced.
@@ -76,8 +78,8 @@ std::string entries_text(const fs::path& folder) {
 UserError megatron_checkpoint_error(const fs::path& path) {
   return UserError(
       fmt::format("{} holds a checkpoint of Megatron-LM or torchtitan", path.string()),
-      fmt::format("make it one of ours, with its optimizer's state: convert --load {} --save DIR, and go on with --load "
-                  "DIR; or a Hugging Face model: convert --load {} --save_hf DIR",
+      fmt::format("make it one of ours, with its optimizer's state: convert --load {} --save DIR, and go on with "
+                  "--load DIR; or a Hugging Face model: convert --load {} --save_hf DIR",
                   path.string(), path.string()));
 }
 

@@ -1,4 +1,4 @@
-// The decoders behind decode_picture().
+// Decoders that decode_picture() calls.
 #pragma once
 
 #include "image/picture.h"

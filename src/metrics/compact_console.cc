@@ -76,7 +76,7 @@ std::string measured(double value, int decimals) {
   return text;
 }
 
-// What a run on pairs is watched by, short enough to stay in the line; empty for other losses.
+// Short label of a reward, to keep it in the line; empty for other losses.
 std::string_view short_reward(std::string_view loss) {
   constexpr std::pair<std::string_view, std::string_view> kShort[] = {{"chosen reward", "chosen"},
                                                                       {"rejected reward", "rejected"},

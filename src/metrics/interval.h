@@ -28,7 +28,7 @@ struct StepInterval {
   double per_s(double amount) const { return elapsed_ms > 0 ? amount * 1e3 / elapsed_ms : 0; }
 };
 
-// Whether a line has the loss: as in Megatron not one <= 0 (unused, skipped steps), but NaN; rewards may be negative.
+// True if a line shows the loss: any reward; as in Megatron, others if > 0 or NaN (<= 0: unused, skipped steps).
 bool is_shown(const std::string& loss, double value);
 
 // True every log_interval iterations and after the last.

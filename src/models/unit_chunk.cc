@@ -76,9 +76,11 @@ void UnitChunk::make_units(const LayerContext& context) {
     for (size_t i = first; i < modules_.size(); ++i) {
       add_to_blocks(unit, *modules_[i], layer, stack == nullptr || *stack != unit.kind);
     }
-    if (first == modules_.size()) used_by_next.insert(used_by_next.end(), unit.uses.begin(), unit.uses.end());
-    for (; first < modules_.size() && !used_by_next.empty(); used_by_next.pop_back()) {
-      blocks_.back().uses.push_back(used_by_next.back().parameter);
+    if (first == modules_.size()) {
+      used_by_next.insert(used_by_next.end(), unit.uses.begin(), unit.uses.end());
+    } else {
+      for (const UsedParameter& used : used_by_next) blocks_.back().uses.push_back(used.parameter);
+      used_by_next.clear();
     }
     stack = &unit.kind;
     if (unit.letter == UnitLetter::kLayer) ++layer;

@@ -155,8 +155,8 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
                         "add --use_torch_fsdp2, or leave it out");
   }
   if (options.use_torch_fsdp2 && options.ddp_num_buckets) {
-    errors.emplace_back(fmt::format("ddp_num_buckets {} is given, and use_torch_fsdp2 has no buckets",
-                                    *options.ddp_num_buckets),
+    errors.emplace_back(fmt::format("ddp_num_buckets {} is given, and {} has no buckets", *options.ddp_num_buckets,
+                                    fsdp_name(options)),
                         "leave it out: FSDP reduces a unit's gradients by parts of ddp_bucket_size elements");
   }
   if (options.ddp_bucket_size && options.ddp_num_buckets) {

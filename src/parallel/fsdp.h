@@ -11,8 +11,8 @@
 //
 // Gradients are whole only part by part (fsdp_unit.h): one is written while the last is being reduced. They are reduced
 // once a microbatch and summed in the run (the root's once a step). A pass is complete when its inputs' gradients
-// exist; without those, when the chunk's backward ends. Without backward, the next microbatch or finish_step() catches
-// up in backward's order: ranks always issue the same collectives.
+// exist; without those, when the chunk's backward ends. Without backward, the next microbatch (in a pipeline only
+// finish_step()) catches up in backward's order: ranks always issue the same collectives.
 //
 // A pipeline has several microbatches in flight. Each gathers by itself; without reshard_after_forward a unit stays
 // whole while any of them awaits its backward. A unit's parts are then whole together: only the last contribution in
@@ -61,7 +61,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& blocks, const Groups& groups,
        const FsdpOptions& options);
   Fsdp(const Fsdp&) = delete;
-  // The schedule defers weight gradients to it, or null; outlives it.
+  // deferred  collects weight gradients, and with them their reductions; null: none are deferred. Outlives this.
   void reduce_after(DeferredGradients* deferred) { deferred_ = deferred; }
 
   // ---- DataParallel ----

@@ -91,7 +91,7 @@ class FsdpUnit {
   int64_t whole_parameter_bytes() const;
   // Whole gradients of trainable parts, in backward's order.
   std::vector<int64_t> whole_gradient_bytes() const;
-  // Over other ranks than dense parameters: gradients of both kinds come at the same time.
+  // Its experts are divided over other ranks than its dense parameters: gradients of both come at the same time.
   bool has_experts_apart() const;
 
   // ---- parameters ---- Starts the all-gather unless whole or in flight.

@@ -80,10 +80,9 @@ class VectorJob : public Job {
   OrderedJson data_ = OrderedJson::array();
 };
 
-// Takes the same time however much of the key is right.
+// Takes the same time whatever the key is and however much of it is right.
 bool is_key(std::string_view given, const std::string& key) {
   const std::string wanted = "Bearer " + key;
-  // Its time tells neither a letter nor the length of the key.
   unsigned difference = given.size() == wanted.size() ? 0 : 1;
   for (size_t i = 0; i < given.size(); ++i) {
     difference |= static_cast<unsigned char>(given[i] ^ wanted[i % wanted.size()]);

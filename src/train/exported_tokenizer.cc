@@ -137,7 +137,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(TokenizerOptions named, const std::opt
   try {
     if (named.is_named()) return make_tokenizer(named);
   } catch (const UserError& error) {
-    log.note("save_hf: the ends of texts are not those of the tokenizer, which cannot be opened: {}", error.message());
+    log.note("the exported ends of texts are not those of the tokenizer, which cannot be opened: {}", error.message());
     return nullptr;
   }
   auto bytes = make_byte_tokenizer();

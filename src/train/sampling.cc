@@ -30,7 +30,7 @@ void SamplingOptions::visit(OptionVisitor& v) {
 
 namespace {
 
-// The most likely tokens first, equal ones by id; only as many are sorted as somebody asks for.
+// The most likely tokens first, equal ones by id; only as many are sorted as are asked for.
 class Ranking {
  public:
   explicit Ranking(std::span<const double> scores) : scores_(scores), ids_(scores.size()) {

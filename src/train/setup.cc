@@ -77,10 +77,10 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
   if (memory <= 0 || count_matrix_elements(config) * element_bytes <= memory) return;
   context.device = context.buffer_device.emplace(at::kMeta);
   const BuiltModel built = build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
+  const bool is_divided = resolved.derived.data_parallel.use_torch_fsdp2;
   double elements = 0, bytes = 0;
   for (const Parameter* parameter : built.parameters()) {
-    const bool is_divided = resolved.derived.data_parallel.use_torch_fsdp2;
-    const double ranks = is_divided ? num_sharding_ranks(*parameter, *context.groups) : 1;
+    const auto ranks = static_cast<double>(is_divided ? num_sharding_ranks(*parameter, *context.groups) : 1);
     elements += static_cast<double>(parameter->placement().num_canonical_elements()) / ranks;
     bytes += static_cast<double>(parameter->num_bytes()) / ranks;
   }

@@ -237,12 +237,12 @@ TEST(BlockScales, LoadingNamesWhatIsMissing) {
   EXPECT_TRUE(contains(message(), "one for each 7 x 6 block"));
   quantised.json["quantization_config"]["weight_block_size"] = {7};
   EXPECT_TRUE(contains(message(), "weight_block_size is [7]"));
-  quantised.json.erase("quantization_config");  // then nobody says what the scales are
+  quantised.json.erase("quantization_config");  // then nothing says what the scales are
   EXPECT_TRUE(contains(message(), "14 unexpected: model.layers.0.mlp.down_proj.weight_scale_inv"));
   for (const Parameter* parameter : model->parameters()) EXPECT_TRUE(parameter->data().eq(-99).all().item<bool>());
 }
 
-// DeepSeek-V3's files carry a layer behind the last one, for predicting further tokens.
+// DeepSeek-V3's files have a layer after the last one, for predicting further tokens.
 TEST(BlockScales, PredictionLayersArePassedOver) {
   QuantisedFolder quantised;
   const Groups groups = Groups::single();

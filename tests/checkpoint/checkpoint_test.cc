@@ -125,7 +125,7 @@ TEST(Checkpoint, ReplicasAreWrittenOnceAndSpread) {
   EXPECT_EQ(manifest.layout.at("dp"), 4);
   const int64_t all = 4 * (24 * 5 + 28 * 5 + 5 * 14 + 7 * 5 + 30 + 5);
   EXPECT_EQ(bytes[0] + bytes[1] + bytes[2] + bytes[3], all);
-  // The largest tensor (140 elements) sets the bound: nobody writes more than that when four share 400.
+  // The largest tensor (140 elements) sets the bound: no rank writes more than that when four share 400.
   for (const int64_t one : bytes) EXPECT_LE(one, 4 * 140);
 }
 

@@ -1,4 +1,4 @@
-// Hugging Face folders in and out, on real models. What transformers makes of an export is tested in tests/oracle.
+// Hugging Face folders in and out, on real models. tests/oracle loads exports with transformers.
 #include "checkpoint/hf.h"
 
 #include <gtest/gtest.h>

@@ -189,7 +189,7 @@ TEST(TensorStore, RefusesWhatIsNoNumberByItsPlaceInTheWholeTensor) {
     }
     EXPECT_EQ(read("w", kNan, dtype, others, kRefused), kTaken) << "not in what is read";
     EXPECT_EQ(read("w", kNan, dtype, all, NonfiniteWeights::kAllowed), kTaken);
-    // What is added to scores switches them off.
+    // -inf is allowed where it is added to scores: it switches them off.
     for (const char* name : {"router.bias", "self_attn.sinks", "gate.e_score_correction_bias"}) {
       EXPECT_EQ(read(name, -kInf, dtype, all, kRefused), kTaken) << name;
       EXPECT_EQ(read(name, -kInf, dtype, {{2, 5}, {1, 1}}, kRefused), kTaken) << name;

@@ -1,4 +1,4 @@
-// What is found after damage, kills and retention.
+// Checkpoints found after damage, kills and retention.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -126,8 +126,7 @@ TEST(Resume, PointerIsAdvice) {
   EXPECT_TRUE(contains(run.log.text, "cannot be read"));
 }
 
-// What the pointer names may be damaged in any way: the newest intact checkpoint is taken, whether that is older or
-// newer.
+// If the checkpoint that the pointer names is damaged in any way, the newest intact one is taken, older or newer.
 TEST(Resume, PointerToADamagedCheckpointIsPassedOver) {
   const std::vector<std::pair<std::string, std::function<void(const fs::path&)>>> kinds = {
       {"does not fit",

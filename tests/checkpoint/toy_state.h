@@ -38,7 +38,7 @@ inline Piece rows(const std::string& name, int64_t num_rows, int64_t columns, in
           .local = {{at, 0}, {end - begin, columns}}};
 }
 
-// What rank `rank` of `tp` tensor-parallel ranks (1 or 2) holds.
+// Placements on rank `rank` of `tp` tensor-parallel ranks (1 or 2).
 inline std::vector<Placement> toy_placements(int64_t tp, int64_t rank) {
   const int64_t h = 5, d = 3, groups = 2, heads_per_group = 2, f = 14, vocab = 7, padded = 8;
   std::vector<Placement> placements;

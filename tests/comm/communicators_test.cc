@@ -1,4 +1,4 @@
-// Which communicators go first, which are connected before a step, and the two directions of a pipeline.
+// Order of communicators, those connected before a step, and the two directions of a pipeline.
 #include "comm/communicators.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +14,7 @@
 namespace megalith {
 namespace {
 
-// What happened to the communicator of an axis.
+// Calls seen by the communicator of an axis.
 struct Seen {
   std::vector<int> ranks;
   int times_connected = 0;

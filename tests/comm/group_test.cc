@@ -1,4 +1,4 @@
-// What every back end promises, held for the single group and for ranks as threads.
+// Promises of every back end, checked for the single group and for ranks as threads.
 #include "comm/group.h"
 
 #include <ATen/ATen.h>
@@ -290,13 +290,13 @@ std::vector<SharingLayout> sharing_layouts() {
   };
 }
 
-// The two communicators of a pipeline have the same ranks: that for gradients is told by a rank that nobody has.
+// The two communicators of a pipeline have the same ranks: -1 marks the one for gradients.
 Ranks marked(Ranks ranks, const std::string& axis) {
   if (axis == "pp_backward") ranks.insert(ranks.begin(), -1);
   return ranks;
 }
 
-// What the factory was asked for, in order, by rank.
+// Ranks that the factory was asked for, in order, by rank.
 std::vector<std::vector<Ranks>> made_as_threads(const Mesh& mesh) {
   std::vector<std::vector<Ranks>> made(static_cast<size_t>(mesh.world_size()));
   ThreadWorld(mesh.world_size()).run([&](int rank, const GroupFactory& factory) {

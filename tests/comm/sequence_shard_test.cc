@@ -51,7 +51,7 @@ TEST(SequenceShard, JoinsWhatItCuts) {
   }
 }
 
-// What an all-to-all among neighbours joins is the zig-zag of a ring over the groups of neighbours.
+// An all-to-all among neighbours joins their parts to the zig-zag of a ring over the groups of neighbours.
 TEST(SequenceShard, NeighboursJoinedAreAZigZagOfFewerRanks) {
   constexpr int kNeighbours = 3, kRing = 2;
   for (int ring = 0; ring < kRing; ++ring) {

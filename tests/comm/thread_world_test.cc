@@ -292,7 +292,7 @@ TEST(ThreadWorld, RanksComputeWithOneThread) {
   EXPECT_EQ(at::get_num_threads(), before);
 }
 
-// Whether all of it took as little time as it can. That it takes as long as it must, each try expects.
+// True if nothing took longer than the model says. Each try also expects it to take at least that long.
 bool takes_no_more_than_the_model() {
   const ThreadWorldSettings settings{.delay = {.latency_s = 0.1, .bytes_per_s = 4e4}};
   std::atomic<bool> is_quick{true};

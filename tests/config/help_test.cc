@@ -1,4 +1,4 @@
-// What is derived from declarations for people, and that the resolved configuration reads back.
+// Texts derived from declarations for people, and that the resolved configuration reads back.
 #include "config/help.h"
 
 #include <gtest/gtest.h>

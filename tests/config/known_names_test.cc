@@ -32,7 +32,7 @@ TEST(KnownNames, EveryKindIsThereWithAReason) {
   for (const KnownNamesRow& row : known_names_rows()) {
     EXPECT_NE(row.text, "") << row.names;
     for (const std::string& entry : split_words(row.names)) {
-      // What is refused must say which values are not.
+      // Refused names must say which values are accepted.
       EXPECT_EQ(entry.find('=') != std::string::npos, row.kind != Kind::kNoEffect) << entry;
     }
   }
@@ -45,7 +45,7 @@ TEST(KnownNames, WhatIsAnOptionIsNotInTheTable) {
         "decoder_first_pipeline_num_layers", "account_for_loss_in_pipeline_split"}) {
     EXPECT_EQ(find_known_name(name), nullptr) << name;
   }
-  // What only changes how transfers are made is still known.
+  // Names that only change how transfers are made are still in the table.
   for (const char* name : {"overlap_p2p_comm", "communication_method"}) {
     EXPECT_EQ(find_known_name(name)->kind, Kind::kNoEffect) << name;
   }

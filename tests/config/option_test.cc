@@ -334,7 +334,7 @@ TEST(OptionChecks, AnOptionThatAModelDoesNotReadMayBeSaidAsItAlwaysIs) {
   options.of(given.is_causal).set("false", {});
   check_readers(options, defaults, ModelType::kBert, errors);
   EXPECT_TRUE(errors.empty());
-  OfModels causal;  // what is not said is not refused
+  OfModels causal;  // unset options are not refused
   EXPECT_TRUE(refused_by(causal, ModelType::kBert).empty());
 }
 

@@ -20,7 +20,7 @@ struct Presets : testing::Test {
     folder.write("configs/experiments/demo.yaml", "# Trains demo.\n\n# More of it.\nmodel: demo.yaml\n");
     folder.write("configs/experiments/long.yaml", "model: demo.yaml\n");
     folder.write("configs/recipes/llama3.1_8B_lora.yaml", "# Adapters.\nmodel: demo.yaml\n");
-    folder.write("configs/recipes/common/lora.yaml", "lr: 1\n");  // what recipes are made of is none
+    folder.write("configs/recipes/common/lora.yaml", "lr: 1\n");  // a part of recipes, no preset
   }
   std::string found(const std::string& text) const {
     return std::filesystem::relative(find_config(text, root), root).string();

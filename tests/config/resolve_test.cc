@@ -293,7 +293,7 @@ TEST_F(Resolve, NullInAFileUnsets) {
   EXPECT_EQ(set.find("load")->source().layer, OptionLayer::kFile);
 }
 
-// Presets list every name that an option ever had, with null behind those that nobody uses.
+// Presets list every name that an option ever had, with null after the unused ones.
 TEST_F(Resolve, NullBehindAnotherNameLeavesTheOptionAlone) {
   folder.write("recipe.yaml",
                "num_layers: 32\nencoder_num_layers: null\nlr: 0.5\nlearning_rate: null\nbf16: true\nno_bf16: null\n"
@@ -304,7 +304,7 @@ TEST_F(Resolve, NullBehindAnotherNameLeavesTheOptionAlone) {
   EXPECT_EQ(sample.lr, 0.5);
   EXPECT_TRUE(sample.bf16);
   EXPECT_EQ(set.find("num_layers")->source().where, (folder.path() / "recipe.yaml").string() + ":1");
-  // A value behind it still counts, and so does null behind the name itself, with dots or without.
+  // A value after it still counts, and so does null after the name itself, with dots or without.
   inputs.arguments = {"--encoder-num-layers", "8"};
   resolve(set, inputs);
   EXPECT_EQ(sample.num_layers, 8);
@@ -386,7 +386,7 @@ TEST_F(Resolve, RecomputationByItsFirstNameIsWhole) {
   EXPECT_EQ(sample.recompute_num_layers, 4);
 }
 
-// What Megatron-for-ROCm's Llama script passes, with the architecture and training options declared elsewhere.
+// Options that Megatron-for-ROCm's Llama script passes; those of architecture and training are declared elsewhere.
 TEST_F(Resolve, TheRocmScriptsSwitchesAreAccepted) {
   inputs.arguments = split_words(
       "--use-mcore-models --transformer-impl transformer_engine --no-masked-softmax-fusion "

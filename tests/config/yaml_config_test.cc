@@ -168,7 +168,7 @@ TEST_F(YamlConfig, VariablesAreSubstitutedOrReported) {
   EXPECT_EQ(substitute_variables("${", environment), "${");
 }
 
-// What an option is set to is in config.yaml, run.json, the page and checkpoints.
+// Values of options are written to config.yaml, run.json, the page and checkpoints.
 TEST_F(YamlConfig, SecretsAreRefusedInOptionsAndTakenInTheEnvironmentOfARun) {
   environment = {
       {"HF_TOKEN", "hf_x"}, {"WANDB_API_KEY", "k"}, {"PGPASSWORD", "p"}, {"NUM_TOKENS", "5"}, {"TOKENIZER", "t"}};
@@ -260,7 +260,7 @@ TEST_F(YamlConfig, CompositionInACircleIsRefused) {
   folder.write("a.yaml", "extends: b.yaml\n");
   folder.write("b.yaml", "includes: [a.yaml]\n");
   EXPECT_EQ(errors("a.yaml"), "a.yaml: the file is composed of itself: a.yaml -> b.yaml -> a.yaml\n");
-  // Each file extends the next one twice: 2^30 loads if nobody counted.
+  // Each file extends the next one twice: 2^30 loads unless they are counted.
   for (int i = 0; i < 30; ++i) {
     const std::string next = "n" + std::to_string(i + 1) + ".yaml";
     folder.write("n" + std::to_string(i) + ".yaml", "extends: [" + next + ", " + next + "]\n");

@@ -1,4 +1,4 @@
-// What is asked of a folder without a fuss.
+// Queries of folders that find nothing instead of failing.
 #include "core/folder.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Only files are read: what else a name may lead to is refused with its kind, and nobody is waited for.
+// Only regular files are read: anything else a name leads to is refused with its kind, without waiting for a writer.
 #include "core/input_file.h"
 
 #include <fcntl.h>

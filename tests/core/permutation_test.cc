@@ -23,7 +23,7 @@ TEST(Permutation, EveryNumberIsThereOnce) {
     std::iota(expected.begin(), expected.end(), int64_t{0});
     EXPECT_EQ(values, expected) << n;
   }
-  // Sizes whose order nobody could keep in memory.
+  // Sizes whose order would not fit in memory.
   constexpr int64_t kLarge = int64_t{1} << 40;
   EXPECT_NE(permuted(1, 0, kLarge - 1, kLarge), permuted(1, 0, kLarge - 2, kLarge));
 }

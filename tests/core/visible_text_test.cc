@@ -1,4 +1,4 @@
-// What a terminal would obey is written out, and all else stays as it is.
+// Writes out everything that a terminal would obey, and leaves all else as it is.
 #include "core/visible_text.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // See crash_points.h.
 //
 // The functions of libc are defined under other names here (asm labels give them their own), so that no header's
-// declaration, inline form or attribute stands in the way.
+// declaration, inline form or attribute gets in the way.
 #include "crash_points.h"
 
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kCrashed = 77, kFailed = 78;
 
-// What the child tells its parent.
+// A child's report to its parent.
 struct Report {
   char change[1000];
   char failure[1000];
@@ -100,7 +100,7 @@ class Watch {
 // The interposed functions can reach nothing else.
 Watch* g_watch = nullptr;  // set in children
 bool g_flushes = true;
-thread_local bool t_is_inside = false;  // what the watch itself does is not watched
+thread_local bool t_is_inside = false;  // calls of the watch itself are not watched
 
 struct Inside {
   Inside() { t_is_inside = true; }
@@ -121,7 +121,7 @@ fs::path path_at(int folder, const char* path) {
   return ((folder == AT_FDCWD ? fs::current_path() : path_of(folder)) / given).lexically_normal();
 }
 
-// Calls the real function, and counts it when it lies below the watched folder.
+// Calls the real function, and counts it if the path is below the watched folder.
 template <typename Result, typename Call, typename Note>
 Result change(std::string_view name, const fs::path& path, const Call& call, const Note& note) {
   const Inside inside;
@@ -174,7 +174,7 @@ Function* real(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-// Whether the call fails by a plan of faults.h; errno then says why.
+// True if a plan of faults.h makes the call fail; errno then says why.
 bool is_struck(std::string_view name, int fd) { return is_faulty() && strike(name, path_of(fd)); }
 bool is_struck(std::string_view name, int folder, const char* path) {
   return is_faulty() && strike(name, path_at(folder, path));
@@ -357,7 +357,7 @@ MEGALITH_LIBC(ssize_t, pread, int fd, void* data, size_t size, off_t at) {
   return is_struck("pread", fd) ? -1 : call(fd, data, size, at);
 }
 
-// What nothing that must survive a crash uses, and the model does not know.
+// Calls that the model does not cover: nothing that must survive a crash may make them.
 MEGALITH_LIBC(int, link, const char* from, const char* to) {
   if (is_watching()) refuse("link", path_at(AT_FDCWD, to));
   return real<int(const char*, const char*)>("link")(from, to);

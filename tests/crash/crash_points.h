@@ -15,7 +15,7 @@
 
 namespace megalith::test {
 
-// What is lost with the process.
+// State lost with the process.
 enum class Loss {
   kNothing,             // a killed process: all that it has done stays
   kUnsyncedBytes,       // names stay, files have the bytes of their last fsync
@@ -27,7 +27,7 @@ enum class Loss {
 
 struct CrashPoint {
   std::filesystem::path root;  // absolute; changes below it count
-  int number = 0;              // which change, from 0
+  int number = 0;              // of the change, from 0
   bool is_after = false;       // of it; otherwise before it is made
   Loss loss = Loss::kNothing;
   int seed = 0;
@@ -37,7 +37,7 @@ struct CrashPoint {
 struct Crash {
   bool is_complete = false;  // there is no such change: the body ended, and then came the loss
   std::string change;        // "fsync iter_0000020/model.safetensors"
-  std::string failure;       // what went wrong in the test itself; "" as it should be
+  std::string failure;       // an error of the test itself; "" as it should be
 };
 
 // Runs the body in a child process up to the crash point; when it returns, the folder is as the crash left it. To be

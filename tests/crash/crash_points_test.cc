@@ -1,5 +1,5 @@
 // A save that is stopped before or after any change on disk, by a kill or a power cut: the old or the new checkpoint is
-// found and loaded, bit for bit, and the next save succeeds and leaves nothing behind.
+// found and loaded, bit for bit, and the next save succeeds and leaves no other files.
 #include "crash_points.h"
 
 #include <ATen/Parallel.h>
@@ -29,7 +29,7 @@ namespace {
 using namespace test;  // NOLINT: the toy model's helpers
 namespace fs = std::filesystem;
 
-// Which weights, and of which iteration. Two checkpoints of one iteration differ in their mark, which is added to every
+// Iteration and mark of a checkpoint. Two checkpoints of one iteration differ in their mark, which is added to every
 // element: whole numbers, exact in every dtype.
 struct Saved {
   int64_t iteration = -1, mark = 0;  // -1: none
@@ -79,7 +79,7 @@ struct Training {
     save_as(groups);
   }
 
-  // What a resume finds, in one rank whatever saved it.
+  // Result of a resume in one rank, however many saved.
   Saved load(std::string* said = nullptr) const {
     Groups groups = Groups::single();
     CapturedLog log;
@@ -99,7 +99,7 @@ struct Case {
   std::string name;
   Training run;
   std::function<void(const Training&)> prepare;  // the folder before the save
-  Saved old, fresh;                              // what is found before and after it
+  Saved old, fresh;                              // found before and after it
   bool can_exchange = true;
   int fewest_changes = 25;
 };
@@ -109,7 +109,7 @@ struct Variant {
   bool is_after;
   int seed = 0;
 };
-// What is lost right after a change is lost right before the next one too, so losses are tried only after each change.
+// A loss right after a change equals one right before the next, so losses are tried only after each change.
 const Variant kVariants[] = {{Loss::kNothing, false},
                              {Loss::kNothing, true},
                              {Loss::kUnsyncedBytes, true},

@@ -1,4 +1,4 @@
-// What lies below a folder, and what of it is sure to be there after a power cut. See crash_points.h.
+// Model of a folder's contents, and of the part that is sure to survive a power cut. See crash_points.h.
 #pragma once
 
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ class DiskModel {
   // Reads the folder; all that is there counts as flushed.
   explicit DiskModel(std::filesystem::path root);
 
-  // Changes that were made. Paths are absolute and lie below the root.
+  // Changes that were made. Paths are absolute and below the root.
   void created(const std::filesystem::path& path, bool is_folder);
   void wrote(int fd);
   void synced(int fd);
@@ -27,7 +27,7 @@ class DiskModel {
   void exchanged(const std::filesystem::path& a, const std::filesystem::path& b);
   void removed(const std::filesystem::path& path);
 
-  // "" when the model, without any loss, is what lies on disk; otherwise the first path that differs.
+  // "" if the model, without any loss, equals the disk; otherwise the first path that differs.
   std::string difference_from_disk() const;
 
   // Makes the disk what the loss leaves.

@@ -9,8 +9,8 @@
 namespace megalith::test {
 
 struct Fault {
-  std::filesystem::path root;  // absolute; calls on what lies below it count
-  int number = 0;              // which call fails, from 0
+  std::filesystem::path root;  // absolute; calls on paths below it count
+  int number = 0;              // of the failing call, from 0
   int error_number = 0;
   bool is_lasting = false;   // later calls that need room fail too, as on a disk that stays full; removing goes on
   bool can_exchange = true;  // otherwise the file system refuses to exchange two folders in one step, as NFS does

@@ -1,5 +1,5 @@
 // Calls on files that fail. A signal that interrupts one (EINTR) changes nothing; a full disk or a broken one leaves no
-// hidden file behind, and a picture that cannot be written never ends a run.
+// hidden file, and a picture that cannot be written never ends a run.
 #include "faults.h"
 
 #include <ATen/Parallel.h>
@@ -76,10 +76,10 @@ struct Writer {
   std::string name;
   std::function<void(const fs::path&)> write;  // into a folder that is there
   std::function<void(const fs::path&)> prepare = [](const fs::path&) {};
-  bool can_exchange = true;  // whether the file system exchanges two folders in one step
-  // Whether what must not be lost is there.
+  bool can_exchange = true;  // the file system exchanges two folders in one step
+  // True if the data that must not be lost is there.
   std::function<bool(const fs::path&)> is_intact = [](const fs::path&) { return true; };
-  // What differs from run to run in the bytes of a file (a time of day) is taken out.
+  // Takes out of a file's bytes what differs from run to run (a time of day).
   std::function<std::string(const fs::path& name, std::string)> kept = [](const fs::path&, std::string bytes) {
     return bytes;
   };
@@ -208,7 +208,7 @@ std::vector<Writer> picture_writers() {
   return all;
 }
 
-// Names and bytes of all that lies below; names of files that hold a time are left out.
+// Names and bytes of everything below `root`; names that hold a time lose it.
 std::map<std::string, std::string> tree_of(const Writer& writer, const fs::path& root) {
   std::map<std::string, std::string> tree;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {

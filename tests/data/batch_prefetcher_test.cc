@@ -1,4 +1,4 @@
-// Reading ahead: the same batches in the same order, errors where they belong, nothing left behind.
+// Reading ahead: the same batches in the same order, errors where they belong, nothing left over.
 #include "data/batch_prefetcher.h"
 
 #include <ATen/ops/equal.h>

@@ -178,7 +178,7 @@ TEST_F(GptDatasetTest, UnwritableCacheIsSaidAndDoneWithout) {
   EXPECT_NE(logged_.find("stays in memory"), std::string::npos) << logged_;
 }
 
-// What numpy.save writes for numpy.array([[1, 2], [3, 4]], dtype=int32): 128 bytes of header, then the values.
+// Bytes of numpy.save for numpy.array([[1, 2], [3, 4]], dtype=int32): 128 bytes of header, then the values.
 TEST_F(GptDatasetTest, NpyFilesAreNumpys) {
   IndexArray::of(std::vector<int32_t>{1, 2, 3, 4}, 2).save_npy(path("a.npy"));
   const std::string bytes = read_file(path("a.npy"));

@@ -406,7 +406,7 @@ TEST_F(PrepareTest, FinishedOutputsOfOtherInputsAreReplacedOnlyWithOverwrite) {
   EXPECT_EQ(read_file(output + ".bin"), "of others");
   remove_tree(output + ".bin");
   prepare_data(first, *tokenizer_, log_);
-  // What a killed run left is no output.
+  // A .bin without its .idx, as a killed run leaves it, is no output.
   remove_tree(output + ".idx");
   EXPECT_FALSE(prepare_data(first, *tokenizer_, log_).was_finished);
   EXPECT_EQ(documents(output, *tokenizer_), (Texts{"one", "two"}));
@@ -489,7 +489,7 @@ TEST_F(PrepareResume, NumbersThatCannotBeBeginAnew) {
     damages.emplace_back(key, 1e308);
   }
   damages.emplace_back("documents", -1);
-  damages.emplace_back("input_bytes", INT64_MAX);  // what is counted on from it would overflow
+  damages.emplace_back("input_bytes", INT64_MAX);  // counting on from it would overflow
   damages.emplace_back("checksum", 1e308);
   damages.emplace_back("elapsed_s", "long");
   damages.emplace_back("writers", Json::array({Json::array({1e308, 1, 1})}));

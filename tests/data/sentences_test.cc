@@ -1,4 +1,4 @@
-// Where sentences end.
+// Splitting texts into sentences.
 #include "data/sentences.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(SplitSentences, EmptyLinesAlwaysEndOne) {
 TEST(SplitSentences, KeptNewlinesAreThoseBehindASentence) {
   EXPECT_EQ(split_sentences("One. \n\n Two\n\nThree. Four.\n", true),
             (Sentences{"One. \n\n", "Two\n\n", "Three.", "Four.\n"}));
-  // A line break is looked for behind each sentence only, not through all that lies before it.
+  // Line breaks are looked for only right after each sentence, not through all the text before it.
   std::string many;
   for (int i = 0; i < 200'000; ++i) many += "Aa b. ";
   EXPECT_EQ(split_sentences(many, true).size(), 200'000u);

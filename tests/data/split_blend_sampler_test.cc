@@ -114,7 +114,7 @@ TEST(Order, CyclicOrderIsMegatronsAcrossEpochs) {
   }
 }
 
-// What the ranks of a layout read as places [0, num_places) of the training, from `begin` on.
+// Rows that the ranks of a layout read as places [0, num_places) of the training, from `begin` on.
 std::vector<int64_t> unsharded_order(int64_t total, int64_t micro_batch_size, int64_t dp_size, int64_t begin,
                                      int64_t num_places) {
   std::vector<int64_t> rows(static_cast<size_t>(num_places), -1);

@@ -40,7 +40,7 @@ TEST_F(TextSourceTest, EveryFormatGivesTheTextWhateverItsNameAndTheStep) {
       EXPECT_EQ(source->input_bytes(), file_bytes(path("no_ending")));
       EXPECT_FALSE(source->try_seek(0));
     }
-    // Streams one behind the other, as `cat a.gz b.gz` joins them, and an empty one.
+    // Concatenated streams, as by `cat a.gz b.gz`, one of them empty.
     write_file_atomic(path("joined"), compress("first ") + compress("") + compress("second"));
     EXPECT_EQ(read_all(*open_text(path("joined")), 4), "first second");
   }

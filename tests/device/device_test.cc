@@ -117,7 +117,7 @@ TEST(Threads, WaitingThreadsMaySpinWhereEachHasAProcessor) {
   EXPECT_TRUE((ProcessorShare{.threads = 8, .processors = 8}.has_processor_for_each()));
   EXPECT_TRUE((ProcessorShare{.threads = 4, .ranks = 2, .processors = 8, .quota = 8}.has_processor_for_each()));
   EXPECT_TRUE((ProcessorShare{.threads = 8, .processors = 8, .others_load = 0.4}.has_processor_for_each()));
-  EXPECT_TRUE((ProcessorShare{.threads = 1, .ranks = 8, .processors = 2}.has_processor_for_each()));  // nobody waits
+  EXPECT_TRUE((ProcessorShare{.threads = 1, .ranks = 8, .processors = 2}.has_processor_for_each()));  // no rank waits
   EXPECT_FALSE((ProcessorShare{.threads = 8, .ranks = 2, .processors = 8}.has_processor_for_each()));
   EXPECT_FALSE((ProcessorShare{.threads = 8, .processors = 8, .quota = 2.5}.has_processor_for_each()));
   EXPECT_FALSE((ProcessorShare{.threads = 8, .processors = 8, .others_load = 3}.has_processor_for_each()));

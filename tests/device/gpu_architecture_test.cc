@@ -1,4 +1,4 @@
-// Which chips the compiled kernels run on, and which multiply numbers of eight bits.
+// Chips that the compiled kernels run on, and chips that multiply numbers of eight bits.
 #include "device/gpu_architecture.h"
 
 #include <gtest/gtest.h>

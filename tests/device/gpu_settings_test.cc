@@ -1,4 +1,4 @@
-// Which settings training wants on which machine, and that the environment's word counts.
+// Settings that training wants on each machine, and that the environment overrides them.
 #include "device/gpu_settings.h"
 
 #include <gtest/gtest.h>

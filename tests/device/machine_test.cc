@@ -55,7 +55,7 @@ TEST(Machine, TheTightestControlGroupOfVersion2Counts) {
 TEST(Machine, ControlGroupOfVersion1) {
   const TemporaryFolder root;
   root.write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n");
-  // As in a container: the group's own path is not there, the files lie at the top.
+  // As in a container: the group's own path is missing, the files are at the top.
   root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "7000000\n");
   root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "77\n");
   MemoryFacts memory = read_memory(root.path());

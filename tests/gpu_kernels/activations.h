@@ -1,4 +1,4 @@
-// What activations and gated activations are, in double, for the tests of their kernels.
+// Activations and gated activations in double, for the tests of their kernels.
 #pragma once
 
 #include <functional>

@@ -78,7 +78,7 @@ void put_bits(Array& array, size_t i, uint32_t wide, uint16_t narrow) {
   }
 }
 
-// What the case makes of wide states. random: what is drawn for (element, which of the three).
+// The case's arrays, rounded from wide states. random: the draw for (element, which of the three).
 using Random = std::function<uint32_t(size_t, int)>;
 NarrowArrays narrow(const NarrowCase& c, const WideStates& states, int64_t shift, const Random& random) {
   NarrowArrays arrays(c, static_cast<int64_t>(states.size()), shift);
@@ -230,7 +230,7 @@ void try_case(const NarrowCase& c, const WideStates& start, const DrawnRun& draw
       });
 }
 
-// A bf16 gradient is read as what it stands for, in vectors and one by one.
+// A bf16 gradient is read by its value, in vectors and one by one.
 TEST(AdamwNarrowKernels, ABf16GradientIsItsWideForm) {
   const DrawnRun drawn{.key = 5, .first = 0, .columns = 1 << 20, .row_stride = 0, .column_stride = 1};
   for (const NarrowCase& c : narrow_cases()) {

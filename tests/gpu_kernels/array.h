@@ -49,7 +49,7 @@ inline double unit_of(ops::Dtype dtype) {
 }
 // float16 has no more digits below 2^-14: the most by which rounding changes such a number.
 inline double smallest_step_of(ops::Dtype dtype) { return dtype == ops::Dtype::kFloat16 ? 0x1p-25 : 0; }
-// What kernels compute in.
+// The dtype that kernels compute in.
 inline ops::Dtype wide_of(ops::Dtype dtype) {
   return dtype == ops::Dtype::kFloat64 ? ops::Dtype::kFloat64 : ops::Dtype::kFloat32;
 }

@@ -1,4 +1,4 @@
-// How blocks share a matrix of vectors: each vector is one thread's.
+// Blocks share a matrix of vectors: one thread visits each vector.
 #include "ops/gpu/elementwise.h"
 
 #include <gtest/gtest.h>

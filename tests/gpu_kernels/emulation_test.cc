@@ -14,7 +14,7 @@ namespace {
 
 using gpu_emulation::Refused;
 
-// What the kernel is refused for; empty when it runs.
+// Why the kernel is refused; empty when it runs.
 template <typename Kernel>
 std::string refusal_of(Kernel kernel, dim3 threads, int wave_size = 32, dim3 grid = 1, size_t shared_bytes = 0) {
   gpu_emulation::set_settings({.wave_size = wave_size});

@@ -40,8 +40,8 @@ inline void expect_near(const Array& found, const std::vector<Expected>& expecte
   }
 }
 
-// Calls run() for both widths of waves and several orders of blocks and threads. What it returns, a vector of arrays,
-// must be the same to the bit in every order, and pass check().
+// Calls run() for both widths of waves and several orders of blocks and threads. Its result, a vector of arrays, must
+// be the same to the bit in every order, and pass check().
 template <typename Run, typename Check>
 void in_every_order(const std::string& what, Run&& run, Check&& check) {
   for (const int wave_size : {32, 64}) {

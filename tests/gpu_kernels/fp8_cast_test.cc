@@ -33,7 +33,7 @@ struct Fp8Case {
   }
 };
 
-// What a code that is no NaN and no infinity stands for.
+// Value of a code that is no NaN and no infinity.
 double value_of(const EightBitsLayout& layout, uint8_t code) {
   const int exponent = (code & 0x7F) >> layout.mantissa_bits, mantissa = code & ((1 << layout.mantissa_bits) - 1);
   const int unit = 1 - layout.bias - layout.mantissa_bits;  // of the numbers that are not normal

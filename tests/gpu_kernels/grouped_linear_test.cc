@@ -14,7 +14,7 @@ using testing::Expected;
 struct GroupedCase {
   std::vector<int64_t> counts;
   int64_t h, o;
-  int64_t beyond = 0;     // rows of nobody
+  int64_t beyond = 0;     // rows of no expert
   int64_t row_space = 0;  // between rows of x and dy, in elements
   int64_t shift = 0;      // of the arrays of `dtype`, in elements
   Dtype dtype = Dtype::kFloat32;
@@ -152,8 +152,8 @@ void try_cases(const std::vector<GroupedCase>& cases) {
 }
 
 TEST(GroupedLinearKernels, EqualLoopsInDoubleInEveryOrder) {
-  // Empty experts and rows of nobody; tiles of 128 (64) with a part of one behind; more than one piece of 32 (16) of k,
-  // the last one short; all in vectors.
+  // Empty experts and rows of no expert; tiles of 128 (64) and a part of one after; more than one piece of 32 (16) of
+  // k, the last one short; all in vectors.
   std::vector<GroupedCase> cases{{.counts = {0, 35, 3, 0}, .h = 40, .o = 24, .beyond = 3}};
   if (testing::is_thorough()) {
     cases.insert(cases.end(), {{.counts = {1}, .h = 1, .o = 1},

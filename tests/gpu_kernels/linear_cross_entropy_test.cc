@@ -94,7 +94,7 @@ std::vector<Expected> gradient_of(const CrossEntropyCase& c, const CrossEntropyI
       const double difference = in.logits[row * c.stride() + i] - lse[static_cast<size_t>(row)];
       double value = scale == 0 || i >= c.valid ? 0 : scale * std::exp(difference);
       if (scale != 0 && i == target) value = scale * std::expm1(difference);
-      // Where the label has nearly all of the probability, what is left of it has the error of the log.
+      // If the label has nearly all of the probability, the rest has the error of the log.
       const double rest = i == target ? scale * wide * std::abs(lse[static_cast<size_t>(row)]) : 0;
       gradient.push_back({value, (unit + wide) * std::abs(value) + rest + (value == 0 ? 0 : step)});
     }

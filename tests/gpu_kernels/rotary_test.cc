@@ -10,7 +10,7 @@ namespace {
 using testing::Array;
 using testing::Expected;
 
-// How (b, s, n, d) lies in memory.
+// Memory layout of (b, s, n, d).
 enum class HeadLayout { kContiguous, kSliceOfTokens, kHeadsFirst };
 
 struct RotaryCase {
@@ -28,11 +28,11 @@ struct RotaryCase {
   }
 };
 
-constexpr int64_t kHeadsBeside = 3;  // of a slice's tokens: heads in front of it and behind
+constexpr int64_t kHeadsBeside = 3;  // of a slice's tokens: heads before and after it
 
 struct RotaryPlaces {
   HeadStrides strides;
-  int64_t first = 0, count = 0;  // where it begins in its array, and the elements of that
+  int64_t first = 0, count = 0;  // its offset in its array, and the elements of that
 };
 RotaryPlaces places_of(HeadLayout layout, const RotaryCase& c) {
   const int64_t size = c.b * c.s * c.n * c.d, token = (c.n + 2 * kHeadsBeside) * c.d;

@@ -18,7 +18,7 @@ struct PermutationCase {
   Dtype dtype;
   int64_t tokens, k, experts, columns;
   bool drops = false;     // a quarter of the pairs
-  int64_t padding = 0;    // rows of padding behind each expert's
+  int64_t padding = 0;    // rows of padding after each expert's
   int64_t row_space = 0;  // between rows of x, y and dout, in elements
   int64_t shift = 0;      // of the arrays of `dtype`, in elements
 
@@ -63,7 +63,7 @@ struct Routed {
     std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
   }
 
-  // Room for `padding` rows behind each expert's.
+  // Adds `padding` rows after each expert's.
   void pad(const PermutationCase& c) {
     Numbers wide;
     for (int64_t e = 0; e < c.experts; ++e) {
@@ -81,7 +81,7 @@ struct Routed {
 Numbers unwritten(size_t count) { return Numbers(count, -77); }
 
 TEST(TokenPermutationKernels, SortAsAStableSortDoes) {
-  // Nobody; one; less than a block of pairs; exactly one; several, so that sums go over blocks; more blocks and more
+  // No token; one; less than a block of pairs; exactly one; several, so that sums go over blocks; more blocks and more
   // experts than a block has threads.
   std::vector<PermutationCase> cases{{.tokens = 37, .k = 2, .experts = 5}, {.tokens = 100, .k = 3, .experts = 20}};
   if (testing::is_thorough()) {
@@ -129,7 +129,7 @@ TEST(TokenPermutationKernels, SortAsAStableSortDoes) {
 }
 
 TEST(TokenPermutationKernels, PaddingFillsEveryExpertAndWhatIsBeyondIsDropped) {
-  // Nobody; room for all; too little for the crowded experts; more padding than pairs.
+  // No token; room for all; too little for the crowded experts; more padding than pairs.
   struct Size {
     int64_t tokens, k, experts, rows_per_expert;
   };

@@ -55,7 +55,7 @@ class HubFailures : public testing::Test {
   // too.
   void stall_soon() { settings_.patience.stall_timeout = milliseconds(40); }
 
-  // What the error says, with "HubError: " or "UserError: " before it; "" without one.
+  // The error's text after "HubError: " or "UserError: "; "" without one.
   template <typename Action>
   std::string error_of(const ScriptedServer& server, const Action& action) {
     settings_.endpoint = server.url();
@@ -80,7 +80,7 @@ class HubFailures : public testing::Test {
     });
   }
 
-  // How often the log tells of a further try, and whether each time with the reason.
+  // Counts the further tries that the log tells of, and expects the reason with each.
   int num_told(const std::string& reason) {
     int count = 0;
     for (const std::string& line : lines_) {

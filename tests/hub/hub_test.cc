@@ -1,4 +1,4 @@
-// Hub names, the cache's layout, locks, hashes and the choice of files: all that needs no server. What does is in
+// Hub names, the cache's layout, locks, hashes and the choice of files: all that needs no server. The rest is in
 // tests/cli/fetch_test.py.
 #include "hub/hub.h"
 

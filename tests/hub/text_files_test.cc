@@ -1,4 +1,4 @@
-// Which files of a data set on the hub `prepare --input org/name` takes.
+// Files that `prepare --input org/name` takes of a data set on the hub.
 #include "hub/text_files.h"
 
 #include <gtest/gtest.h>

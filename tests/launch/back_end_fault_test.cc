@@ -1,4 +1,4 @@
-// Messages as c10d, Gloo and NCCL wrote them (torch 2.13), in our words; what nobody foresaw loses only its decoration.
+// Messages as c10d, Gloo and NCCL wrote them (torch 2.13), in our words; unforeseen ones lose only their decoration.
 #include "launch/back_end_fault.h"
 
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@ namespace {
 TEST(BackEnds, NcclsCodeReadsAsItsVersion) {
   EXPECT_EQ(nccl_version_text(22703), "2.27.3");
   EXPECT_EQ(nccl_version_text(20900), "2.9.0");
-  EXPECT_EQ(nccl_version_text(2804), "2.8.4");  // before 2.9 the major number had three digits behind it
+  EXPECT_EQ(nccl_version_text(2804), "2.8.4");  // before 2.9 three digits followed the major number
 }
 
 }  // namespace

@@ -22,7 +22,7 @@
 namespace megalith {
 namespace {
 
-// A port that nobody listened on a moment ago.
+// A port that was free a moment ago.
 int free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -243,7 +243,7 @@ TEST(C10dWorld, WhatARankSendsToItselfNeedsNoConnection) {
   }
 }
 
-// What a library below us said is told without its source files, greetings and advice.
+// Expects the words of a library below us without its source files, greetings and advice.
 void expect_our_words(const std::string& error) {
   EXPECT_NE(error.find("\n  cause: "), std::string::npos) << error;
   for (const char* theirs : {"GLHF", ".cc:", ".cpp:", "http", "worker", "Did the", "[/", "Exception"}) {
@@ -270,7 +270,7 @@ TEST(C10dWorld, OthersLearnWhyARankFailed) {
 TEST(C10dWorld, ARankThatLeavesWithoutAWordIsAmongTheSuspects) {
   const std::vector<std::string> errors = run(3, [](Groups& groups) {
     groups.dp->barrier("all groups are made").wait();
-    if (groups.rank == 2) throw CommunicationError("gone");  // which is not reported
+    if (groups.rank == 2) throw CommunicationError("gone");  // not reported
     groups.dp->reduced(1, ReduceOp::kSum, "loss");
   });
   // Gloo's ring: one of the two is connected to rank 2, and the other hears of its end from that one.
@@ -333,7 +333,7 @@ TEST(C10dWorld, ARankWhoseRank0NeverStartsSaysWhereItLooked) {
 }
 
 TEST(C10dWorld, ARestartedRankIsNotMetByTheDeadOfAnUnfinishedRound) {
-  // What a launcher's store holds after rank 1 was killed before it had come, and rank 0 while it waited for it.
+  // A launcher's store after rank 1 was killed before it came, and rank 0 while it waited for rank 1.
   c10d::TCPStoreOptions options;
   options.isServer = true;
   options.port = static_cast<uint16_t>(free_port());
@@ -384,7 +384,7 @@ Launch rank_of_two(int rank, int port) {
           .master_port = port};
 }
 
-// What two ranks threw that bring these terms; "speaks: " before the words of the one that says them.
+// Errors of two ranks that bring these terms; the speaker's begins with "speaks: ".
 //   launchers_port  of a store that is there already; 0: rank 0 serves it
 std::vector<std::string> meet_with(const std::vector<MeetingTerms>& terms, int launchers_port = 0) {
   const int port = launchers_port > 0 ? launchers_port : free_port();
@@ -440,7 +440,7 @@ struct LaunchersStore {
     store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   }
 
-  // What a rank of two throws there that does not meet another.
+  // Error of a rank of two that meets no other.
   std::string refusal(int rank, const MeetingTerms& terms, double timeout_s = 20) const {
     Launch launch = rank_of_two(rank, port);
     launch.has_agent_store = true;
@@ -531,7 +531,7 @@ TEST(C10dWorld, ARankWithAnotherSecretOrNoneIsToldAtOnce) {
   }
 }
 
-// Over a wrong size Gloo throws on a thread of its own, where nobody can catch it.
+// Over a wrong size Gloo throws on a thread of its own, where no caller can catch it.
 TEST(C10dWorldDeathTest, AnErrorOnAThreadOfGloosEndsAsOurMessage) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

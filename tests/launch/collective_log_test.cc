@@ -1,4 +1,4 @@
-// What a rank's log says about its collectives, at every moment between issue and end.
+// A rank's log of its collectives, at every moment between issue and end.
 #include "comm/collective_log.h"
 
 #include <ATen/ATen.h>
@@ -38,7 +38,7 @@ std::shared_ptr<CollectiveRecord> collective_record(std::string label, int64_t s
   return record;
 }
 
-// A log of rank 2 in a group of ranks 2 and 3, with a clock that stands still unless it is moved.
+// A log of rank 2 in a group of ranks 2 and 3, with a clock that only tests move.
 struct LogOfRank {
   explicit LogOfRank(bool is_accelerator = false) : log(2, is_accelerator, [this] { return now_s; }) {}
 

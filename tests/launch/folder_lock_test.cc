@@ -36,7 +36,7 @@ FolderLockSettings settings_of(const std::string& run_id, const std::string& hos
   return settings;
 }
 
-// What a run that is killed leaves.
+// Writes the lock that a killed run leaves.
 void leave_lock(const fs::path& folder, const FolderHolder& holder) {
   fs::create_directories(folder);
   std::ofstream(folder / "lock.json")

@@ -1,4 +1,4 @@
-// What ranks are told that differ: by a pure function, for any number of them.
+// Messages to ranks whose terms differ: a pure function, for any number of ranks.
 #include "launch/meeting_terms.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ std::vector<Term> usual_terms() {
           {TermKind::kData, "data_path", "c0ffee\n", "/data/wiki (contents c0ffee)"}};
 }
 
-// What ranks with these terms are told; an empty list is a program that says none.
+// Message to ranks with these terms; an empty list is a program that says none.
 std::string told(const std::vector<std::vector<Term>>& ranks) {
   std::vector<std::string> digests;
   std::map<std::string, std::vector<Term>> terms;

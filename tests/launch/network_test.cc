@@ -1,4 +1,4 @@
-// Which interfaces are taken: what the environment names, what MASTER_ADDR leads to, and what cannot be.
+// Choice of interfaces: those that the environment names, those that MASTER_ADDR leads to, and refusals.
 #include "launch/network.h"
 
 #include <arpa/inet.h>
@@ -204,7 +204,7 @@ TEST(MeetingAddress, ElsewhereItIsLeftAsItIsAndTheRouteChooses) {
     EXPECT_EQ(choice.interface, "eth1");
     EXPECT_TRUE(choice.notes.empty());
   }
-  // Rank 0 behind an address that is translated.
+  // Rank 0, whose address is translated (NAT).
   const NetworkChoice first = choose_network(launch_of(0, 2, 1, "10.9.0.1"), false, {}, node0());
   ASSERT_EQ(first.notes.size(), 1u);
   EXPECT_NE(first.notes[0].find("MASTER_ADDR 10.9.0.1 is not an address of rank 0's machine (node0)"),

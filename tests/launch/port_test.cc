@@ -1,4 +1,4 @@
-// Who has a port: of this process, of the files of another machine, and of nobody.
+// Owner of a port: this process, a process in the files of another machine, or none.
 #include "launch/port.h"
 
 #include <arpa/inet.h>
@@ -57,7 +57,7 @@ TEST(PortOwner, IsThereAlsoWhenItResetsEveryConnection) {
       ::close(client);
     }
   });
-  // How far a connection comes before it is reset is a matter of luck.
+  // Chance decides how far a connection comes before it is reset.
   constexpr int kTries = 2000;
   int num_there = 0;
   for (int i = 0; i < kTries; ++i)
@@ -85,7 +85,7 @@ TEST(PortOwner, IsSoughtAmongTheFilesOfAllProcesses) {
   write_tables(proc);
   fs::create_directories(proc / "12/fd");
   fs::create_directories(proc / "345/fd");
-  fs::create_symlink("socket:[4710]", proc / "12/fd/5");  // a connection of that port, which listens to nobody
+  fs::create_symlink("socket:[4710]", proc / "12/fd/5");  // a connection of that port, which does not listen
   fs::create_symlink("socket:[4711]", proc / "345/fd/3");
   std::ofstream(proc / "345/comm") << "a server\n";
   EXPECT_EQ(port_owner(29500, proc), "a server (process 345)");

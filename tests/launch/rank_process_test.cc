@@ -1,4 +1,4 @@
-// Whether another process still runs, told from its words.
+// Tells from the words of another process whether it still runs.
 #include "launch/rank_process.h"
 
 #include <gtest/gtest.h>

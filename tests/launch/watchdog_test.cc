@@ -250,7 +250,7 @@ class World {
     record->label = label;
     return logs[static_cast<size_t>(rank)]->begin(record, all_ranks_);
   }
-  // What the rank said, when it has said something.
+  // The rank's first message, for which it waits up to 120 s.
   std::string heard(int rank) {
     const Stopwatch watch;
     while (watch.elapsed_s() < 120) {

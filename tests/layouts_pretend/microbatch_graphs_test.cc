@@ -120,7 +120,7 @@ TEST(MicrobatchGraphs, GiveTheBitsOfTheSameWithoutThem) {
 
 TEST(MicrobatchGraphs, ThatHoldANumberOfTheHostAreSeen) {
   for (const Baked baked : {Baked::kRows, Baked::kScale, Baked::kLearningRate}) {
-    EXPECT_NE(trained(true, baked), trained(false, baked)) << "nobody sees: " << name_of(baked);
+    EXPECT_NE(trained(true, baked), trained(false, baked)) << "no run shows: " << name_of(baked);
   }
 }
 
@@ -148,7 +148,7 @@ TEST(MicrobatchGraphs, AreCapturedForOtherNumbersAndShapesAnew) {
   EXPECT_EQ(step({}), 0) << "the older graphs are still there";
 }
 
-// Gradients are summed over ranks behind the last replay, and parameters gathered before the first.
+// Gradients are summed over ranks after the last replay, and parameters gathered before the first.
 TEST(MicrobatchGraphs, OfSeveralRanksGiveWhatOneRankGives) {
   CheckHooks graphs = on_devices();
   graphs.graph_warmup_steps = 2;

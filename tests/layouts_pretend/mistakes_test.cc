@@ -33,7 +33,7 @@ std::vector<Overlap> overlaps() {
       {"parameter gathers of the distributed optimizer", Kind::kAllGather, "parameter bucket", "untied dp2 zero"},
       {"parameter gathers of FSDP", Kind::kAllGather, "model.layers", "untied dp2 fsdp"},
       {"gradients of FSDP", Kind::kReduceScatter, "model.layers", "untied dp2 fsdp"},
-      {"tensor parallel: sum of dx behind the weight gradient", Kind::kAllReduce, "gate_up_proj.weight", "untied tp2"},
+      {"tensor parallel: sum of dx beside the weight gradient", Kind::kAllReduce, "gate_up_proj.weight", "untied tp2"},
       {"sequence parallel: dx beside its weight gradient", Kind::kReduceScatter, "gate_up_proj.weight",
        "untied tp2 sp"},
       {"pipeline: activations", Kind::kSendReceive, "inputs of stage", "untied pp2"},
@@ -64,7 +64,7 @@ TEST(StreamMistakes, AreSeenInEveryOverlap) {
       if (haste == Haste::kNone) {
         EXPECT_EQ(what, "") << name;
       } else {
-        EXPECT_NE(what, "") << "nobody sees: " << name;
+        EXPECT_NE(what, "") << "no run shows: " << name;
       }
     }
   }

@@ -1,4 +1,4 @@
-// What is printed, byte for byte, and that the readers' patterns find it.
+// Printed lines, byte for byte, and that the readers' patterns match them.
 #include "metrics/console.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What happened to a run, in everything that is written of it: spikes and what was done about them, and faults.
+// Events of a run in all of its outputs: spikes, the actions they caused, and faults.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -171,7 +171,7 @@ TEST_F(RunEvents, OfAnEarlierPartOfTheRunStayInThePage) {
     }
     sink.on_end();
   }
-  settings.resumed_after = 35;  // what came later is done again
+  settings.resumed_after = 35;  // later steps are done again
   RunPageSink sink(settings, log_);
   const std::string page = sink.render();
   EXPECT_NE(page.find("jumps above 4.25"), std::string::npos);

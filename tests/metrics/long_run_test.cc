@@ -187,7 +187,7 @@ TEST_F(LongRun, AResumedRunGoesOnFromItsThinnedCurves) {
   EXPECT_EQ(logged_, "");
 }
 
-// What 10 s of fast steps and evaluations cost is one page and five plots, however many they are.
+// 10 s of fast steps and evaluations cost one page and five plots, however many they are.
 TEST_F(LongRun, WhatIsDrawnIsWrittenEverySoOftenAndAtTheEnd) {
   RunPageSink page({.path = folder_ / "run.html", .clock = [this] { return now_s_; }}, log_);
   LossPlotSink plot(folder_ / "loss.svg", "", log_, [this] { return now_s_; });

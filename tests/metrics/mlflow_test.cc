@@ -1,4 +1,4 @@
-// MLflow's file store: what lies where, runs that share it, and one that goes on.
+// MLflow's file store: its layout, runs that share it, and one that goes on.
 #include "metrics/mlflow.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class MlflowRun : public testing::Test {
     for (std::string line; std::getline(stream, line);) lines.push_back(line);
     return lines;
   }
-  // Value and iteration of each line; the time that stands before them is checked.
+  // Value and iteration of each line; checks the time before them.
   static std::vector<std::string> mlflow_values(const fs::path& file) {
     std::vector<std::string> values;
     for (const std::string& line : mlflow_lines(file)) {

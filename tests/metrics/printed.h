@@ -9,7 +9,7 @@
 
 namespace megalith::test {
 
-// Sink: made of the arguments and, behind them, a LineWriter.
+// Sink: constructed from the arguments and then a LineWriter.
 template <typename Sink>
 struct Printed {
   template <typename... Arguments>

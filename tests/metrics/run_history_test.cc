@@ -1,4 +1,4 @@
-// What a run logged is read back: the later line of an iteration counts, an unfinished line is none.
+// Reads back the log of a run: the later line of an iteration counts, an unfinished line does not.
 #include "metrics/run_history.h"
 
 #include <gtest/gtest.h>

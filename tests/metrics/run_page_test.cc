@@ -136,7 +136,7 @@ TEST_F(Page, TheLossHasATokenAxisAndLogarithmicAxes) {
                            "data-axes=\"tokens log\" hidden"}) {
     EXPECT_TRUE(has(text, axes)) << axes;
   }
-  // The buttons that choose lie below all plots of the chart, not over the label of an axis.
+  // The buttons that choose are below all plots of the chart, not over the label of an axis.
   EXPECT_GT(text.find("<div class=\"axes\">"), text.find("data-axes=\"tokens log\" hidden"));
   EXPECT_LT(text.find("<div class=\"axes\">"), text.find("<div class=\"chart\""));
   EXPECT_TRUE(has(text, ".axes { display: flex;")) << "not placed over something";

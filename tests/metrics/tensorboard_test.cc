@@ -106,7 +106,7 @@ TEST(Crc32c, EqualsPublishedValues) {
 }
 
 TEST(Tfrecord, MessagesAreTheBytesOfProtobuf) {
-  // What tensorboard.compat.proto serialises, 300 as a varint of two bytes.
+  // Bytes from tensorboard.compat.proto, 300 as a varint of two bytes.
   const std::string event = scalar_event(1.0, 300, {{"ab", 0.5}});
   const std::string expected("\x09\0\0\0\0\0\0\xf0\x3f\x10\xac\x02\x2a\x0b\x0a\x09\x0a\x02\x61\x62\x15\0\0\0\x3f", 25);
   EXPECT_EQ(event, expected);

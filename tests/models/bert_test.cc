@@ -317,13 +317,12 @@ TEST(Bert, FusedKernelsAgreeInFloat32) {
   for (const BertCase& tested : bert_cases()) expect_formulas(tested, at::kFloat, Kernels::kFused, 2e-5);
 }
 
-// A rounding to bf16 is up to 2^-9; some dozens stand behind a gradient of the first layer.
+// A rounding to bf16 is up to 2^-9; a gradient of the first layer has gone through some dozens.
 TEST(Bert, Bfloat16StaysNear) {
   for (const BertCase& tested : bert_cases()) expect_formulas(tested, at::kBFloat16, Kernels::kFused, 0.15);
 }
 
-// What the golden rows, which are held to 1e-5, would not let pass: each tensor turned round, the types exchanged, no
-// types, no padding.
+// Changes that the golden rows, held to 1e-5, would catch: each tensor reversed, types exchanged, one type, no padding.
 TEST(Bert, EveryPartIsSeenInTheLogits) {
   const Groups groups = Groups::single();
   const at::NoGradGuard no_grad;

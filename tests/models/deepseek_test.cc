@@ -155,7 +155,7 @@ TEST(Deepseek, WhatIsWrittenReadsBackTheSame) {
     EXPECT_EQ(deepseek_text(read_deepseek(written)), deepseek_text(config));
     EXPECT_FALSE(written.contains("quantization_config"));
     for (const auto& [key, value] : original.items()) {
-      // What says nothing of the architecture here, or says it in another form.
+      // Keys that say nothing of the architecture here, or say it in another form.
       if (key == "rope_scaling" || key == "ep_size" || key == "quantization_config" || key == "aux_loss_alpha" ||
           key == "seq_aux" || key == "num_nextn_predict_layers" || key == "mlp_bias" || key == "pretraining_tp") {
         continue;

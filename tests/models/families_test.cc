@@ -1,5 +1,5 @@
-// Which family an architecture belongs to: the one whose class says the whole of it. Beside it stand conditions,
-// written out class by class, that hundreds of architectures are held to.
+// The family of an architecture: the one whose class says the whole of it. Conditions written out class by class check
+// it for hundreds of architectures.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -67,13 +67,13 @@ bool leaves_layers_unrotated(const ModelConfig& c) {
   return std::find(layers.begin(), layers.end(), 1) != layers.end();
 }
 
-// What only Llama 4's class has, beside its experts.
+// Parts that only Llama 4's class has, besides its experts.
 bool has_llama4s_extras(const ModelConfig& c) {
   return leaves_layers_unrotated(c) || c.attention_chunk_size > 0 || c.qk_l2_norm ||
          (c.has_experts() && c.moe_apply_probs_on_input);
 }
 
-// What only Gemma's classes have of what a decoder can have, or none.
+// Parts of a decoder that only Gemma's classes have, or no class.
 bool has_gemmas_extras(const ModelConfig& c) {
   const bool has_own_scale = !c.multi_latent_attention && c.query_pre_attn_scalar.value_or(0) > 0 &&
                              *c.query_pre_attn_scalar != static_cast<double>(c.head_dim());
@@ -158,7 +158,7 @@ bool is_gpt2(const ModelConfig& c) {
          c.norm_placement == NormPlacement::kPre;
 }
 
-// Biases everywhere, and a softmax that learns what stands beside the keys.
+// Biases everywhere, and a softmax with a learned sink.
 bool is_gpt_oss(const ModelConfig& c) {
   const bool has_own_scale = c.query_pre_attn_scalar && *c.query_pre_attn_scalar != static_cast<double>(c.head_dim());
   return c.normalization == Normalization::kRmsNorm && !c.apply_layernorm_1p &&

@@ -183,7 +183,7 @@ TEST(Flux, RulesAreToldAllAtOnce) {
   config.axes_dim = {16, 56, 58};
   config.num_experts = 4;
   config.vocab_size = 100;
-  config.hidden_dropout = 0;  // which is so
+  config.hidden_dropout = 0;  // as FLUX has it: no error
   const std::vector<UserError> errors = check_model_config(config);
   EXPECT_EQ(errors.size(), 3U);
   ModelConfig text = tiny_config();

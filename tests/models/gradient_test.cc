@@ -121,7 +121,7 @@ std::vector<Case> cases() {
     c.attention_dropout = 0.125;
   });
   add("softmax_off_by_one", false, [](ModelConfig& c) { c.softmax_type = SoftmaxType::kOffByOne; });
-  // The weights of norms lie around 0 there; golden_weights() has them around 1, which is as good.
+  // The weights of norms are around 0 there; golden_weights() has them around 1, which is as good.
   const auto gemma = [](ModelConfig& c) {
     c.swiglu = false;
     c.geglu = c.apply_layernorm_1p = c.scale_embeddings = true;
@@ -144,7 +144,7 @@ std::vector<Case> cases() {
     c.rotary_base_local = 20;
     c.rotary_seq_len_interpolation_factor = 4;
   });
-  // Norms of heads again, behind twice as many norms as Llama's layers have: up to 12 % is seen.
+  // Norms of heads again, after twice as many norms as Llama's layers have: up to 12 % is seen.
   list.back().bf16_tolerance = 0.2;
   add("capped_experts_and_a_prediction_module", false, [](ModelConfig& c) {
     c.swiglu = false;

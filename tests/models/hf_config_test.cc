@@ -247,7 +247,7 @@ TEST_F(HfConfig, Gemma3HasTwoRotationsInEitherVersion) {
   EXPECT_EQ(gemma.config.layers_with_window(), parse_window_attn_skip_freq("6", 26));
   json five = published;
   for (const char* key : {"rope_theta", "rope_scaling", "rope_local_base_freq"}) five.erase(key);
-  EXPECT_EQ(as_text(read(five).config), as_text(gemma.config));  // what the class takes
+  EXPECT_EQ(as_text(read(five).config), as_text(gemma.config));  // the class's defaults
   five["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
                              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
   published["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};

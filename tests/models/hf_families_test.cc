@@ -143,7 +143,7 @@ TEST(HfFamilies, WhatIsWrittenReadsBackTheSame) {
     json written = family.to_hf(config, at::kBFloat16);
     EXPECT_EQ(text_of_file(written), text_of_file(original)) << family.name;
     for (const auto& [key, value] : original.items()) {
-      // What says nothing of the architecture here, or is not asked for by a file.
+      // Keys that say nothing of the architecture here, or that no file needs.
       if (key == "torch_dtype" || key == "pad_token_id" || key == "max_window_layers" ||
           key == "num_nextn_predict_layers" || key == "router_aux_loss_coef" || key == "initial_context_length") {
         continue;

@@ -58,7 +58,7 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   return at::cat({a * c - b * s, b * c + a * s, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
 }
 
-// What all layers of one pass share.
+// State that all layers of one pass share.
 class NaiveDecoder {
  public:
   NaiveDecoder(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input)
@@ -93,7 +93,7 @@ class NaiveDecoder {
     return capped(at::matmul(hidden, head.t()), config_.final_logit_softcapping);
   }
 
-  // What a layer sees, and how it rotates.
+  // The tokens that a layer sees, and its rotation.
   struct View {
     at::Tensor allowed;  // (b, s, s)
     RotaryAngles angles;

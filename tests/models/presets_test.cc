@@ -212,7 +212,7 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
     const double causal_half =
         3.0 * static_cast<double>((config.num_layers + config.num_prediction_modules()) * s *
                                   config.num_attention_heads * (config.query_head_dim() + config.value_head_dim()));
-    double routers = 0;  // which the formula leaves out
+    double routers = 0;  // the formula leaves them out
     for (int64_t layer = 0; layer < config.num_layers + config.num_prediction_modules(); ++layer) {
       if (config.has_experts_at(layer)) routers += 6.0 * static_cast<double>(config.hidden_size * *config.num_experts);
     }
@@ -223,7 +223,7 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
   }
 }
 
-// What Primus's presets leave out and Hugging Face's files have.
+// Settings that Primus's presets leave out and Hugging Face's files have.
 TEST(Presets, FollowHuggingFaceWherePrimusDoesNot) {
   for (const auto& [name, factor] : std::map<std::string, double>{
            {"llama3_8B", 0}, {"llama3.1_8B", 8}, {"llama3.1_405B", 8}, {"llama3.2_1B", 32}, {"llama3.3_70B", 8}}) {

@@ -89,7 +89,7 @@ TEST(Transformer, AChunkUsesTheParametersThatItsRankHas) {
   EXPECT_EQ(tables_of_end(), 1);
   part.found = {{table->name(), table}};
   EXPECT_EQ(tables_of_end(), 0);
-  // A module whose head lies elsewhere has nobody to compute its loss.
+  // A prediction module without the head cannot compute its loss.
   part.range = {end - 2, 1};
   EXPECT_THROW(family_for(config).build(config, tiny_context(groups), part), InternalError);
 }
@@ -235,7 +235,7 @@ TEST(Transformer, CanonicalNamesAreThoseOfHuggingFace) {
   EXPECT_EQ(names_of(), expected);
 }
 
-// What optimizers tell parameters apart by, of a model with experts and one with learned positions.
+// Roles by which optimizers tell parameters apart, in a model with experts and one with learned positions.
 TEST(Transformer, EveryParameterSaysWhatItIs) {
   const auto expected = [](const Parameter& parameter) {
     const std::string& name = parameter.name();

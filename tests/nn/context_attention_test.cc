@@ -1,5 +1,5 @@
 // Attention over a sequence that ranks share is attention over the whole sequence: output and gradients, for every
-// kind, mask and dropout. Its communication takes its time behind the computation.
+// kind, mask and dropout. Its communication overlaps with computation.
 #include "nn/context_attention.h"
 
 #include <ATen/ATen.h>
@@ -101,7 +101,7 @@ Answer whole_answer(const Tensors& x, const Problem& problem) {
   return {out, d.dq, d.dk, d.dv};
 }
 
-// What a rank passes for its part of the sequence.
+// A rank's masks for its part of the sequence.
 ContextAttention::Masks masks_of_rank(const Problem& problem, int cp, int rank) {
   ContextAttention::Masks masks{problem.mask, dropout_of(problem)};
   masks.mask.query_positions = zigzag_indices(kLength, cp, rank);

@@ -23,7 +23,7 @@ ForwardContext forward_of(int64_t b, int64_t s, at::Tensor position_ids = {}) {
   return {.b = b, .s = s, .position_ids = std::move(position_ids)};
 }
 
-// Two sequences of 8, the second of which begins again at its fourth token; row 8 of the table is nobody's.
+// Two sequences of 8, the second of which begins again at its fourth token; row 8 of the table is unused.
 at::Tensor documents_of_positions() {
   return at::tensor({0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 0, 1, 2, 3, 4}, at::kLong).view({2, 8});
 }

@@ -190,7 +190,7 @@ inline LayerContext router_context(const Groups& groups, at::ScalarType dtype = 
   return {.groups = &groups, .dtype = dtype, .kernels = Kernels::kReference, .seed = kRouterSeed};
 }
 
-// What the ranks of a layout give, put together in the sequences' order.
+// Results of a layout's ranks, joined in the sequences' order.
 inline RouterOutcome route_on(const RouterCase& test, const RouterInputs& in, const RouterLayout& layout,
                               const RouterSettings& settings = {}) {
   const int64_t num_tokens = test.b * test.s, k = test.options.moe_router_topk, e = test.options.expert_count();
@@ -225,7 +225,7 @@ inline RouterOutcome route_on(const RouterCase& test, const RouterInputs& in, co
     forward.is_training = settings.is_training;
     forward.objective_scale = in.objective_scale;
     if (settings.has_records) forward.expert_records = std::make_shared<ExpertRecords>();
-    // Whatever lies in padding is nobody's business.
+    // Padding must not be read: NaN would show it.
     at::Tensor x = rows_of(in.x, tokens, std::nan("")).to(settings.dtype);
     x.set_requires_grad(settings.x_needs_dx);
 

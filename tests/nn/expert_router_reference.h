@@ -26,7 +26,7 @@ struct RouterCase {
 
 struct RouterInputs {
   at::Tensor x, weight, bias;  // (T, h), (e, h), (e): T = b s in the sequences' order
-  at::Tensor dx, dweights;     // what arrives at x (T, h) and at the weights (T, k)
+  at::Tensor dx, dweights;     // arriving at x (T, h) and at the weights (T, k)
   at::Tensor row_ids;          // (b, s)
   double objective_scale = 3;
 };

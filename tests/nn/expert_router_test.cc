@@ -202,7 +202,7 @@ TEST(ExpertRouter, EvaluationTellsTheSameWithoutAGraph) {
     const RouterInputs in = inputs_of(test);
     RouterCase plain = test;
     plain.options.moe_input_jitter_eps = 0;
-    // Without training nobody balances by Sinkhorn's way, but weights are still those of its form.
+    // Without training Sinkhorn balances nothing, but weights are still those of its form.
     RouterOutcome expected = route_on(plain, in, {});
     const RouterOutcome actual = route_on(test, in, {2, 2}, {.is_training = false, .records_graph = false});
     if (test.options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn) {
@@ -306,7 +306,7 @@ TEST(ExpertRouter, SinkhornEvensOutAndEnds) {
   EXPECT_LT((shares.sum(1) - 0.025).abs().max().item<double>(), 1e-4);
   EXPECT_GT(select_experts(logits, router_options(4, 1)).eq(0).sum().item<int64_t>(), 25);
   EXPECT_LT(shares.argmax(1).eq(0).sum().item<int64_t>(), 20);
-  // Beyond fp32's exponents, and with experts that nobody wants.
+  // Beyond fp32's exponents, and with experts that no token wants.
   for (const double scale : {50.0, 200.0})
     EXPECT_TRUE(ops::sinkhorn(logits * scale).isfinite().all().item<bool>()) << scale;
 }

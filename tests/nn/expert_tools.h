@@ -104,7 +104,7 @@ inline TensorMap summed_gradients(const Module& module, const Groups& groups) {
   return gradients_of(module);
 }
 
-// What every rank holds is what is expected, and together they hold all of it.
+// Expects every rank's part to equal `expected`, and the parts to cover it.
 inline void expect_held(const std::vector<TensorMap>& of_ranks, const TensorMap& expected, const std::string& what,
                         double tolerance = 1e-12) {
   for (const auto& [name, whole] : expected) {

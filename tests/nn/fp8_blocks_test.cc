@@ -18,7 +18,7 @@ namespace {
 
 using namespace test;
 
-// What each element is multiplied by: a block has `height` rows and `width` columns.
+// Factor of each element: a block has `height` rows and `width` columns.
 at::Tensor plain_scales(const at::Tensor& x, int64_t height, int64_t width, double largest) {
   at::Tensor scales = at::empty(x.sizes(), at::kDouble);
   for (int64_t r = 0; r < x.size(0); r += height) {
@@ -41,7 +41,7 @@ at::Tensor spread_of(const at::Tensor& x, const at::Tensor& scale, const at::Ten
   return scaled_blocks(at::ones(x.sizes(), scale.options()), scale, offsets, 1).to(at::kDouble);
 }
 
-// Sizes of every block differ, so that none stands in for another.
+// Sizes of every block differ, so that a mix-up of blocks shows.
 at::Tensor sizes_that_differ(int64_t rows, int64_t columns) {
   at::manual_seed(11);
   return at::randn({rows, columns}) * at::exp2(at::randint(-20, 20, {rows, 1})) *

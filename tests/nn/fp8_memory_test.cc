@@ -21,7 +21,7 @@ using namespace test;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// What Transformer Engine's documentation says of a tensor's scale, in plain numbers.
+// A tensor's scale by Transformer Engine's documentation, in plain numbers.
 struct PlainHistory {
   DelayedScaling how;
   double largest = 448, scale = 1;
@@ -116,7 +116,7 @@ TEST(Fp8Memory, ALinearRoundsByThePastAndIsNotChangedByEvaluation) {
     memory.end_backward(microbatch, groups);
     return std::pair(y[0][0].item<double>(), x.grad()[0][0].item<double>());
   };
-  // The scale is 1, which leaves E4M3 three bits behind the first, and E5M2 two.
+  // The scale is 1, which leaves E4M3 three bits after the first, and E5M2 two.
   EXPECT_EQ(train(0, 1.3), std::pair(1.25, 1.25));
   // 1.3 became 448 and 57344: now it is the largest number, which everything above becomes too.
   const auto [y, dx] = train(1, 1000);

@@ -28,7 +28,7 @@ const Fp8Recipe& hybrid() {
   return recipe;
 }
 
-// What the non-negative codes 0, 1, … of a format stand for, up to its largest finite number.
+// Values of the non-negative codes 0, 1, … of a format, up to its largest finite number.
 std::vector<double> numbers_of_format(int exponent_bits, int mantissa_bits, double largest) {
   const int bias = (1 << (exponent_bits - 1)) - 1, mantissas = 1 << mantissa_bits;
   std::vector<double> numbers;

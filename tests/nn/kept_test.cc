@@ -1,4 +1,4 @@
-// What is kept of a tensor: the tensor, or a computation that runs once for all who ask.
+// Keeps a tensor, or a computation that runs once for all who ask.
 #include "nn/kept.h"
 
 #include <ATen/ATen.h>
@@ -45,7 +45,7 @@ TEST(Kept, AComputationRunsOnceForAllWhoAskAndRecordsNothing) {
   const at::Tensor value = first.take();
   EXPECT_FALSE(first.is_defined());
   EXPECT_FALSE(value.requires_grad());
-  EXPECT_TRUE(held.expired());  // what the computation held
+  EXPECT_TRUE(held.expired());  // the computation held it
   EXPECT_FALSE(second.is_computed());
   EXPECT_EQ(second.get().const_data_ptr(), value.const_data_ptr());
   EXPECT_EQ(num_runs, 1);

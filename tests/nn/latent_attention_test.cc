@@ -169,7 +169,7 @@ class LatentAttentionCounter {
   at::CallbackHandle handle_;
 };
 
-// What the same layer keeps on the meta device.
+// Bytes that the same layer keeps on the meta device.
 int64_t kept_latent_bytes(const LayerOptions& options, const LatentRun& run, ForwardContext forward,
                           const RotaryAngles& angles) {
   const Groups groups = Groups::single();
@@ -210,7 +210,7 @@ LatentOutcome run_latent(LayerOptions options, LatentRun& run) {
     return std::vector<at::Tensor>{layer.forward({in[0], run.keeps_input ? Kept() : restored}, forward, angles)};
   };
   const at::Tensor y = run.is_recomputed_whole ? recomputed(body, {x}, layer.parameters())[0] : body({x})[0];
-  // The output is nobody's to keep, the input is there before.
+  // The layer does not keep the output; the input was there before.
   run.kept_bytes = memory_stats(at::kCPU).allocated_bytes - before - static_cast<int64_t>(y.nbytes()) +
                    (run.keeps_input ? static_cast<int64_t>(x.nbytes()) : 0);
   y.backward(latent_values(1.1));
@@ -281,7 +281,7 @@ TEST(LatentAttention, RecomputationGivesTheSameBitsAndKeepsWhatIsMeasured) {
           expect_latent_near(outcome, expected, 1e-300, what);  // to the bit
           EXPECT_EQ(run.num_attentions, variant.num_attentions) << what;
           EXPECT_EQ(run.num_restored, keeps_input ? 0 : 1) << what;
-          // The allocator makes each of a dozen tensors up to 32 bytes larger, as its free blocks happen to lie.
+          // The allocator makes each of a dozen tensors up to 32 bytes larger, depending on its free blocks.
           EXPECT_NEAR(static_cast<double>(run.kept_bytes), static_cast<double>(run.kept_bytes_on_meta), 400) << what;
           if (variant.core || variant.up) {
             EXPECT_LT(run.kept_bytes, plain.kept_bytes) << what;
@@ -329,7 +329,7 @@ struct LatentLayout {
   }
 };
 
-// What the ranks of a layout hold together.
+// Results of a layout's ranks, joined.
 LatentOutcome run_latent_layout(LayerOptions options, const LatentLayout& layout, const LatentRun& run) {
   struct Part {
     at::Tensor y, dx;  // (b, s of the rank, hidden)

@@ -20,7 +20,7 @@ using namespace test;
 
 constexpr const char* kMoeName = "model.layers.3.mlp";
 constexpr int64_t kMoeHidden = 6;
-// Quick GELU stands for gpt-oss's form, which has all experts in one tensor.
+// Quick GELU selects gpt-oss's form, which has all experts in one tensor.
 MoeSite moe_site(const LayerOptions& options) {
   MoeSite site;
   if (options.quick_geglu) {
@@ -99,7 +99,7 @@ struct MoeRun {
   bool computes_input = false;  // the layer is told to keep its input as a way to compute it again
 };
 
-// What each rank holds of y, dx and the gradients of the step's sum, by name; NaN where it holds nothing.
+// Each rank's part of y, dx and the gradients of the step's sum, by name; NaN where it holds nothing.
 std::vector<TensorMap> run_moe(const MoeRun& run, const MoeProblem& problem, const TensorMap& parameters) {
   const at::Tensor all_x = problem.draw(1), all_dy = problem.draw(2);
   std::vector<TensorMap> of_ranks(static_cast<size_t>(run.mesh.world_size()));

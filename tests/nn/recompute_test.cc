@@ -159,7 +159,7 @@ TEST(Recomputed, ATiedParameterIsReadyAfterItsLastBlock) {
       const auto run = [&toy](bool is_recomputed, const at::Tensor& in) {
         return (is_recomputed ? toy.recompute({in}) : toy.body()({in}))[0];
       };
-      // What the buffer holds when the hook is called is what a bucket would be reduced with.
+      // A bucket would be reduced with the buffer as it is when the hook is called.
       std::map<std::string, at::Tensor> seen;
       std::map<std::string, int> times;
       toy.linear.for_each_parameter([&](Parameter& parameter) {

@@ -28,7 +28,7 @@ TEST(RelativeBias, BucketsAreThoseOfTransformers) {
   }
 }
 
-// The table's entry of each pair of places, and of later queries the rows behind.
+// The table's entry for each pair of places; a later first query gives the later rows.
 TEST(RelativeBias, AddsTheTablesEntryOfEachDistance) {
   const Groups groups = Groups::single();
   const RelativeBiasOptions options{.num_heads = 3, .num_buckets = 6, .max_distance = 5, .is_bidirectional = true};

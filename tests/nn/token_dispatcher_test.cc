@@ -221,7 +221,7 @@ TEST(TokenDispatcher, ExpertsElsewhereAreExpertsHere) {
 
 TEST(TokenDispatcher, NarrowDtypesAreKept) {
   const Mesh mesh({.dp = 4, .etp = 2, .ep = 2});
-  // bf16 keeps 8 bits: y has six roundings behind it (rows, gate and up, act, product, parts, sum) of 2^-9 each.
+  // bf16 keeps 8 bits: y is rounded six times (rows, gate and up, act, product, parts, sum), by 2^-9 each.
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 2e-6}, std::pair{at::kBFloat16, 0x1p-6}}) {
     TensorMap parameters = parameters_of_experts();
     for (auto& [name, tensor] : parameters) tensor = tensor.to(dtype).to(at::kDouble);

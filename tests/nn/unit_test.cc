@@ -1,4 +1,4 @@
-// What travels over a cut between units, for models that are no decoders too.
+// Tensors that cross a cut between units, also for models that are no decoders.
 #include "nn/unit.h"
 
 #include <ATen/ATen.h>

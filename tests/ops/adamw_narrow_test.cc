@@ -73,7 +73,7 @@ AdamwShard clone_of(const AdamwShard& shard) {
   return copy;
 }
 
-// What a shard stands for, in fp32.
+// A shard's weights in fp32.
 Tensor weight_of(const AdamwShard& shard) {
   if (shard.master.defined()) return shard.master;
   if (shard.remainder.defined()) return join_master(shard.model, shard.remainder, shard.exp_avg_sq);
@@ -149,7 +149,7 @@ TEST_P(AdamwNarrow, ABf16GradientIsItsFp32FormToTheBit) {
   }
 }
 
-// 30 steps of 70,001 elements make about 15 masters that lie halfway between two bf16 numbers and above the one that
+// 30 steps of 70,001 elements make about 15 masters that are halfway between two bf16 numbers and above the one that
 // they round to: those need the mark.
 TEST_P(AdamwNarrow, RemaindersAreFp32MastersToTheBit) {
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
@@ -216,7 +216,7 @@ TEST_P(AdamwNarrow, RoundingAtRandomIsUnbiased) {
     shard.exp_avg_sq = testing::zeros({kCount}, at::kBFloat16);
     shard.lr = 1e-4;
     shard.drawn = drawn;
-    // The first step moves every weight by lr; below 1, bf16 numbers lie 2^-8 apart, so nearest would leave all at 1.
+    // The first step moves every weight by lr; below 1, bf16 numbers are 2^-8 apart, so nearest would leave all at 1.
     const AdamwOptions options{.beta1 = 0.9, .beta2 = 0.999, .step = 1};
     adamw_({shard}, testing::scalar_tensor(0.7, at::kDouble), options, kernels);
     struct Claim {
@@ -235,7 +235,7 @@ TEST_P(AdamwNarrow, RoundingAtRandomIsUnbiased) {
       EXPECT_EQ((found - claim.expected).abs().ge(claim.unit).sum().item<int64_t>(), 0) << claim.what;
       EXPECT_GT(found.max().item<double>(), found.min().item<double>()) << claim.what;
     }
-    // What is drawn for the three of an element has nothing to do with one another.
+    // The draws for an element's three numbers are independent.
     const Tensor up_w = shard.model.eq(1).to(at::kDouble), mean = shard.exp_avg.to(at::kDouble).mean();
     const Tensor up_m = shard.exp_avg.to(at::kDouble).gt(mean).to(at::kDouble);
     const double both = (up_w * up_m).mean().item<double>(),

@@ -153,7 +153,7 @@ TEST_P(Adamw, TensorsMayHaveShapesAndRequireGradients) {
 constexpr Tensor AdamwShard::*kChanged[] = {&AdamwShard::model, &AdamwShard::master, &AdamwShard::exp_avg,
                                             &AdamwShard::exp_avg_sq};
 
-// Which step it is, and whether it is made, may be known to the device only.
+// The step's number, and whether it is made, may be known only to the device.
 TEST_P(Adamw, AStepThatTheDeviceCountsIsTheSame) {
   at::manual_seed(6);
   const Tensor scale = testing::scalar_tensor(0.5, at::kDouble);

@@ -105,7 +105,7 @@ TEST(Amax, OfNothingStays) {
   const Tensor amax = at::full({}, 3, at::kFloat);
   raise_amax(amax, at::ones({0, 4}));
   EXPECT_EQ(amax.item<double>(), 3);
-  raise_amax({}, at::ones({2}));  // nobody asks
+  raise_amax({}, at::ones({2}));  // no amax is asked for
 }
 
 MEGALITH_ON_EVERY_DEVICE(Amax);

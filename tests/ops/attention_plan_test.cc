@@ -176,7 +176,7 @@ std::vector<Part> parts_of(const VendorCall& call, int64_t sq, int64_t sk) {
   return parts;
 }
 
-// What a library's bounds forbid, as a bias. cuDNN's causal mask begins at the first key.
+// A library's bounds as a bias. cuDNN's causal mask begins at the first key.
 AttentionMask mask_of_call(const VendorCall& call, const Part& part) {
   const int64_t sq = part.queries.count, sk = part.keys.count;
   const bool is_top_left = call.library == AttentionLibrary::kCudnn;

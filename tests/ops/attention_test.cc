@@ -282,8 +282,8 @@ TEST_P(Attention, NoKeysAtAllGiveZeros) {
   EXPECT_TENSOR_NEAR(d.dq, testing::zeros({1, 3, 2, 8}));
 }
 
-// What ring attention does: each block of keys gives (out, lse); joined they are the whole, and with the whole's out
-// and lse each block can be differentiated by itself.
+// As in ring attention: each block of keys gives (out, lse); joined they are the whole, and with the whole's out and
+// lse each block can be differentiated by itself.
 TEST_P(Attention, BlocksOfKeysAddUpToTheWhole) {
   at::manual_seed(8);
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {

@@ -24,14 +24,14 @@ constexpr at::ScalarType kFp8Dtypes[] = {at::kFloat8_e4m3fn, at::kFloat8_e5m2, a
 
 Tensor bytes_of(const Tensor& fp8) { return fp8.view(at::kByte).cpu(); }
 
-// What LibTorch makes of x times the scale, clamped, on the CPU.
+// LibTorch's cast of x times the scale, clamped, on the CPU.
 Tensor cast_by_libtorch(const Tensor& x, double scale, at::ScalarType dtype) {
   const Tensor wide = x.cpu().to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   const double largest = largest_of_fp8(dtype);
   return (wide * scale).clamp(-largest, largest).to(dtype).view(at::kByte);
 }
 
-// Where `found` is not `expected`: the number with both codes.
+// Fails at the first difference, naming the number and both codes.
 void expect_same_bytes(const Tensor& x, const Tensor& found, const Tensor& expected, const std::string& what) {
   ASSERT_EQ(found.sizes(), expected.sizes()) << what;
   if (found.equal(expected)) return;
@@ -68,7 +68,7 @@ TEST_P(CastToFp8, EveryNumberOf16BitsIsCastAsByLibTorch) {
 }
 
 // Every number of a format, the middles between neighbours, and the fp32 numbers beside both; denormals, infinities,
-// NaNs, and what lies beyond the range.
+// NaNs, and numbers beyond the range.
 std::vector<float> deciding_numbers(at::ScalarType dtype) {
   const Tensor codes = at::arange(256, at::kInt).to(at::kByte).view(dtype).to(at::kFloat);
   std::vector<float> exact;
@@ -105,7 +105,7 @@ TEST_P(CastToFp8, TiesAndEdgesOfFp32AreCastAsByLibTorch) {
 }
 
 TEST_P(CastToFp8, NumbersOfAnySizeAreCastAsByLibTorch) {
-  // Any bits of fp32, of awkward shapes: one number, primes, a tail behind tiles of 64 and of 128.
+  // Any bits of fp32, of awkward shapes: one number, primes, a tail after tiles of 64 and of 128.
   std::mt19937 generator(7);
   constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {7, 3}, {67, 131}, {130, 264}, {8, 128}, {200, 72}};
   for (const auto& [rows, columns] : kShapes) {

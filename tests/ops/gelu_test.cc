@@ -68,8 +68,8 @@ std::vector<BiasActivation> bias_activations() {
   return all;
 }
 
-// What float leaves of values of order 10: 2e-6 of the steepest slope; the probability in 16 bits is good to 8e-8, and
-// x to 2^-23 before it meets a slope of up to 20 (the squared ReLU's).
+// Error of float in values of order 10: 2e-6 of the steepest slope; the probability in 16 bits is good to 8e-8, and x
+// to 2^-23 before it meets a slope of up to 20 (the squared ReLU's).
 double wide_error(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-14 : 5e-6; }
 
 TEST_P(BiasGelu, ForwardMatchesReferenceAndFloat64) {

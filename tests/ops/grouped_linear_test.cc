@@ -140,7 +140,7 @@ TEST_P(GroupedLinear, RowsMayBeStridedAndWeightsFlat) {
     if (GetParam().is_cpu()) {
       EXPECT_TRUE(at::equal(y, dense));
     } else {
-      // LibTorch's product may add in another order when rows lie apart; 16-bit results then round to a neighbour.
+      // LibTorch's product may add in another order when rows have gaps; 16-bit results then round to a neighbour.
       EXPECT_TENSOR_NEAR(y, dense, {.abs = 1e-30, .rel_to_max = dtype == at::kBFloat16 ? 1.0 / 128 : 1e-3});
     }
     const Tensor dw = testing::ones({3 * c.o, c.h}, wide_of(dtype)),
@@ -198,7 +198,7 @@ TEST_P(GroupedLinear, GradientsMatchDifferences) {
   }
 }
 
-// What a GPU runs, on the CPU, where ATen composes the grouped product.
+// The GPU's path, on the CPU, where ATen composes the grouped product.
 TEST_P(GroupedLinear, GroupedProductOfGpusMatchesTheReference) {
   at::manual_seed(6);
   const Case c{"grouped", {5, 0, 71, 20}, 64, 96};

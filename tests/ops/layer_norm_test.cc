@@ -39,7 +39,7 @@ std::string describe(const Shape& shape, at::ScalarType dtype) {
   return fmt::format("({}, {}) {}", shape.rows, shape.columns, c10::toString(dtype));
 }
 
-// What float's statistics leave of an element of order 10; float64 inputs have them in float64.
+// Error of statistics in float for an element of order 10; float64 inputs have them in float64.
 double wide_error(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-13 : 1e-5; }
 
 TEST_P(LayerNorm, ForwardMatchesReferenceAtenAndFloat64) {

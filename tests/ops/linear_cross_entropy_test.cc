@@ -124,7 +124,7 @@ TEST(LinearCrossEntropy, ResultsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-// What ranks that share the vocabulary do: statistics of slices, joined, give the whole's loss and gradient.
+// As on ranks that share the vocabulary: statistics of slices, joined, give the whole's loss and gradient.
 TEST_P(LinearCrossEntropy, SlicesOfTheVocabularyJoinToTheWhole) {
   at::manual_seed(4);
   constexpr int64_t kRows = 13, kSlice = 40, kValid = 107;  // of the third slice 27 columns count; of the fourth none

@@ -71,8 +71,7 @@ TEST(Linear, BlockedProductsMatchFloat64AndReference) {
   at::manual_seed(9);
   for (const auto& [t, h, o] : kProductShapes) {
     const auto what = fmt::format("({}, {}, {})", t, h, o);
-    // Rows of wider tensors, an odd number of elements apart and off any alignment; what lies between them is no
-    // number.
+    // Rows of wider tensors, an odd number of elements apart and off any alignment; NaN between them.
     const auto strided = [](int64_t rows, int64_t columns) {
       const Tensor wide = testing::full({rows, columns + 3 + columns % 2}, std::nan(""), at::kBFloat16);
       const Tensor inner = wide.narrow(1, 1, columns);
@@ -92,7 +91,7 @@ TEST(Linear, BlockedProductsMatchFloat64AndReference) {
       EXPECT_TENSOR_NEAR(linear_forward(x, w, bias), exact + bias.to(at::kDouble),
                          {.rel = round, .rel_to_max = 1e-6, .what = what + " bias"});
       EXPECT_TENSOR_NEAR(linear_dgrad(dy, w), dx, {.rel = round, .rel_to_max = 1e-6, .what = what + " dx"});
-      // Both round the same sum, so that they differ by one step of bf16 where it lies between two.
+      // Both round the same sum, so that they differ by one step of bf16 where it is halfway.
       const Tensor reference = linear_forward(x, w, bias, Kernels::kReference);
       EXPECT_TENSOR_NEAR(linear_forward(x, w, bias), reference, {.rel = 1.0 / 64, .rel_to_max = 1e-2, .what = what});
       EXPECT_TENSOR_NEAR(linear_dgrad(dy, w), linear_dgrad(dy, w, Kernels::kReference),

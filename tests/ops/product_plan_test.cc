@@ -15,7 +15,7 @@ constexpr ProductCapability kBlackwell{.has_fp8 = true, .takes_any_fp8_layout = 
 constexpr ProductCapability kHopperInBlocks{.has_fp8 = true, .takes_any_fp8_layout = false, .has_block_scales = true};
 constexpr ProductCapability kAmpere{.has_fp8 = false, .takes_any_fp8_layout = false};
 
-// How a matrix lies in memory.
+// Layout of a matrix in memory.
 struct Lie {
   bool is_transposed;
   int64_t space;  // elements between rows, or columns
@@ -38,7 +38,7 @@ struct Stored {
   }
 };
 
-// D = op(A) op(B) + beta C + bias, as BLAS defines it: x(row, column) lies at column * leading + row.
+// D = op(A) op(B) + beta C + bias, as BLAS defines it: x(row, column) is at column * leading + row.
 void execute(const ProductCall& call, const std::vector<double>& a, const std::vector<double>& b,
              const std::vector<double>& bias, std::vector<double>& c) {
   const auto element = [](const std::vector<double>& x, const CallMatrix& matrix, int64_t row, int64_t column) {
@@ -83,7 +83,7 @@ void expect_call_is_the_product(const PlanSizes& size, const Lie& of_a, const Li
   const ProductPlan plan = plan_product(
       {.a = a.matrix, .b = b.matrix, .c = c.matrix, .accumulate = accumulate, .has_bias = has_bias}, kHopper);
   ASSERT_TRUE(plan) << plan.refusal;
-  // Small whole numbers: all sums are exact. What lies between rows of C stays.
+  // Small whole numbers: all sums are exact. Elements between rows of C stay.
   execute(plan.call, b.memory, a.memory, bias, c.memory);
   EXPECT_EQ(c.memory, expected.memory) << name_of(plan.call);
 }

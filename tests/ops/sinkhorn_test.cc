@@ -34,7 +34,7 @@ TEST_P(Sinkhorn, EqualsTheReferenceAndIsBalanced) {
 }
 
 TEST_P(Sinkhorn, EndsWhereFactorsNeverRest) {
-  // Beyond fp32's exponents, and with columns that nobody wants.
+  // Beyond fp32's exponents, and with columns that no row wants.
   at::manual_seed(2);
   const Tensor x = testing::randn({40, 4}, at::kDouble);
   for (const double scale : {50.0, 200.0}) EXPECT_TRUE(sinkhorn(x * scale).isfinite().all().item<bool>()) << scale;

@@ -158,7 +158,7 @@ TEST_P(TokenPermutation, RowsFollowTheMapsInEveryDtype) {
 }
 
 TEST_P(TokenPermutation, RowsOfPaddingAreZero) {
-  // Two experts padded to three rows each: rows 2 and 5 are nobody's.
+  // Two experts padded to three rows each: rows 2 and 5 are padding.
   const Tensor source = numbers({0, 1, -1, 1, 2, -1}), slots = numbers({0, 3, 1, -1, 4, -1}).view({3, 2});
   const Tensor valid_slots = numbers({0, -1, 1, 3, 4, -1}).view({3, 2});
   const Tensor x = testing::rand({3, 19}) + 1, y = testing::full({6, 19}, 7.0f), weights = testing::rand({3, 2}) + 1;

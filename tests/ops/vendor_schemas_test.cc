@@ -1,6 +1,6 @@
-// The declarations of ATen's operators that the GPU's code calls and that LibTorch may change: those with an underscore
-// before their names, and those with a vendor's library behind them. A change of their text is one to read, and then to
-// write here. It needs no GPU; the bundle for GPUs runs it with LibTorch's build for them.
+// Declarations of ATen's operators that the GPU's code calls and that LibTorch may change: those with an underscore
+// before their names, and those that call a vendor's library. If one changes, review it, then update its text here.
+// Needs no GPU; the bundle for GPUs runs it with LibTorch's build for them.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace megalith::ops::vendor_schemas_test {
 namespace {
 
-// What follows is new in 2.13, and has defaults.
+// Later arguments are new in 2.13, and have defaults.
 constexpr const char* kFlashForward =
     "aten::_flash_attention_forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k, "
     "SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, bool return_debug_mask, *, float? scale=None, "

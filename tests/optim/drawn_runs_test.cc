@@ -1,4 +1,4 @@
-// Which canonical element each element of a part is: against the Placement, written out element by element.
+// The canonical element of each element of a part, against the Placement written out element by element.
 #include "optim/drawn_runs.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ struct Element {
   bool operator==(const Element&) const = default;
 };
 
-// What every element of the local tensor is, dim by dim.
+// The canonical element of each local one, dim by dim.
 std::vector<Element> elements_of(const Placement& placement) {
   std::vector<Element> all(static_cast<size_t>(placement.num_local_elements()));
   for (const Piece& piece : placement.pieces) {

@@ -86,7 +86,7 @@ TEST(HostUpdate, EqualsTheUpdateInOnePieceWhateverTheChunks) {
   }
 }
 
-// What is drawn for an element hangs on its place in the canonical tensor, not on the chunk.
+// An element's draw depends on its place in the canonical tensor, not on the chunk.
 TEST(HostUpdate, RoundsAtRandomAsInOnePiece) {
   const OptimizerOptions options{.master_weights = MasterWeights::kNone, .stochastic_rounding = true};
   for (const int64_t chunk_elements : {1, 4, 1000}) {

@@ -1,4 +1,4 @@
-// Which matrices a local tensor is a slice of: fused, transposed, cut over rows or columns, several experts in one.
+// Matrices that a local tensor is a slice of: fused, transposed, cut over rows or columns, several experts in one.
 #include "optim/matrices.h"
 
 #include <ATen/ATen.h>
@@ -106,7 +106,7 @@ TEST(SlicedMatrices, OfAReplicatedLayerAreWholeOnEveryRank) {
   });
 }
 
-// GPT-2 keeps (in, out): the matrices are (out, in) all the same, and q, k and v lie in one canonical tensor.
+// GPT-2 keeps (in, out): the matrices are (out, in) all the same, and q, k and v are in one canonical tensor.
 TEST(SlicedMatrices, OfATransposedTensorHaveOutputsAsRows) {
   for (const int tp : {1, 2}) {
     ThreadWorld(tp).run(Mesh({.tp = tp, .etp = tp}), [&](Groups& groups) {

@@ -1,4 +1,4 @@
-// Whole matrices for whoever computes them, and the results back: every element once, each matrix once, in shares.
+// Whole matrices for ranks that compute them, and the results back: every element once, each matrix once, in shares.
 #include "optim/matrix_exchange.h"
 
 #include <ATen/ATen.h>
@@ -70,7 +70,7 @@ at::Tensor input_of(const std::string& name, int64_t rows, int64_t columns) {
 }
 at::Tensor answer_to(const at::Tensor& whole) { return whole.square() + whole.sum(); }
 
-// What rank `slice` holds of the answer, as its flattened local tensor has it.
+// Rank `slice`'s part of the answer, in the order of its flattened local tensor.
 at::Tensor slice_of_answer(const ExchangedMatrix& one, int slice, bool wants_input) {
   const at::Tensor whole = input_of(one.matrix.name, one.matrix.rows, one.matrix.columns);
   return one.matrix.take_slice(wants_input ? whole : answer_to(whole), slice).view({-1});
@@ -129,7 +129,7 @@ TEST_P(Exchange, EveryElementComesBackFromItsWholeMatrixOnce) {
                                                                       : 8 * 12;
     EXPECT_EQ(num_written.at(name), copies * elements) << name;
   }
-  // Nobody is idle, and nobody does twice the mean.
+  // No rank is idle, and none does more than twice the mean.
   int total = 0;
   for (const int count : num_of_rank) total += count;
   for (const int count : num_of_rank) {
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{{.tp = 2, .dp = 2, .etp = 2}, Sharding::kBetweenMatrices}, Case{{.dp = 4}, Sharding::kFsdp},
                       Case{{.tp = 2, .dp = 2, .etp = 2}, Sharding::kFsdp}));
 
-// What a layout needs not send it does not: replicas nothing, runs between matrices nothing over the shards.
+// Replicas send nothing, and runs between matrices send nothing over the shards.
 TEST(MatrixExchange, SendsNothingThatIsThereAlready) {
   const auto labels = [](const Mesh::Sizes& sizes, Sharding sharding) {
     std::mutex mutex;

@@ -241,7 +241,7 @@ TEST(NarrowStates, ResetMastersAreTheModelsWeights) {
 
 // ---- Memory ----
 
-// What this thread's tensors on the CPU take, counted by their allocator.
+// Bytes of this thread's tensors on the CPU, counted by their allocator.
 class CpuBytes : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void* /*at*/, int64_t size, size_t /*allocated*/, size_t /*reserved*/, c10::Device) override {
@@ -292,8 +292,8 @@ TEST(NarrowStates, TakeTheBytesThatTheTableSays) {
 
 // ---- Training ----
 
-// The distance that is left after 300 steps of a regression towards weights that lie 0.2 away, all rows at once.
-// Weights are between 1 and 2, where bf16 numbers lie 2^-7 apart: a step of 1e-3 is an eighth of that.
+// The distance that is left after 300 steps of a regression towards weights 0.2 away, all rows at once. Weights are
+// between 1 and 2, where bf16 numbers are 2^-7 apart: a step of 1e-3 is an eighth of that.
 double distance_after_training(const OptimizerOptions& options) {
   constexpr int64_t kInputs = 64, kOutputs = 16, kRows = 256;
   OneParameter one({kOutputs, kInputs}, options);

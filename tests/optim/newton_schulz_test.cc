@@ -36,7 +36,7 @@ TEST(NewtonSchulz, AppliesThePolynomialsToTheSingularValues) {
   }
 }
 
-// What the coefficients give after five steps: singular values of 0.01 to 1 end between 0.68 and 1.13, those of all
+// Five steps with these coefficients: singular values of 0.01 to 1 end between 0.68 and 1.13, those of all
 // sets but "simple" between 0.87 and 1.12.
 TEST(NewtonSchulz, MakesAMatrixNearlyOrthogonal) {
   for (const std::string& word : newton_schulz_words()) {

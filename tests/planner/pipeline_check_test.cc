@@ -79,7 +79,7 @@ TEST(PipelineCheck, AMissingWeightGradient) {
 
 TEST(PipelineCheck, AMissingBackwardAndAMissingForward) {
   PipelineSchedule schedule = four_ranks();
-  schedule.ranks[0].erase(find_action(schedule.ranks[0], "B0.7"));  // nobody reads it
+  schedule.ranks[0].erase(find_action(schedule.ranks[0], "B0.7"));  // no action reads it
   expect_refused(schedule, {"rank 0 misses B0.7"});
   schedule = four_ranks();
   schedule.ranks[1].erase(find_action(schedule.ranks[1], "F0.0"));
@@ -151,7 +151,7 @@ TEST(PipelineCheck, ActionsThatHaveNoPlace) {
   find_action(schedule.ranks[1], "F0.0>2")->peer = 3;
   expect_refused(schedule, {"rank 1 has F0.0>3", "neighbour"});
   schedule = four_ranks();
-  schedule.ranks[3].push_back({ActionKind::kSendForward, 0, 0, 0});  // behind the last stage
+  schedule.ranks[3].push_back({ActionKind::kSendForward, 0, 0, 0});  // after the last stage
   expect_refused(schedule, {"rank 3 has F0.0>0", "neighbour"});
   schedule = four_ranks();
   schedule.ranks.pop_back();

@@ -21,7 +21,7 @@ inline PipelineCosts equal_costs(const PipelineSchedule& schedule, const StageTi
   return {std::vector<StageTimes>(static_cast<size_t>(schedule.shape.num_stages()), times), transfer, {}};
 }
 
-// Which schedule, for messages.
+// Name and shape of a schedule, for messages.
 inline std::string described(const PipelineSchedule& schedule) {
   return schedule.name + " p " + std::to_string(schedule.shape.num_ranks) + " v " +
          std::to_string(schedule.shape.num_chunks) + " m " + std::to_string(schedule.shape.num_microbatches);

@@ -146,7 +146,7 @@ TEST_F(Accelerator, AWaitForAnEventBehindWhichAStepWasIssuedIsAnotherKind) {
   EXPECT_EQ(count_waits("an old event"), 1);
 }
 
-// What is issued on `stream` from now on comes behind what the main stream was given.
+// Orders later work on `stream` after what the main stream was given.
 void put_behind_main(const c10::Stream& stream) {
   StreamEvent issued(kDevice);
   issued.record(current_stream(kDevice));
@@ -216,7 +216,7 @@ TEST_F(Accelerator, AnEventTellsAStreamOnlyOfWhatCameBeforeIt) {
   const Tensor ones = at::ones({3}, pinned()), x = at::zeros({3}, here());
   const c10::Stream first = side_stream(kDevice), second = side_stream(kDevice);
   const StreamEvent written = written_beside(x, ones, first);
-  // The event of a stream that came behind the main one carries that on.
+  // The event of a stream ordered after the main one carries that order on.
   written.make_wait(second);
   {
     const StreamScope scope(second);

@@ -1,5 +1,5 @@
-// Products by the vendor's library, which a double in host memory stands for: values against float64, what is allocated
-// and left behind, and the choice of algorithms.
+// Products by the vendor's library, here a double in host memory: values against float64, allocations and what is left
+// of them, and the choice of algorithms.
 #include "ops/gpu/blas.h"
 
 #include <ATen/ATen.h>
@@ -202,7 +202,7 @@ TEST_F(Blas, TheQuickestAlgorithmIsWrittenAndUsed) {
   EXPECT_TRUE(at::equal(linear_forward(x, w).to(at::kCPU), tuned.to(at::kCPU)));
   EXPECT_EQ(cublaslt().last_algorithm, 11);
   EXPECT_EQ(cublaslt().num_products, products + 2);
-  // What it does not have is the library's first choice.
+  // Products that it lacks get the library's first choice.
   linear_dgrad(tuned, w);
   EXPECT_EQ(cublaslt().last_algorithm, 0);
 
@@ -214,7 +214,7 @@ TEST_F(Blas, TheQuickestAlgorithmIsWrittenAndUsed) {
   EXPECT_EQ(cublaslt().last_algorithm, 11);
 }
 
-// What the error says; empty without one.
+// Text of the error; empty without one.
 std::string error_of(const auto& run) {
   try {
     run();

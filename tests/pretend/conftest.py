@@ -16,7 +16,7 @@ from program import Program  # noqa: E402
 
 STEPS = 3
 LOSSES = ("lm_loss", "mse_loss", "loss")  # the first that a model has is its main one
-# What has a device of its own to run on shows which threads do; one thread, because sums in threads depend on their number.
+# No threads that read ahead; one that computes, because sums in threads depend on their number.
 RUN = (
     *("--mock_data", "--lr", 3e-3, "--lr_decay_style", "constant", "--num_workers", 0, "--eval_iters", 0),
     *("--num_threads", 1, "--micro_batch_size", 2, "--global_batch_size", 4),

@@ -1,6 +1,6 @@
-// Eight-bit layers on a GPU, whose library a double stands for: the same numbers as on the CPU, what is read of which
-// operand, and what is allocated. Both devices round operands to the same eight bits, so only the order of the sums and
-// the rounding of results to bf16 are between them.
+// Eight-bit layers on a GPU with a double for its library: the same numbers as on the CPU, what is read of which
+// operand, and what is allocated. Both devices round operands to the same eight bits: they differ only by the order of
+// the sums and the rounding of results to bf16.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ at::Tensor numbers_of_step(at::IntArrayRef sizes, uint64_t seed, at::ScalarType 
   return (at::randn(sizes) * std::exp2(static_cast<double>(seed % 5))).to(dtype);
 }
 
-// What three steps of two microbatches compute, moved to the CPU. The weights are changed after each step, as an
+// Results of three steps of two microbatches, moved to the CPU. The weights are changed after each step, as an
 // optimizer would, by numbers that do not depend on the device.
 std::vector<at::Tensor> run_steps(const Case& one, std::shared_ptr<const MatmulRecipe> recipe, at::Device device,
                                   int64_t tokens = kTokens) {

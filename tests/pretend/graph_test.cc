@@ -50,7 +50,7 @@ class Graphs : public ::testing::Test {
   c10::Stream beside_ = side_stream(kGraphDevice);
 };
 
-// What runs without a graph on the stream that graphs are captured on.
+// Operators without a graph, on the stream that graphs are captured on.
 TEST_F(Graphs, OperatorsRunOnAStreamOfTheirOwn) {
   const Tensor x = at::full({3}, 2.0, on_graph_device());
   StreamEvent before(kGraphDevice), after(kGraphDevice);
@@ -165,7 +165,7 @@ TEST_F(Graphs, MayShareMemoryOfWhichNothingIsKept) {
   EXPECT_EQ(first_number(of_one), 1000);
 }
 
-// What would be wrong, or an error, on a GPU.
+// Work whose result would be wrong, or an error, on a GPU.
 TEST_F(Graphs, RefuseWhatAGraphCannotHold) {
   const Tensor x = at::ones({3}, on_graph_device()), pageable = at::ones({3}), pinned = at::ones({3}).pin_memory();
   const c10::Stream another = side_stream(kGraphDevice);

@@ -12,7 +12,7 @@ PARTLY = (*OVERLAPPED, "--optimizer_offload_fraction", 0.6)
 FSDP = (*LLAMA, "--bf16", "--use_torch_fsdp2")
 RUNS = ("--fsdp_cpu_offload",)
 
-# What is trained, and what of it lies on the host.
+# Runs, and the options that keep parts of their state on the host.
 OFFLOADED = {
     "states": (CASES["bf16"], STATES),
     "states, copied beside the updates": (CASES["bf16"], OVERLAPPED),

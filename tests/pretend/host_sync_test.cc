@@ -18,7 +18,7 @@ namespace {
 
 const at::Device kPretendDevice(at::kPrivateUse1, 0);
 
-// What the error says; empty when there is none.
+// Text of the error; empty when there is none.
 std::string said_by(const std::function<void()>& work) {
   try {
     without_host_sync(kPretendDevice, work);

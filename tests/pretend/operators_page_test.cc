@@ -28,7 +28,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
   return lines;
 }
 
-// What nvcc compiles all kernels for: the head of the table of their registers, "#   sm_80   sm_90 …".
+// Architectures that nvcc compiles all kernels for: the head of the table of their registers, "#   sm_80   sm_90 …".
 std::string nvidia_architectures() {
   std::vector<std::string> found;
   for (const std::string& line : lines_of(kSource / "tests/gpu_kernels/registers.txt")) {
@@ -42,7 +42,7 @@ std::string nvidia_architectures() {
   return fmt::format("{}", fmt::join(found, ", "));
 }
 
-// What hipcc compiles them for, where it knows it: the default of scripts/gpu/hip_kernels.sh.
+// Architectures that hipcc compiles them for: the default of scripts/gpu/hip_kernels.sh, or "" if it is not found.
 std::string amd_architectures() {
   const std::regex wanted(R"(HIP_ARCHITECTURES:-([a-z0-9 ]+)\})");
   for (const std::string& line : lines_of(kSource / "scripts/gpu/hip_kernels.sh")) {
@@ -77,7 +77,7 @@ TEST(OperatorsPage, SaysWhatRunsOnAGpu) {
                         is_own(one) ? "yes" : "no kernel", is_own(one) ? compiled : "no kernel", run);
   }
 
-  // The page with these rows in the place of its own.
+  // The page with these rows instead of its own.
   std::string found, wanted;
   bool has_rows = false;
   for (const std::string& line : page) {

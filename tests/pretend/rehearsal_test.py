@@ -23,7 +23,7 @@ SANITIZER = """#!/bin/sh
 shift 4
 exec "$@"
 """
-# What it is, and what it does: idle, then busy.
+# Its description, and its load: idle, then busy.
 NVIDIA_SMI = """#!/bin/sh
 case "$*" in
   *clocks.sm*) printf '210, 70.5, 30\\n1980, 640.25, 61\\n1965, 650.75, 63\\n' ;;
@@ -146,7 +146,7 @@ def test_a_failure_is_told_and_the_other_rows_are_run(tmp_path):
     failed = {row["name"]: row["note"] for row in told["rows"] if row["status"] == "fail"}
     assert {"doctor", "operators", "deterministic", "resume"} <= set(failed)
     assert failed["doctor"] == "exit code 7: error: no"
-    # What did not pass here does not open the next stage.
+    # A stage that did not pass does not open the next one.
     assert first_hour(2, tmp_path / "out", broken, broken)[0].returncode == 2
 
 

@@ -17,7 +17,7 @@ def in_bf16(case):
     return (*(word for word in CASES[case] if word != "--fp32"), "--bf16")
 
 
-# What is trained, and the most waits of a step. A number may only fall; docs/gpu.md has it with its reason.
+# Runs, and the most waits of a step. A number may only fall; docs/gpu.md has it with its reason.
 WAITS = {
     "dense": (CASES["bf16"], 0),
     "dense with dropout": (in_bf16("gpt2"), 0),

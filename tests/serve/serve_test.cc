@@ -51,7 +51,7 @@ class ServeTest : public ::testing::Test {
     test::load(*model_, test::golden_weights(*model_, at::kDouble));
   }
 
-  // What the handler answers, once the rounds are over.
+  // The handler's answer, complete once the rounds are over.
   std::shared_ptr<KeptReply> ask(const std::string& path, const OrderedJson& body, const std::string& method = "POST") {
     auto reply = std::make_shared<KeptReply>();
     handler_({.method = method, .path = path, .authorization = "", .body = dump_json(body)}, reply);

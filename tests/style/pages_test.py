@@ -11,7 +11,7 @@ from style_test import ROOT, sources, texts_of_cpp
 
 # Prose and commands; rows of tables cannot be broken, and what a program prints is shown as it is.
 MOST_COLUMNS = 120
-# What the program prints; its texts are held in src/, and its lines are rows of tables.
+# Printed by the program; the texts are in src/, and the lines are rows of tables.
 GENERATED_PAGES = ("options.md", "accepted_names.md")
 # Pages with words of other programs beside ours: an option there may be theirs.
 PAGES_OF_OTHERS = tuple(f"migrate_{name}.md" for name in ("megatron", "primus", "torchtitan", "torchtune", "finetuners"))

@@ -19,7 +19,7 @@ MOST_COLUMNS = 120
 # clang-format's versions break some lines differently; this is the one that .clang-format was written for.
 CLANG_FORMAT_VERSION = "14"
 
-# Where files from outside are opened: core/input_file.h says why not elsewhere.
+# Sources that open files from outside: core/input_file.h says why no others do.
 FILE_LAYER = ("core/file.cc", "core/input_file.cc")
 # Sources that open what they write, or what they lock, by themselves.
 OPENS_TO_WRITE = (
@@ -36,10 +36,10 @@ OPENS_TO_WRITE = (
     "train/outputs.cc",
 )
 
-# Where options are found by name: a record holds nothing else, and resolve_fsdp() has a copy of the variables.
+# Sources that find options by name: a record holds nothing else, and resolve_fsdp() has a copy of the variables.
 FIND_BY_NAME = ("cli/verify.cc", "parallel/data_parallel_options.cc")
 
-# Words that readers stumbled over, and what was meant. A blank stands for a line break, too.
+# Words that readers stumbled over, and what was meant. A blank matches a line break, too.
 STUMBLES = (
     (r"(?:^|\n\n|[.:;!?)*|#] )Of (?!course)", "a sentence begins with its subject"),
     (r"\b[Aa]lone\b", "say 'only', or 'by itself'"),
@@ -50,9 +50,9 @@ STUMBLES = (
     (r"\bsays ranks (?:below|above)", "one overrides the other"),
     (r"\b(?:is|are) no paths?\b", "is not a path here; the error shows the command that downloads it"),
 )
-# What the program prints from the options' descriptions in src/, whose texts are held there.
+# Printed by the program from the options' descriptions, which are checked in src/.
 GENERATED_PAGES = ("options.md",)
-# Where 'alone' says that somebody or something has no company.
+# Uses of 'alone' that say that somebody or something has no company.
 REAL_ALONE = re.compile(r"\b(?:left|let|leave|runs?|stands?) (?:it |them |\w+ )?alone\b|^alone$", re.IGNORECASE)
 # Files whose comments and messages are not held to the words yet.
 # This file names the words, and entries_test.py a keyword of costs.txt.

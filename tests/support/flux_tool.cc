@@ -1,4 +1,4 @@
-// What FLUX's encoders and its sampler compute, as files: for tests in Python that compare with diffusers.
+// Results of FLUX's encoders and its sampler as files, for tests in Python that compare with diffusers.
 //
 //   flux_tool encode REQUEST.json   {"folder" | "vae", "t5", "clip": paths, "text_length", "dtype": "fp32" | "bf16",
 //                                    "captions": [text, …], "inputs": FILE, "output": FILE}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 NUMBERS = itertools.count()
 
-FILES = Path("/etc/netns")  # what lies here below a namespace's name is seen in /etc by what ip(8) runs in it
+FILES = Path("/etc/netns")  # ip(8) shows the files of a namespace's folder here in /etc of programs it runs there
 LISTENING = "0A"  # of /proc/net/tcp
 
 

@@ -1,4 +1,4 @@
-// What tests of injected faults draw them by: `make proof` runs them again and again with other seeds.
+// Seed of the tests that inject faults: `make proof` runs them again and again with other seeds.
 #pragma once
 
 #include <cstdint>

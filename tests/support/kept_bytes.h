@@ -1,4 +1,4 @@
-// What a layer holds between its forward and its backward pass, counted on the meta device.
+// Bytes that a layer holds between its forward and its backward pass, counted on the meta device.
 #pragma once
 
 #include <ATen/ATen.h>

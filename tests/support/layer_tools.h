@@ -30,7 +30,7 @@ LayerPass run_layer(const LayerContext& context, const Make& make, const Run& ru
   const at::Tensor input = x.clone().set_requires_grad(true);
   const at::Tensor y = run(*layer, input);
   y.backward(dy);
-  // What a rank's gradient is only a part of is summed, as at the end of a step.
+  // Gradients that are partial on each rank are summed, as at the end of a step.
   layer->for_each_parameter([&](Parameter& parameter) {
     parameter.finish_step();
     if (!parameter.placement().partial_axes.contains(Axis::kTp)) return;

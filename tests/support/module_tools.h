@@ -23,7 +23,7 @@ inline at::Tensor box_view(at::Tensor tensor, const Box& box) {
 }
 
 // Copies what a module holds (its values, gradients, …) into whole canonical tensors; those not there yet are made,
-// filled with NaN, so that what nobody holds shows.
+// filled with NaN, so that elements that no module holds show.
 inline void collect(const Module& module, const std::function<at::Tensor(Parameter&)>& what, TensorMap& into) {
   module.for_each_parameter([&](Parameter& parameter) {
     const at::Tensor local = what(parameter);

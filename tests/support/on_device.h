@@ -4,8 +4,8 @@
 //   TEST_P(Swiglu, ForwardMatchesReference) { const Tensor y = swiglu(testing::randn({3, 14})); … }
 //   MEGALITH_ON_EVERY_DEVICE(Swiglu);
 //
-// What a test makes by the functions below is made on the CPU, so that every device computes with the same numbers, and
-// lies on the device of the test. Without an accelerator there is no second form of a test.
+// Tensors from the functions below are made on the CPU, so that every device computes with the same numbers, and moved
+// to the device of the test. Without an accelerator there is no second form of a test.
 #pragma once
 
 #include <ATen/ATen.h>

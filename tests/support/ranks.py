@@ -47,7 +47,7 @@ def run_ranks(program, num_ranks, *words, timeout=240):
     processes, files = [], []
     try:
         for rank in range(num_ranks):
-            # Files, not pipes: a rank that nobody reads would stop in the middle of a line.
+            # Files, not pipes: a rank whose pipe is not read would stop in the middle of a line.
             files.append([tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)])
             environment = environment_of(rank, num_ranks, port)
             processes.append(fork_server.start(program.command(*words), environment, os.getcwd(), (0, *files[-1])))

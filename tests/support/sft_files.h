@@ -64,8 +64,8 @@ inline std::vector<SftSequence> random_sft_sequences(int count, int longest, int
   return sequences;
 }
 
-// What a reference model of 37 tokens might say of them: near what an untrained one says, so that margins are small and
-// the loss is steep.
+// Log-probabilities like those of a reference model of 37 tokens: near an untrained one's, so that margins are small
+// and the loss is steep.
 inline std::shared_ptr<const SftReference> random_sft_reference(const SftSet& set) {
   SftReferenceTable table(set);
   const uint64_t key = make_philox_key(1, "sft reference");

@@ -1,5 +1,5 @@
-// Where tests find configurations and data: the folder of the sources that they were built from or, on another machine,
-// the one that the environment's MEGALITH_SOURCE_DIR names.
+// Folder of the tests' configurations and data: the sources that they were built from or, on another machine, the one
+// that the environment's MEGALITH_SOURCE_DIR names.
 #pragma once
 
 #include <cstdlib>

@@ -122,7 +122,7 @@ TEST(Safetensors, SubByteTypesAreListedButNotRead) {
 
 TEST(Safetensors, RefusesWhatIsNotTrue) {
   struct Case {
-    std::string content, part;  // what the message must contain
+    std::string content, part;  // that the message must contain
   };
   const auto tensor = [](const std::string& body) { return "{\"t\":{" + body + "}}"; };
   const std::string good = R"("dtype":"U8","shape":[2],"data_offsets":[0,2])";

@@ -122,7 +122,7 @@ void expect_every_layout_goes_on_from_every_other(const std::vector<std::string>
     for (size_t to = 0; to < layouts.size(); ++to) {
       if (from == to) continue;
       const std::string what = layouts[from].name + " to " + layouts[to].name;
-      // What follows depends on the state, which is compared below, and on the layout that goes on.
+      // Later losses depend on the state, which is compared below, and on the layout that goes on.
       if (tolerance > 0 && to == (from + 1) % layouts.size()) {
         const StepLosses resumed = train_layout(model, layouts[to], {words, "--train_iters=6", load, precision});
         ASSERT_EQ(resumed.size(), 3u) << what;

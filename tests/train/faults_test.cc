@@ -1,4 +1,4 @@
-// What a run does when its loss jumps, its gradient is large, or its memory changes under it.
+// Actions of a run when its loss jumps, its gradient is large, or its memory changes under it.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -171,7 +171,7 @@ TEST(Faults, FiftySpikesGetFiftyRightActions) {
   for (int i = 0; i < 50; ++i) {
     const std::string& name = names[static_cast<size_t>(i) % 3];
     const int64_t interval = draw(4, 9), drawn = draw(16, 26), iters = 30;
-    // What spoils a step's weights does so before those of the step before it are saved.
+    // The injection spoils the weights before a checkpoint of the step before would be saved.
     const int64_t spike = (drawn - 1) % interval == 0 ? drawn + 1 : drawn;
     Words words = action(name, iters) + Words{fmt::format("--seed={}", 1 + seed % 1000 + static_cast<uint32_t>(i))};
     const TemporaryFolder saved;
@@ -274,7 +274,7 @@ TEST(Faults, AStepWithALargeGradientIsNotMade) {
 TEST(Faults, AllRanksDoTheSameAboutASpike) {
   const TemporaryFolder folder;
   ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
-    // What is wrong on one rank makes the loss of all jump.
+    // A fault on one rank makes the loss of all jump.
     const std::set<int64_t> spoiled = groups.rank == 1 ? std::set<int64_t>{20} : std::set<int64_t>{};
     const Told told = train(action("rollback", 24) + saving(folder, 8) + Words{"--check_sync=23"}, spoiled, groups);
     EXPECT_EQ(told.error, "");

@@ -65,7 +65,7 @@ std::vector<SizesJson> small_configs() {
           gpt2};
 }
 
-// What a number may be damaged to: the edges of the types and of the bounds, powers of two in between, fractions.
+// Draws a damaged number: the edges of the types and of the bounds, powers of two in between, fractions.
 SizesJson extreme_number(std::mt19937_64& random) {
   const SizesJson edges[] = {0,
                              1,
@@ -265,7 +265,7 @@ TEST(HostileSizes, WeightsBeyondTheMemoryAreRefusedBeforeTheyAreAllocated) {
   } catch (const UserError& error) {
     EXPECT_TRUE(error.message().starts_with("the weights of a rank take ")) << error.message();
   }
-  // Where nothing is stored it is a model like any other.
+  // On the meta device, which stores nothing, it is a model like any other.
   EXPECT_GT(build_model(*resolved, groups, at::kMeta).num_parameters(), int64_t{150'000'000'000'000});
 }
 

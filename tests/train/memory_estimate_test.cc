@@ -1,4 +1,4 @@
-// What is said of a run's memory before it begins is what its objects then hold.
+// A run's estimated memory is what its objects then hold.
 #include "kinds/kinds.h"
 #include "train/memory_estimate.h"
 
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
                     EstimateCase{"pipeline", 3, {"--pipeline_model_parallel_size=3", "--global_batch_size=4"}}),
     [](const auto& info) { return info.param.name; });
 
-// Where the device has a memory of its own these options move bytes to the host's, and none appears or is lost.
+// On a device with a memory of its own these options move bytes to the host's, and none appears or is lost.
 TEST(MemoryEstimate, WhatLiesOnTheHostIsBesideTheDevice) {
   const auto estimate = [](EstimateWords words) {
     words.insert(words.end(), {"--bf16", "--use_torch_fsdp2"});
@@ -159,7 +159,7 @@ TEST(MemorySavings, AreThoseThatTheRunHasNotTakenAndThatHelp) {
   EXPECT_EQ(some.size(), 3u);
   EXPECT_EQ(some.at(0), "--use_distributed_optimizer");
   EXPECT_EQ(some.at(1), "--master_weights remainder");
-  // What would save too little to matter is not named, and neither is what the run does already.
+  // Options that would save too little to matter are not named, and neither are those already in use.
   EXPECT_TRUE(words_of({"--bf16"}, 1, int64_t{1} << 40, true).empty());
   for (const std::string& word : words_of({"--bf16", "--use_distributed_optimizer"}, 2, 1000, true)) {
     EXPECT_NE(word, "--use_distributed_optimizer");
@@ -213,7 +213,7 @@ class MemoryThereTest : public testing::Test {
 constexpr const char* kMeminfo = "MemTotal: 1048576 kB\nMemFree: 1024 kB\nMemAvailable: 524288 kB\n";
 
 TEST_F(MemoryThereTest, IsWhatTheMachineHasFreeForEachRank) {
-  EXPECT_FALSE(memory_there(at::kCPU, 1, folder_.path()).has_value());  // nobody tells
+  EXPECT_FALSE(memory_there(at::kCPU, 1, folder_.path()).has_value());  // no file tells
   write("proc/meminfo", kMeminfo);
   const auto there = memory_there(at::kCPU, 4, folder_.path());
   ASSERT_TRUE(there.has_value());

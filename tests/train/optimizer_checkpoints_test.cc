@@ -42,7 +42,7 @@ TEST(OptimizerCheckpoints, MuonOfExpertsGoesOnWhoeverHoldsThem) {
       {.name = "one rank"},
       {.name = "dp4 ep2, zero", .dp = 4, .words = {"--use_distributed_optimizer"}, .ep = 2},
       {.name = "tp2 sp, ep2 etp1", .tp = 2, .words = {"--sequence_parallel"}, .ep = 2, .etp = 1}};
-  // Which experts a token goes to may change with rounding: only the bytes are compared.
+  // Rounding may change the experts of a token: only the bytes are compared.
   expect_every_layout_goes_on_from_every_other(small_model(experts), layouts, "--fp32", 0);
 }
 
@@ -51,7 +51,7 @@ TEST(OptimizerCheckpoints, SgdGoesOnFromEveryLayoutUnderEveryOther) {
 }
 
 TEST(OptimizerCheckpoints, LionGoesOnFromEveryLayoutUnderEveryOther) {
-  // Where rounding changes a sign an element moves by twice lr the other way: losses of about 4 agree to a few 1e-4.
+  // A sign that rounding changes moves its element by twice lr: losses of about 4 agree to a few 1e-4.
   expect_every_layout_goes_on_from_every_other(small_model({"--optimizer=lion"}), optimizer_layouts(), "--fp32", 1e-3);
 }
 
@@ -61,7 +61,7 @@ TEST(OptimizerCheckpoints, AdafactorGoesOnFromEveryLayoutUnderEveryOther) {
 }
 
 TEST(OptimizerCheckpoints, Adam8bitGoesOnFromEveryLayoutUnderEveryOther) {
-  // Where rounding changes a code its moment moves by up to a tenth.
+  // A code that rounding changes moves its moment by up to a tenth.
   const std::vector<std::string> words = small_model({"--optimizer=adam8bit", "--min_8bit_size=1000"});
   expect_every_layout_goes_on_from_every_other(words, optimizer_layouts(), "--fp32", 1e-3);
 }

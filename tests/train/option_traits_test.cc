@@ -1,5 +1,5 @@
-// What options say of themselves (OptionTraits), held to lists of names: an option that comes or changes is looked at
-// here once, by whoever adds it.
+// Traits of options (OptionTraits), held to lists of names: the author of an option that comes or changes looks at it
+// here once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,12 +26,12 @@ TEST(OptionTraits, WeightsDependOnTheModelsOptionsButThese) {
   const Names expected = {"max_position_embeddings", "make_vocab_size_divisible_by", "attention_dropout",
                           "hidden_dropout", "init_method_std", "embedding_init_method_std", "bos_token_id",
                           "eos_token_ids", "classifier_dropout", "label_names",
-                          // How experts are balanced, limited and reached.
+                          // Balance, limits and exchange of experts.
                           "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
                           "moe_input_jitter_eps", "moe_router_bias_update_rate", "moe_router_force_load_balancing",
                           "moe_token_dispatcher_type", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
                           "moe_token_drop_policy", "moe_shared_expert_overlap", "mtp_loss_scaling_factor",
-                          // How vectors are compared.
+                          // Comparison of vectors.
                           "retriever_score_scaling", "retriever_report_topk_accuracies"};
   EXPECT_EQ(names_with(options, [](const Option& option) { return !option.traits().changes_weights; }), expected);
 }
@@ -80,7 +80,7 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "overlap_cpu_optimizer_d2h_h2d",
                         "check_determinism"};
   const Names expected = names_with(options, [&](const Option& option) {
-    // How gradients are rounded on their way.
+    // Rounding of gradients on their way.
     if (option.name() == "grad_reduce_in_bf16" || option.name() == "main_grads_dtype") return false;
     return groups.contains(option.group()) || others.contains(option.name());
   });

@@ -1,4 +1,4 @@
-// What a rank holds between steps is what the Placements say, to the byte, under every way of sharding.
+// A rank holds between steps what the Placements say, to the byte, under every way of sharding.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -54,7 +54,7 @@ TEST(ShardedBytes, TensorParallelRanksHoldTheirSlicesAndNothingElse) {
       EXPECT_EQ(one.optimizer, kState * one.local_elements);
       for (const auto& [name, count] : one.canonical) together[name] += count;
     }
-    // Norms are on both ranks, all else is cut; padding of the vocabulary belongs to nobody.
+    // Norms are on both ranks, all else is cut; padding of the vocabulary has no canonical elements.
     for (const auto& [name, count] : whole.canonical) {
       const bool is_norm = name.find("norm") != std::string::npos;
       EXPECT_EQ(together.at(name), is_norm ? 2 * count : count) << name;

@@ -1,5 +1,5 @@
-// Parameters of which several stages of a pipeline, wherever they lie, hold copies: one for gradients, norm, updates
-// and checkpoints, as on one rank.
+// Parameters of which several stages of a pipeline, on any ranks, hold copies: one for gradients, norm, updates and
+// checkpoints, as on one rank.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

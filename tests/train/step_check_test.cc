@@ -34,9 +34,9 @@ enum class Place { kWeight, kMoment, kGradient, kLocalGradient, kActivation, kCo
 struct Injection {
   Place place = Place::kWeight;
   int rank = 0;
-  int64_t step = 1;              // of a state: behind which; else in which
+  int64_t step = 1;              // of a state: after it; else in it
   std::array<bool, 3> passes{};  // in which a computation goes wrong
-  uint32_t draw = 0;             // which tensor, element and bit
+  uint32_t draw = 0;             // chooses tensor, element and bit
 };
 
 // One of the upper bits of an element's fraction, or of its exponent: what a unit computes with it differs. In a zero,
@@ -50,13 +50,13 @@ void flip(const at::Tensor& tensor, uint32_t draw) {
   (is_zero ? first[size - 1] : first[size - 2]) ^= is_zero ? uint8_t{0x40} : static_cast<uint8_t>(1U << draw % 8);
 }
 
-// What goes wrong on one rank, and when it is its turn.
+// A fault on one rank, and when it is due.
 struct Fault {
   Injection injection;
   bool is_here = false;
   int64_t step = 0;
   int pass = -1;
-  bool is_in_pass = false;  // what the check itself tells the ranks is not spoiled
+  bool is_in_pass = false;  // the check's own exchanges are not spoiled
   int num_blocks = 0, num_microbatches = 0, num_collectives = 0;
   std::array<int, 2> counted{};  // blocks and collectives of a pass
 
@@ -101,7 +101,7 @@ class FaultyData : public DataParallel {
 
   void begin_step() override { inner_.begin_step(); }
   void begin_microbatch(bool is_last) override {
-    // What the first microbatch left, before it is summed over ranks.
+    // The first microbatch's gradients, before they are summed over ranks.
     if (fault_.num_microbatches++ == 1 && fault_.is_due(Place::kLocalGradient)) flip_gradient();
     inner_.begin_microbatch(is_last);
   }
@@ -349,7 +349,7 @@ TEST(StepCheck, FindsAHundredOfAHundredFlippedBitsAndNamesTheRank) {
     if (is_empty) injection.place = Place::kGradient;
     injection.rank = static_cast<int>(draw(static_cast<uint32_t>(layout.num_ranks)));
     const bool is_state = injection.place == Place::kWeight || injection.place == Place::kMoment;
-    // A state may change behind any step; what is computed, while it is repeated.
+    // A state may change after any step; a computation goes wrong only in steps that are repeated.
     injection.step = is_state ? 1 + draw(kSteps - 1) : kInterval * (1 + draw(kSteps / kInterval));
     const uint32_t which = draw(3);
     injection.passes = {which != 1, which != 0, which == 2};  // the first, the second, or all of them
@@ -407,7 +407,7 @@ TEST(BitsDigest, EveryBitAndItsPlaceCount) {
       }
     }
   }
-  // Where a view does not begin at a word.
+  // A view that does not begin at a word.
   const at::Tensor odd = at::arange(9, at::kByte).narrow(0, 1, 8);
   EXPECT_NE(summed_digest(odd).item<int64_t>(), summed_digest(odd.add(1)).item<int64_t>());
   EXPECT_EQ(bits_digest(at::Tensor()).item<int64_t>(), bits_digest(at::Tensor()).item<int64_t>());

@@ -100,7 +100,7 @@ TEST(TrainStep, DataParallelRanksEqualOne) {
   }
 }
 
-// What the ranks exchange in a step, apart from gradients: the weights of the losses, which must be known before the
+// Exchanges of the ranks in a step, apart from gradients: the weights of the losses, which must be known before the
 // forward pass, and everything else at once.
 TEST(TrainStep, ExchangesOnceForAllThatCanWait) {
   for (const bool is_bad : {false, true}) {
@@ -136,7 +136,7 @@ TEST(TrainStep, ExchangesOnceForAllThatCanWait) {
   }
 }
 
-// What an accelerator's host does: it issues the second step before it reads the first.
+// As an accelerator's host does: issues the second step before it reads the first.
 TEST(TrainStep, AStepMayBeReadAfterTheNextIsIssued) {
   const Groups groups = Groups::single();
   ModelConfig config = test::tiny_config();

@@ -219,7 +219,7 @@ TEST(Trainer, ItsTimeOverItSavesAndStops) {
   EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{1}));
 }
 
-// Every step is late. What is saved by time goes when the next one is there; what save_interval saves stays.
+// Every step is late. A checkpoint by time goes when the next one is there; those of save_interval stay.
 TEST(Trainer, CheckpointsByTimeReplaceOneAnother) {
   const Words common = {"--train_iters=5", "--global_batch_size=4"};
   const Ran straight = train(common);
@@ -377,7 +377,7 @@ TEST(Trainer, SamplesOfAModelWithACapacityAreTheSameOnEveryLayout) {
   }
 }
 
-// Each parameter counts once, whether its replicas, its slices or its shards lie on several ranks: the embedding is
+// Each parameter counts once, whether its replicas, its slices or its shards are on several ranks: the embedding is
 // tied, so the two ends of a pipeline both hold it.
 TEST(Trainer, TheNormOfTheParametersIsThatOfTheWholeModelOnEveryLayout) {
   const Words common = {"--num_layers=2", "--train_iters=3", "--global_batch_size=4", "--log_params_norm"};

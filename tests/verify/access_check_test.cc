@@ -1,4 +1,4 @@
-// What doctor makes of devices that are closed, clocks, tracing, firewalls, versions, the hub and folders of all nodes.
+// Doctor's findings on devices that are closed, clocks, tracing, firewalls, versions, the hub and folders of all nodes.
 #include "verify/access_check.h"
 
 #include <gtest/gtest.h>

@@ -48,7 +48,7 @@ TEST(FolderCheck, AFileInTheFoldersPlaceIsAnError) {
 }
 
 TEST(FolderCheck, AFolderThatTheSystemRefusesIsAnError) {
-  // Nobody writes into /proc, root neither.
+  // No one can write into /proc, not even root.
   const Findings findings = check_folder(probe_folder("save", "/proc/self", kProbeBytes));
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].level, FindingLevel::kError);

@@ -1,4 +1,4 @@
-// What doctor makes of a machine: made-up facts, good and bad.
+// Doctor's findings on a machine, from made-up facts, good and bad.
 #include "verify/machine_check.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ bool has_check(const Findings& findings, const std::string& check) {
   return std::any_of(findings.begin(), findings.end(), [&](const Finding& one) { return one.check == check; });
 }
 
-// What is to be done is said whenever something is wrong.
+// Every warning and error says what to do.
 void expect_remedies(const Findings& findings) {
   for (const Finding& finding : findings) {
     if (finding.level >= FindingLevel::kWarning) {

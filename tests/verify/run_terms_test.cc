@@ -1,4 +1,4 @@
-// What a rank brings to the meeting: what it is asked for and what it reads, but nothing about its own machine.
+// Terms that a rank brings to the meeting: its options and what it reads, but nothing about its own machine.
 #include "kinds/kinds.h"
 #include "verify/run_terms.h"
 

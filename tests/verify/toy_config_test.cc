@@ -140,7 +140,7 @@ TEST(ToyConfig, AWindowStaysAWindow) {
   const Toy toy = make_toy("mistral_7B_v0.1.yaml", {"--context_parallel_size=2", "--dry_run_world_size=2"});
   for (const Config* config : {&toy.layout(), &toy.one_rank()}) {
     EXPECT_EQ(config->model.attention_window(), 3);
-    EXPECT_LT(3, *config->train.seq_length / 2);  // some keys lie before it, also on one of two ranks
+    EXPECT_LT(3, *config->train.seq_length / 2);  // some keys are before it, also on one of two ranks
   }
   EXPECT_EQ(family_for(toy.layout().model).name, "mistral");
 }
@@ -193,7 +193,7 @@ TEST(ToyConfig, WhatNeedsTooManyRanksIsCutAndSaid) {
   EXPECT_EQ(toy.configured.layout->config.model.moe_router_dtype, RouterPrecision::kFp32);
 }
 
-// What an adapter adds is its product times at most a half, or its rounding would be the model's.
+// An adapter adds its product times at most a half, or its rounding would be the model's.
 TEST(ToyConfig, AdaptersDoNotOutweighTheModel) {
   for (const bool by_root : {false, true}) {
     const Toy toy = make_toy("llama3.1_8B.yaml", {"--lora.enabled=true", fmt::format("--lora.use_rslora={}", by_root)});

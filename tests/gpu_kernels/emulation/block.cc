@@ -10,7 +10,7 @@
 namespace megalith::gpu_emulation {
 namespace {
 
-// What every chip of the default architectures has for a block: sm_80 and gfx90a have the least.
+// Shared memory of a block on every chip of the default architectures: sm_80 and gfx90a have the least.
 constexpr size_t kMostStaticBytes = 48 << 10;
 size_t most_shared_bytes(int wave_size) { return wave_size == 32 ? 163 << 10 : 64 << 10; }
 

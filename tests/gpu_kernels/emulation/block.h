@@ -20,7 +20,7 @@ struct Thread {
   Place place;
   unsigned number = 0;
   ThreadState state = ThreadState::kEnded;
-  Line line;  // where it waits
+  Line line;  // of its wait
   ExchangeKind kind = ExchangeKind::kShuffle;
   uint64_t word = 0;  // given to the exchange, then taken from it
   int source_lane = 0;
@@ -33,7 +33,7 @@ void resume(Thread& thread);
 // Kept by a host thread from launch to launch: fibers are dear to make.
 class Block {
  public:
-  // What all blocks of a launch share.
+  // Shared by all blocks of a launch.
   struct Launch {
     dim3 grid, block;
     unsigned num_threads = 0;
@@ -52,7 +52,7 @@ class Block {
   uint64_t exchange(Thread& thread, ExchangeKind kind, uint64_t word, int source_lane, Line line);
   void* shared_array(Thread& thread, const void* declaration, size_t bytes);
   void* dynamic_shared() { return dynamic_; }
-  // Ends the launch. The text, in which %zu stands for `bytes`, is made outside: what a fiber allocates is never freed.
+  // Ends the launch. The text, with `bytes` for %zu, is made outside: memory that a fiber allocates is never freed.
   [[noreturn]] void refuse(Thread& thread, const char* reason, size_t bytes);
   int wave_size() const { return launch_.settings.wave_size; }
 

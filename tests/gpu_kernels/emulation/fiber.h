@@ -1,5 +1,4 @@
-// A function on a stack of its own that runs in turns with whoever resumes it, all on one processor thread. x86-64
-// only.
+// A function on a stack of its own that takes turns with its resumer, all on one processor thread. x86-64 only.
 //
 // AddressSanitizer is told of the change of stacks. Under ThreadSanitizer a fiber is a thread of its own: what two
 // fibers do is unordered unless they say so (synchronisation.h).
@@ -46,7 +45,7 @@ class Fiber {
   Body body_ = nullptr;
   void* argument_ = nullptr;
 
-  // For AddressSanitizer: where its stacks of copied variables and the caller's stack lie.
+  // For AddressSanitizer: addresses of its stacks of copied variables and of the caller's stack.
   void* own_fake_stack_ = nullptr;
   void* caller_fake_stack_ = nullptr;
   const void* caller_stack_ = nullptr;

@@ -26,7 +26,7 @@ Block& block_of_this_thread() {
   return block;
 }
 
-// What no chip of ours starts. Empty when it may be.
+// Why no chip of ours starts this launch; empty if allowed.
 std::string why_not(dim3 grid, dim3 block, const Settings& settings) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;

@@ -1,5 +1,5 @@
 // A GPU's threads on one processor thread, for gpu.cu files compiled as C++ (MEGALITH_GPU_EMULATION).
-// ops/gpu/compiler.h includes this file in the place of a vendor's.
+// ops/gpu/compiler.h includes this file instead of a vendor's.
 //
 // Each thread of a block is a fiber. A block's fibers run in turns from barrier to barrier, one block after another;
 // lanes of a wave meet where they exchange values. Shared memory starts as NaN. A kernel that a chip would not run as
@@ -46,14 +46,14 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What watches the kernels. Any one run shows ThreadSanitizer every order of two threads, slowly.
+// The sanitizer that watches the kernels. Any one run shows ThreadSanitizer every order of two threads, slowly.
 enum class Sanitizer { kNone, kAddress, kThread };
 Sanitizer sanitizer();
 
 // Runs `thread` once for each thread of the grid; returns when all have ended.
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);
 
-// Whoever runs the launches from now on, each at least once; otherwise run() does where it is called. A launch that is
+// From now on `run` runs the launches, each at least once; without it, run() does where it is called. A launch that is
 // run again finds the arguments that it was given.
 void run_launches_through(void (*run)(const std::function<void()>& launch));
 

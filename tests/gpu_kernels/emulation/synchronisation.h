@@ -1,6 +1,6 @@
-// What the emulation says to ThreadSanitizer: whoever acquires an address has seen all that was done before it was
-// released. Nothing in other builds. The emulation itself is never compiled with a sanitizer: what it keeps for itself
-// is no part of the kernels.
+// The emulation's reports to ThreadSanitizer: a thread that acquires an address has seen everything done before its
+// release. Nothing in other builds. The emulation itself is never compiled with a sanitizer: its own data is no part of
+// the kernels.
 #pragma once
 
 #if defined(MEGALITH_EMULATION_THREAD_SANITIZER)

@@ -1,5 +1,5 @@
-// All operators but those of operators.cc: the CPU's, on the device's memory as it lies, so that a result has the bits
-// of the CPU. As on a GPU, tensors of two devices do not meet, and an operator whose result's shape depends on numbers
+// All operators but those of operators.cc: the CPU's, directly on the device's memory, so that a result has the bits of
+// the CPU. As on a GPU, tensors of two devices do not meet, and an operator whose result's shape depends on numbers
 // makes the host wait.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -124,7 +124,7 @@ c10::IValue on_host(const c10::IValue& value, bool is_written) {
   return value;
 }
 
-// A tensor whose size the operator has changed lies in memory of the host.
+// Copies back a tensor whose size the operator has changed: its result is in host memory.
 void give_back(const c10::IValue& argument, const c10::IValue& given) {
   if (!argument.isTensor() || !argument.toTensor().is_privateuseone()) return;
   const Tensor& x = argument.toTensor();
@@ -165,12 +165,11 @@ std::vector<Tensor> places_of(const c10::IValue& result) {
   return places;
 }
 
-// What a replay of a graph does again for an operator: the CPU's on the same memory, and its results to where they
-// were.
+// An operator in the replay of a graph: the CPU's on the same memory, its results copied to the same addresses.
 struct Again {
   c10::OperatorHandle op;
   std::vector<c10::IValue> given;
-  std::vector<std::pair<size_t, Tensor>> sized;                // arguments that the operator sizes, and where they lie
+  std::vector<std::pair<size_t, Tensor>> sized;                // arguments that the operator sizes, and their memory
   std::vector<std::pair<size_t, std::vector<Tensor>>> places;  // of results that are no arguments
 
   void operator()() const {

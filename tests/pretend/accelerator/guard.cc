@@ -1,4 +1,4 @@
-// What LibTorch asks of an accelerator apart from operators: devices, streams, events, memory. Registers it.
+// LibTorch's interface to an accelerator apart from operators: devices, streams, events, memory. Registers it.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -33,7 +33,7 @@ struct Event {
 };
 
 // An event of a step is old when the next step has been issued as well: a device still has that one to do while the
-// host waits. The step's own period ends behind the event.
+// host waits. The step's own period ends after the event.
 constexpr int64_t kOldPeriods = 2;
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
@@ -71,7 +71,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     set_current_stream_id(stream.device_index(), stream.id());
     return before;
   }
-  // What the emulated kernels are told; they run at once.
+  // Passed to the emulated kernels, which run at once.
   void* getStreamNativeHandle(const c10::Stream stream) const override {
     return reinterpret_cast<void*>(static_cast<intptr_t>(stream.id()));
   }
@@ -150,7 +150,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return before;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
-  // Which at::manual_seed() sets; operators draw from the CPU's.
+  // Set by at::manual_seed(); operators draw from the CPU's.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex /*device*/) const override {
     static const at::Generator generator = at::detail::createCPUGenerator();
     return generator;

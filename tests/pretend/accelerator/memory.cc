@@ -84,7 +84,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
       live_.emplace(block.data, block);
     }
     make_nan_in_order(block);
-    // What an operator asks for while it runs it writes at once.
+    // Memory that a running operator asks for is written at once.
     if (is_at_work() && block.stream != kMainStream) streams_of(device).run(block.stream);
     return {block.data, block.data, &release, where};
   }

@@ -17,7 +17,7 @@ c10::DeviceAllocator& device_allocator();
 void record_stream(const void* block, c10::StreamId stream);
 
 // This thread's stream reads or writes the block, by what is issued now. c10::Error: it is not the main stream, and no
-// event orders it behind the main stream's last write (for a write: last use) of the block.
+// event orders it after the main stream's last write (for a write: last use) of the block.
 void note_use(const void* block, bool is_written);
 
 // ---- For graphs, which have pools of memory ----
@@ -28,8 +28,8 @@ void enter_pool(c10::DeviceIndex device, uint64_t pool);
 void end_pool(c10::DeviceIndex device);
 void leave_pool(uint64_t pool);
 
-// What the device's blocks hold that are in use; and that they hold it again, as far as they are still in use, while
-// every other block is NaN.
+// Contents of the device's blocks in use. restore() writes them to the blocks that are still in use, and NaN to all
+// others.
 using Contents = std::map<void*, std::vector<char>>;
 Contents contents_of(c10::DeviceIndex device);
 void restore(c10::DeviceIndex device, const Contents& contents);

@@ -1,4 +1,4 @@
-// What the operators of pretend devices share: a device's memory seen from the host, and the order of its streams.
+// Shared by the operators of pretend devices: a device's memory seen from the host, and the order of its streams.
 #pragma once
 
 #include <ATen/core/Tensor.h>

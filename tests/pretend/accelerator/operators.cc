@@ -42,14 +42,14 @@ void copy_now(const Tensor& to, const Tensor& from) {
   as_host(to).copy_(as_host(from));
 }
 
-// Whether the host goes on at once, by the rules of CUDA's copies.
+// True if the host goes on at once, by the rules of CUDA's copies.
 bool is_asynchronous(const Tensor& host, const Tensor& on_device, bool non_blocking) {
   return non_blocking && host.is_contiguous() && host.scalar_type() == on_device.scalar_type() &&
          host.sizes() == on_device.sizes() && (host.numel() == 0 || is_pinned(host.const_data_ptr()));
 }
 
 // Between host and device, without waiting. Host memory stays alive until then, as pinned allocators see to it; a block
-// of the device is read or written by its address, whoever has it then.
+// of the device is read or written by its address, even if it has another owner by then.
 void copy_later(const Tensor& to, const Tensor& from) {
   const Tensor& host = to.is_cpu() ? to : from;
   const c10::DeviceIndex device = (to.is_cpu() ? from : to).device().index();

@@ -80,7 +80,7 @@ void Streams::forget_tasks() {
       queue.started = queue.issued;
     }
   }
-}  // what they held is freed here, which may give streams new tasks
+}  // the memory they held is freed here, which may give streams new tasks
 
 int64_t Streams::known_uses(c10::StreamId stream) {
   if (stream == kMainStream) return main_uses_;

@@ -1,5 +1,5 @@
-// Streams of a pretend device. What runs on the main stream (id 0) has run when it is issued. Other streams are as late
-// as they may be: a task runs when somebody waits for it, so whoever forgets to wait sees what was there before.
+// Streams of a pretend device. Work on the main stream (id 0) has run when it is issued. Other streams are as late as
+// they may be: a task runs when something waits for it, so code that forgets to wait sees what was there before.
 //
 // The main stream too has tasks: copies to host memory, which arrive when the host waits. That a device's main stream
 // may be late as well is held by order: its uses of memory are numbered, events carry the numbers, and another stream
@@ -24,23 +24,23 @@ class Streams {
  public:
   c10::StreamId make();
   void push(c10::StreamId stream, std::function<void()> task);
-  // How many tasks the stream was given so far.
+  // Number of tasks that the stream was given so far.
   int64_t issued(c10::StreamId stream);
   bool is_idle(c10::StreamId stream);
   // Runs the stream's tasks in order, up to the number that was issued at some point, or all.
   void run_until(c10::StreamId stream, int64_t position);
   void run(c10::StreamId stream);
   void run_all();
-  // Tasks that nobody waited for never run; blocks that they would have freed stay taken.
+  // Tasks that were not waited for never run; blocks that they would have freed stay taken.
   void forget_tasks();
 
   // The main stream's uses of memory: numbers the next one.
   int64_t use_on_main() { return ++main_uses_; }
-  // Up to which of them `stream` comes behind.
+  // The last of them that `stream` comes after.
   int64_t known_uses(c10::StreamId stream);
-  // From now on `stream` comes behind those up to `use`.
+  // From now on `stream` comes after those up to `use`.
   void learn(c10::StreamId stream, int64_t use);
-  // The host waited for `stream`: what it issues from now on comes behind what that stream knew.
+  // The host waited for `stream`: what it issues from now on comes after what that stream knew.
   void tell_host(c10::StreamId stream);
   void tell_host_of(int64_t use);
 

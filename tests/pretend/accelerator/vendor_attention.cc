@@ -53,7 +53,7 @@ struct Sequence {
   int64_t query, num_queries, key, num_keys;
 };
 
-// Which keys query i of a sequence sees.
+// The keys that query i of a sequence sees.
 struct Window {
   bool is_top_left;     // the first query sees the first key; otherwise the last sees the last
   int64_t left, right;  // -1: no bound

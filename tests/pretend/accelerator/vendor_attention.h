@@ -1,4 +1,4 @@
-// Stand-ins for the ATen operators that vendors' libraries are behind on a GPU: cuDNN's attention and flash attention.
+// Stand-ins for the ATen operators that call vendors' libraries on a GPU: cuDNN's attention and flash attention.
 // They read and give tensors of the same layouts, refuse what the libraries refuse, and keep no matrix of scores.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Where the host waited for the device: what it waited for, and the functions of ours that asked for it.
+// The host's waits for the device: what it waited for, and the functions of ours that asked for it.
 //
 // A "period" runs from the end of one optimizer step to the end of the next (the range "optimizer", train/step.cc), so
 // period 0 holds the start of the program and its first step, and each later one everything that a step costs.
@@ -24,7 +24,7 @@ int64_t current_period();
 // Counts one, unless the accelerator itself is at work on this thread.
 void note_wait(const std::string& what);
 
-// What was counted so far, or since forget_waits().
+// The counts so far, or since forget_waits().
 std::vector<Wait> waits();
 void forget_waits();
 

@@ -113,7 +113,7 @@ void store(void* data, cudaDataType_t type, int64_t i, float value) {
 // op(x) with its second dim contiguous, or its first.
 std::vector<float> widen(const void* data, const Layout& x, bool is_second_contiguous, bool is_transposed) {
   std::vector<float> wide(static_cast<size_t>(x.rows * x.columns));
-  const bool goes_by_column = is_second_contiguous == is_transposed;  // of x as it lies
+  const bool goes_by_column = is_second_contiguous == is_transposed;  // of x as stored
   for (int64_t column = 0; column < x.columns; ++column) {
     for (int64_t row = 0; row < x.rows; ++row) {
       const int64_t place = goes_by_column ? column * x.rows + row : row * x.columns + column;
@@ -130,8 +130,8 @@ struct Sizes {
 constexpr int64_t kScaledBlock = 128;
 bool is_in_blocks(int32_t mode) { return mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
 
-// What a number of an operand is multiplied by, at `outer` of m or n, and at `inner` of k. Along the sum the numbers of
-// one block lie together; those of squares lie in rows along the sum, each padded to a multiple of four.
+// Scale of an operand's number at `outer` of m or n and `inner` of k. Scales of vectors of 128 along the sum are
+// contiguous along `outer`; those of squares are in rows along the sum, each padded to a multiple of four.
 float scale_at(const float* scales, int32_t mode, int64_t num_outer, int64_t num_inner, int64_t outer, int64_t inner) {
   const int64_t block = inner / kScaledBlock;
   if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F) return scales[block * num_outer + outer];
@@ -185,7 +185,7 @@ std::string fault_of(const Description& call, const Layout& a, const Layout& b, 
   return "";
 }
 
-// What an algorithm is for: {number, product, the alignment that it was promised, kMagic}.
+// Contents of an algorithm: {number, product, the alignment that it was promised, kMagic}.
 constexpr uint64_t kMagic = 0x6d6567616c697468;
 uint64_t product_of(const Description& call, const Layout& a, const Layout& b, const Layout& c) {
   uint64_t hash = static_cast<uint64_t>(call.of_a) * 2 + static_cast<uint64_t>(call.of_b);
@@ -202,7 +202,7 @@ bool is_aligned(const void* data, const Layout& x, uint64_t alignment) {
   return (reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(x.leading) * bytes_of(x.type)) % alignment == 0;
 }
 
-// A product as the library was asked for it. What lies at the addresses is read when it runs.
+// A product as the library was asked for it. Memory at the addresses is read when it runs.
 struct Product {
   Description description;
   Layout a_layout, b_layout, c_layout;
@@ -214,7 +214,7 @@ struct Product {
 
 void multiply(const Product& p) {
   const auto& [m, n, k_size] = p.sizes;
-  std::memset(p.workspace, 0xFF, kWorkspaceBytes);  // nobody may keep anything there
+  std::memset(p.workspace, 0xFF, kWorkspaceBytes);  // no caller may keep anything there
   const Description& description = p.description;
   const bool has_blocks = is_in_blocks(description.mode_a);
   const auto whole = [&](const float* scales) { return has_blocks || scales == nullptr ? 1 : *scales; };

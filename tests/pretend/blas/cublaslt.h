@@ -1,5 +1,5 @@
 // A double of cuBLASLt for the pretend accelerator: products in host memory, in columns as the library reads them, sums
-// in float. What the real one refuses, or would compute wrongly, it refuses: leading dimensions shorter than columns,
+// in float. It refuses what the real one refuses or would compute wrongly: leading dimensions shorter than columns,
 // sizes that do not fit, addresses less aligned than the algorithm was asked for, algorithms of another product, a
 // workspace that is too small, operands of FP8 that do not run along the sum, scales of blocks with sums of fewer bits
 // or of two operands in squares, a bias without an address, and sums whose parts may be rounded.

@@ -1,5 +1,5 @@
-// What ops/gpu/blas_library.h uses of cuBLASLt: its names, with its values. A test double in host memory has them
-// (../cublaslt.h).
+// The part of cuBLASLt that ops/gpu/blas_library.h uses: its names, with its values. A test double in host memory
+// implements it (../cublaslt.h).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What ops/gpu/blas_library.h uses of CUDA's runtime, for the double of cuBLASLt (../cublaslt.h).
+// The part of CUDA's runtime that ops/gpu/blas_library.h uses, for the double of cuBLASLt (../cublaslt.h).
 #pragma once
 
 using cudaStream_t = struct CUstream_st*;
