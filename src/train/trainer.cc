@@ -489,24 +489,35 @@ void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& resu
 
 void Trainer::evaluate(Split split, const std::string& when) {
   const TrainOptions& options = resolved_.config.train;
+  if (options.eval_iters < 1) return;
   const Derived& d = resolved_.derived;
-  BatchSource* source = data_.of(split);
-  if (options.eval_iters < 1 || source == nullptr) return;
-  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
-  const int64_t per_evaluation = options.eval_iters * d.num_microbatches * chunk;
+  const int64_t per_evaluation = options.eval_iters * d.num_microbatches * d.micro_batch_size * d.data_parallel_size;
   // Evaluations continue where the last one ended, like Megatron-LM's iterator; the test split starts anew.
   const int64_t start = split == Split::kValid ? (iteration_ - 1) / options.eval_interval * per_evaluation : 0;
+  std::vector<ValidationRecord> records;
+  for (const NamedSource& set : data_.evaluated(split)) {
+    records.push_back(evaluate_set(set, std::max<int64_t>(start, 0), when));
+  }
+  for (const ValidationRecord& record : records) {
+    for (const auto& sink : sinks_) sink->on_validation(record);
+  }
+}
+
+ValidationRecord Trainer::evaluate_set(const NamedSource& set, int64_t first_sample, const std::string& when) {
+  const Derived& d = resolved_.derived;
+  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
+  const int64_t per_evaluation = resolved_.config.train.eval_iters * d.num_microbatches * chunk;
   const ProfileRange range("evaluate");
   EvaluationSums sums;
-  Progress progress(log_, split == Split::kTest ? "test" : "evaluation", per_evaluation, "samples");
+  Progress progress(log_, set.name == "test" ? "test" : "evaluation", per_evaluation, "samples");
   for (int64_t consumed = 0; consumed < per_evaluation;) {
     // As many microbatches as a step, to fill a pipeline.
     std::vector<Batch> batches;
     for (int64_t m = 0; m < d.num_microbatches; ++m, consumed += chunk) {
-      batches.push_back(source->read({.consumed_samples = std::max<int64_t>(start, 0) + consumed,
-                                      .micro_batch_size = d.micro_batch_size,
-                                      .dp_rank = groups_.dp->rank(),
-                                      .dp_size = groups_.dp->size()}));
+      batches.push_back(set.source->read({.consumed_samples = first_sample + consumed,
+                                          .micro_batch_size = d.micro_batch_size,
+                                          .dp_rank = groups_.dp->rank(),
+                                          .dp_size = groups_.dp->size()}));
     }
     if (references_) references_->add_to(batches);
     sums.add(evaluate_batches(*model_, *task_, batches, groups_, device_));
@@ -517,10 +528,10 @@ void Trainer::evaluate(Split split, const std::string& when) {
   ValidationRecord record;
   record.iteration = iteration_;
   record.consumed_samples = consumed_samples_;
-  record.set = split == Split::kTest ? "test" : "validation";
+  record.set = set.name;
   record.when = when;
   for (const LossSum& loss : sums.losses) record.losses.emplace_back(loss.name, without_nan_sign(loss.mean()));
-  for (const auto& sink : sinks_) sink->on_validation(record);
+  return record;
 }
 
 // On all ranks: weights may be sharded, and other ranks would only wait.

@@ -107,6 +107,7 @@ class Trainer {
   void update_memory(int64_t iteration);
   [[noreturn]] void stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
+  ValidationRecord evaluate_set(const NamedSource& set, int64_t first_sample, const std::string& when);
   void sample();
   void save(bool is_last, bool is_passing = false);
   void export_weights();

@@ -102,3 +102,32 @@ def test_options_that_do_not_go_together_are_refused(program, tuned, tmp_path):
     ]:
         _, _, errors = program.run(*start, *more, expected=2)
         assert part in errors, errors
+
+
+def test_validation_sets_by_name_have_the_losses_that_each_has_alone(program, tuned, tmp_path):
+    rows = tuned[2].read_text().splitlines()
+    paths = [tmp_path / name for name in ("short.jsonl", "long.jsonl")]
+    paths[0].write_text("\n".join(rows[:6]) + "\n")
+    paths[1].write_text("\n".join(rows[6:]) + "\n")
+    start = ("--load_hf", tuned[0], "--sft_data_path", tuned[2], "--seq_length", 128, "--eval_iters", 1, "--eval_interval", 2, "--global_batch_size", 6)
+    start += ("--lr", 3e-3, "--lr_decay_style", "constant", "--device", "cpu", "--fp32", "--train_iters", 4)
+
+    def run(name, *words, expected=0):
+        metrics = tmp_path / f"{name}_metrics.jsonl"
+        words = (*start, "--metrics_file", metrics, "--data_cache_path", tmp_path / "cache", "--output_dir", tmp_path / name, *words)
+        _, output, errors = program.run("train", *words, expected=expected)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        return [line for line in lines if line["kind"] == "evaluation"], output + errors
+
+    names = ("--sft_valid_data_path", f"{paths[0]},{paths[1]}", "--validation_set_names", "short,long")
+    both, told = run("both", *names)
+    assert "evaluate on validation-short: " in told
+    assert [line["set"] for line in both] == ["validation-short", "validation-long"] * 2
+    for i, path in enumerate(paths):
+        alone, _ = run(path.stem, "--sft_valid_data_path", path)
+        assert [line["evaluation_loss"] for line in alone] == [line["evaluation_loss"] for line in both[i::2]]
+    for words, part in [
+        ((*names[:3], "short"), "validation_set_names has 1 names, and sft_valid_data_path has 2 paths"),
+        (("--multiple_validation_sets",), "multiple_validation_sets is given without the sets"),
+    ]:
+        assert part in run("refused", *words, expected=2)[1]

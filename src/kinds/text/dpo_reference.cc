@@ -118,8 +118,8 @@ void DpoReferences::add_to(std::vector<Batch>& batches) {
 void DpoReferences::attach(DataSets& data, bool is_at_start) {
   if (resolved_.config.data.sft.dpo_reference != DpoReference::kAhead) return;
   const bool has_adapters = resolved_.config.lora.enabled;
-  for (const Split split : kSplits) {
-    SftRows* rows = rows_of_pairs(data.of(split));
+  for (BatchSource* source : data.all()) {
+    SftRows* rows = rows_of_pairs(source);
     if (rows == nullptr) continue;
     const std::string prefix = sft_reference_prefix(*rows->set(), identity());
     // Ranks must agree, or some would wait for others that compute nothing.

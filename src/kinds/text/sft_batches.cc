@@ -222,24 +222,16 @@ std::shared_ptr<SftRows> make_whole_sft_rows(std::shared_ptr<const SftSet> set, 
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
   const SftOptions& sft = options.sft;
   const auto train = open_set(sft.sft_data_path, sft);
+  const bool has_sets = !validation_sets(options).empty(), has_valid = !sft.sft_valid_data_path.empty();
   std::shared_ptr<const SftSet> valid;
-  if (!sft.sft_valid_data_path.empty()) valid = open_set(sft.sft_valid_data_path, sft);
+  if (has_valid && !has_sets) valid = open_set(sft.sft_valid_data_path, sft);
   const std::string split = options.split.value_or(kDefaultSplit);
-  if (!valid && !options.split) {
+  if (!has_valid && !options.split) {
     log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
   }
   const auto ranges = split_ranges(parse_split(split), train->num_samples());
-  return make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) -> std::unique_ptr<BatchSource> {
-    if (valid && part == Split::kTest) return nullptr;
+  const auto source_of = [&](Split part, const std::shared_ptr<const SftSet>& set, const ElementRange& range) {
     const bool is_training = part == Split::kTrain;
-    const auto& set = valid && part == Split::kValid ? valid : train;
-    const ElementRange range =
-        valid ? ElementRange{0, set->num_samples()} : ranges[static_cast<size_t>(part)].value_or(ElementRange{});
-    if (range.size() == 0 && is_training) throw empty_training_error(*set);
-    if (range.size() == 0) {
-      log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
-      return nullptr;
-    }
     note_cut_samples(*set, range, options, setup.sequence_length, log);
     SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
     const auto rows = std::make_shared<SftRows>(set, std::move(packs), sft, setup);
@@ -250,7 +242,23 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
     return std::make_unique<BatchSource>(
         rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
                     make_philox_key(setup.seed, "sft order")));
+  };
+  DataSets sets = make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) {
+    if (has_valid && (part == Split::kTest || (has_sets && part == Split::kValid)))
+      return std::unique_ptr<BatchSource>();
+    const auto& set = valid && part == Split::kValid ? valid : train;
+    const ElementRange range =
+        has_valid ? ElementRange{0, set->num_samples()} : ranges[static_cast<size_t>(part)].value_or(ElementRange{});
+    if (range.size() > 0) return source_of(part, set, range);
+    if (part == Split::kTrain) throw empty_training_error(*set);
+    log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
+    return std::unique_ptr<BatchSource>();
   });
+  add_validation_sets(options, setup, sets, [&](const std::string& prefix, std::optional<int64_t> /*num_samples*/) {
+    const auto set = open_set({prefix}, sft);
+    return source_of(Split::kValid, set, {0, set->num_samples()});
+  });
+  return sets;
 }
 
 int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length) {
