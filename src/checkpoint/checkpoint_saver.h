@@ -32,6 +32,9 @@ class CheckpointSaver {
   // Removes an earlier run's checkpoints after this run's first.
   void replace_earlier_run() { replaces_earlier_run_ = true; }
 
+  // Which old checkpoints the next saves keep.
+  Retention& retention() { return settings_.retention; }
+
   // These are collective over the world, and throw on all ranks if a checkpoint, perhaps the one in flight, could not
   // be written.
 

@@ -291,6 +291,8 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
     if (auto error = check_dry_run_device(*device)) errors.push_back(std::move(*error));
   }
   append(errors, check_optimizer_options(config.optimizer));
+  append(errors,
+         check_best_options(config.train.best, config.checkpoint.save.has_value(), config.train.eval_iters > 0));
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));

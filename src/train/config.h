@@ -33,6 +33,7 @@
 #include "parallel/recompute_options.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
+#include "train/best_options.h"
 #include "train/block_index_options.h"
 #include "train/fault_options.h"
 #include "train/flux_encoder_options.h"
@@ -64,6 +65,7 @@ struct TrainOptions {
   std::optional<int64_t> exit_interval;
   std::optional<double> exit_duration_in_mins;
   std::optional<int64_t> check_sync;
+  BestOptions best;
   FaultOptions faults;
   bool dry_run = false;
   int64_t dry_run_world_size = 1;

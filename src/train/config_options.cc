@@ -105,6 +105,7 @@ void TrainOptions::visit(OptionVisitor& v) {
       .unit("optimizer steps")
       .at_least(1);
 
+  best.visit(v);
   faults.visit(v);
 }
 

@@ -43,7 +43,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       profiler_(resolved.config.profile, resolved.config.profile.folder(resolved.config.log.tensorboard_dir), groups,
                 device, log),
       loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16),
-      loss_watch_(resolved.config.train.faults) {
+      loss_watch_(resolved.config.train.faults),
+      best_(resolved.config.train.best) {
   const Config& config = resolved_.config;
   connect_for_training(groups_, config.model.has_experts());
   // Weights about to be replaced need not be drawn.
@@ -89,6 +90,9 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   peak_flops_ = peak_flops(device_, resolved_.derived.dtype).value_or(0);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
+  if (saver_ && config.train.best.keep_best) {
+    saver_->retention().keep_last = config.checkpoint.keep_last.value_or(1);
+  }
   if (saver_ &&
       (!config.checkpoint.save_interval || resolved_.options->of(config.checkpoint.save_interval_in_mins).is_set())) {
     timed_save_s_ = config.checkpoint.save_interval_in_mins * 60;
@@ -139,10 +143,12 @@ StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   }
   open_data();
   if (references_) references_->attach(data_, /*is_at_start=*/iteration_ == 0);
+  begin_judging();
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
+  if (reason == StopReason::kFinished && resolved_.config.train.best.load_best_model_at_end) load_best();
   // On a signal, remaining work is left to the resumed run.
-  if (reason == StopReason::kFinished) {
+  if (reason == StopReason::kFinished && last_evaluated_iteration_ != iteration_) {
     evaluate(Split::kValid, fmt::format("iteration {} on validation set", iteration_));
     reason = agreed_stop();
   }
@@ -172,7 +178,10 @@ StopReason Trainer::train_loop() {
   if (check_) check_->remember();
   StopReason reason = agreed_stop();  // a signal may have arrived during startup
   int64_t num_microbatches = d.batches.num_microbatches(consumed_samples_);
-  while (reason == StopReason::kFinished && iteration_ < d.train_iters) {
+  if (best_.ends_run()) {
+    log_.info("early_stopping_patience ended this run after iteration {}; raise it to go on", iteration_);
+  }
+  while (reason == StopReason::kFinished && iteration_ < d.train_iters && !best_.ends_run()) {
     // As in Megatron-LM: a checkpoint at each size of a ramp.
     const int64_t size = d.batches.num_microbatches(consumed_samples_);
     if (size != num_microbatches) {
@@ -187,12 +196,17 @@ StopReason Trainer::train_loop() {
     profiler_.end_iteration(iteration_);
     const bool is_checked = config.train.check_sync && iteration_ % *config.train.check_sync == 0;
     if (is_checked) check_replicas();
-    const bool is_evaluated = iteration_ % config.train.eval_interval == 0 && iteration_ < d.train_iters;
-    if (is_evaluated) evaluate(Split::kValid, fmt::format("iteration {}", iteration_));
+    const bool is_end = iteration_ == d.train_iters;
+    // A judged run's last evaluation comes before its last checkpoint, which remembers it.
+    const bool is_evaluated = is_end ? best_.is_on() : iteration_ % config.train.eval_interval == 0;
+    if (is_evaluated) {
+      evaluate(Split::kValid, fmt::format("iteration {}{}", iteration_, is_end ? " on validation set" : ""));
+      tell_early_end();
+    }
     const bool is_sampled = config.samples.is_due(iteration_);
     if (is_sampled) sample();
     if (saver_) saver_->poll();
-    const bool is_due_by_count = config.checkpoint.is_save_due(iteration_);
+    const bool is_due_by_count = config.checkpoint.is_save_due(iteration_) || (is_evaluated && best_.keeps(iteration_));
     const bool is_saved = is_due_by_count || is_due_by_time;
     if (is_saved) save(/*is_last=*/false, /*is_passing=*/!is_due_by_count);
     // Ranks voted during the step; after long work they vote again.
@@ -497,6 +511,10 @@ void Trainer::evaluate(Split split, const std::string& when) {
   std::vector<ValidationRecord> records;
   for (const NamedSource& set : data_.evaluated(split)) {
     records.push_back(evaluate_set(set, std::max<int64_t>(start, 0), when));
+  }
+  if (split == Split::kValid && !records.empty()) {
+    last_evaluated_iteration_ = iteration_;
+    judge(records);
   }
   for (const ValidationRecord& record : records) {
     for (const auto& sink : sinks_) sink->on_validation(record);

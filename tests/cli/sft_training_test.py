@@ -120,14 +120,18 @@ def test_validation_sets_by_name_have_the_losses_that_each_has_alone(program, tu
         return [line for line in lines if line["kind"] == "evaluation"], output + errors
 
     names = ("--sft_valid_data_path", f"{paths[0]},{paths[1]}", "--validation_set_names", "short,long")
-    both, told = run("both", *names)
+    both, told = run("both", *names, "--early_stopping_patience", 5, "--metric_for_best_model", "long_loss")
     assert "evaluate on validation-short: " in told
     assert [line["set"] for line in both] == ["validation-short", "validation-long"] * 2
+    assert ["is_best" in line for line in both] == [False, True] * 2
     for i, path in enumerate(paths):
         alone, _ = run(path.stem, "--sft_valid_data_path", path)
         assert [line["evaluation_loss"] for line in alone] == [line["evaluation_loss"] for line in both[i::2]]
     for words, part in [
+        ((*names, "--early_stopping_patience", 5, "--metric_for_best_model", "f1"), "an evaluation shows short_lm_loss, long_lm_loss"),
         ((*names[:3], "short"), "validation_set_names has 1 names, and sft_valid_data_path has 2 paths"),
         (("--multiple_validation_sets",), "multiple_validation_sets is given without the sets"),
+        (("--keep_best", 2, "--eval_iters", 0), "keep_best is given, and eval_iters turns evaluations off"),
+        (("--greater_is_better",), "greater_is_better is given, and nothing reads it"),
     ]:
         assert part in run("refused", *words, expected=2)[1]
