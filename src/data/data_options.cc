@@ -199,7 +199,15 @@ void append_sft_errors(const DataOptions& options, std::vector<UserError>& error
     errors.emplace_back("max_samples_per_sequence without enable_packed_sequences", "add --enable_packed_sequences");
   }
   if (sft.has_pairs() && !sft.has_paths()) {
-    errors.emplace_back("loss dpo without pairs of answers", "name their rows with --sft_data_path FILE");
+    errors.emplace_back(
+        sft.loss == SftLoss::kDpo ? "loss dpo without pairs of answers" : "loss kto without rated answers",
+        "name their rows with --sft_data_path FILE");
+  }
+  const SftOptions none;
+  if (sft.loss != SftLoss::kKto && (sft.kto_desirable_weight != none.kto_desirable_weight ||
+                                    sft.kto_undesirable_weight != none.kto_undesirable_weight)) {
+    errors.emplace_back("kto_desirable_weight or kto_undesirable_weight is given, and loss is not kto",
+                        "add --loss kto, or leave them out");
   }
   if (sft.has_paths() && (options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss)) {
     errors.emplace_back("reset_position_ids, reset_attention_mask or eod_mask_loss with sft_data_path",

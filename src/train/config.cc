@@ -480,9 +480,10 @@ void leave_out_dropout_of_pairs(Resolved& resolved) {
        {&config.model.hidden_dropout, &config.model.attention_dropout, &config.lora.dropout}) {
     Option& option = resolved.options->of(*dropout);
     if (*dropout == 0 || option.source().layer > OptionLayer::kModel) continue;
-    resolved.notes.push_back(fmt::format("loss dpo: {} {} of the model is left out; {} 0.1 brings dropout back",
+    const std::string loss = "loss " + resolved.options->of(config.data.sft.loss).text();
+    resolved.notes.push_back(fmt::format("{}: {} {} of the model is left out; {} 0.1 brings dropout back", loss,
                                          option.name(), number_text(*dropout), option.name()));
-    option.assign(WrittenValue::of("0"), {OptionLayer::kModel, "loss dpo"});
+    option.assign(WrittenValue::of("0"), {OptionLayer::kModel, loss});
   }
 }
 

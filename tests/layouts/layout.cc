@@ -249,6 +249,7 @@ class PairTask : public CausalLm {
 std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& config) {
   if (task.is_t5()) return std::make_unique<PairTask>();
   if (task.packs == "pairs") return std::make_unique<Dpo>(0.3);
+  if (task.packs == "ratings") return std::make_unique<Kto>(0.3, KtoWeights{1.5, 0.5});
   TaskOptions options{.mask_prob = 0.4};  // of few tokens
   if (task.is_flux()) {
     options.task = TaskKind::kFlowMatching;
@@ -274,20 +275,32 @@ constexpr int kPackedSamples = 11;
 // For tasks with packs, which all have the same samples.
 std::unique_ptr<BatchSource> source_of_packs(const TinyRun& task) {
   static const TemporaryFolder folder;
-  const bool has_pairs = task.packs == "pairs";
+  const bool has_pairs = task.packs == "pairs", has_ratings = task.packs == "ratings";
   static std::mutex mutex;  // ranks are threads
   const std::lock_guard lock(mutex);
   const std::string prefix = folder.path() / task.packs;
   if (!std::filesystem::exists(prefix + ".json")) {
-    write_sft_set(prefix, random_sft_sequences((has_pairs ? 2 : 1) * kPackedSamples, has_pairs ? 6 : 10, 37, 4),
-                  has_pairs ? SftForm::kPairs : SftForm::kChat);
+    auto sequences =
+        random_sft_sequences((has_pairs ? 2 : 1) * kPackedSamples, has_pairs || has_ratings ? 6 : 10, 37, 4);
+    for (size_t i = 0; has_ratings && i < sequences.size(); i += 3) {
+      std::ranges::replace(sequences[i].weights, uint8_t{1}, uint8_t{2});  // a bad answer
+    }
+    write_sft_set(prefix, sequences, has_pairs ? SftForm::kPairs : has_ratings ? SftForm::kRated : SftForm::kChat);
   }
   const auto set = std::make_shared<const SftSet>(prefix);
   const SftOptions options{.enable_packed_sequences = !task.has_one_sample_a_row,
-                           .loss = has_pairs ? SftLoss::kDpo : SftLoss::kNextToken};
+                           .loss = has_pairs     ? SftLoss::kDpo
+                                   : has_ratings ? SftLoss::kKto
+                                                 : SftLoss::kNextToken};
   const auto rows = make_whole_sft_rows(set, {.sft = options}, {.sequence_length = task.sequence});
-  if (has_pairs) rows->set_reference(random_sft_reference(*set));
-  return std::make_unique<BatchSource>(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
+  if (options.has_pairs()) rows->set_reference(random_sft_reference(*set));
+  auto source = std::make_unique<BatchSource>(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
+  if (has_ratings) {
+    source->then([](Batch& batch) {
+      batch.set(BatchField::of_rows(kKlEstimate, at::full({batch.num_rows()}, 0.4, at::kFloat)));
+    });
+  }
+  return source;
 }
 
 std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, const ModelConfig& config, int step,

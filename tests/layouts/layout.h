@@ -61,7 +61,8 @@ struct TinyRun {
   std::string fp8_recipe = "tensorwise";
   std::vector<std::string> adapters = {};  // lora.target_modules; given: only adapters are trained
   // "answers", "pairs": rows are packed samples of instruction data, whose questions carry no loss; or pairs of answers
-  // with the loss of pairs. 11 samples in rows of `sequence`, or one sample in each.
+  // with the loss of pairs; "ratings": rated answers with KTO's. 11 samples in rows of `sequence`, or one sample in
+  // each.
   std::string packs = {};
   bool has_one_sample_a_row = false;
   double adapter_dropout = 0;

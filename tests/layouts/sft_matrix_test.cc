@@ -18,6 +18,7 @@ std::vector<Layout> sft_layouts() {
     list.push_back(std::move(layout));
   };
   const TinyRun answers{.is_tied = true, .packs = "answers"}, pairs{.packs = "pairs"};
+  const TinyRun ratings{.packs = "ratings"};
   const TinyRun dropped{.has_dropout = true, .packs = "answers"};
   TinyRun experts{.family = "mixtral", .packs = "answers"}, pairs_of_experts = experts;
   pairs_of_experts.packs = "pairs";
@@ -32,6 +33,9 @@ std::vector<Layout> sft_layouts() {
   add({.micro_batch = 2}, pairs);
   add({.dp = 4, .micro_batch = 1}, answers);
   add({.dp = 4, .micro_batch = 1}, pairs);
+  add({.dp = 4, .micro_batch = 1}, ratings);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, ratings);
+  add({.cp = 2, .pp = 2, .micro_batch = 2}, ratings);
   add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, dropped);
   add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, pairs);
   add({.dp = 4, .micro_batch = 2, .data_parallel = fsdp()}, answers);
@@ -72,7 +76,7 @@ std::string difference(const Layout& packed, const Layout& apart, const Mistake*
 }
 
 TEST(SftMatrix, PackedRowsAreAsRowsOfOneSampleInFloat64) {
-  for (const char* packs : {"answers", "pairs"}) {
+  for (const char* packs : {"answers", "pairs", "ratings"}) {
     const auto [packed, apart] = packed_and_not(packs);
     EXPECT_LT(packed.task.global_batch, apart.task.global_batch);
     EXPECT_EQ(difference(packed, apart), "");

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/index_cache.h"
+#include "nn/preference_loss.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -22,11 +23,11 @@ bool goes_on_in_next(const SftSet& set, const DataOptions& options) {
 // Lengths used in training: cut, or refused as too long.
 std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, int64_t s) {
   if (goes_on_in_next(set, options)) return [&set](int64_t sample) { return set.length(sample); };
-  if (!options.sft.truncate && set.report().longest > s) {
+  if (!options.sft.truncate && set.longest() > s) {
     int64_t num_longer = 0;
     for (int64_t i = 0; i < set.num_samples(); ++i) num_longer += set.length(i) > s ? 1 : 0;
     throw UserError(fmt::format("{} of {} samples are longer than seq_length {}: the longest has {} tokens ({})",
-                                num_longer, set.num_samples(), s, set.report().longest, set.report().longest_place),
+                                num_longer, set.num_samples(), s, set.longest(), set.report().longest_place),
                     "raise --seq_length, cut them with --truncate, or leave them out");
   }
   return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
@@ -34,7 +35,7 @@ std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions&
 
 void note_cut_samples(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
                       Logger& log) {
-  if (!options.sft.truncate || goes_on_in_next(set, options) || set.report().longest <= s) return;
+  if (!options.sft.truncate || goes_on_in_next(set, options) || set.longest() <= s) return;
   int64_t num_cut = 0, tokens = 0;
   for (int64_t i = range.begin; i < range.end; ++i) {
     const int64_t surplus = std::max<int64_t>(set.length(i) - s, 0);
@@ -50,15 +51,26 @@ UserError empty_training_error(const SftSet& set) {
   return UserError(fmt::format("the train split of {} is empty", set.prefix()), "give it a larger weight in --split");
 }
 
-// Refuses pairs without a loss of pairs, and the reverse.
+// Refuses rows that are not the loss's.
 void check_form(const SftSet& set, const SftOptions& options) {
-  if (set.has_pairs() && !options.has_pairs()) {
-    throw UserError(fmt::format("{} holds pairs of answers, and loss is next_token", set.prefix()),
+  const SftForm form = set.report().form;
+  const std::string_view found = sft_form_name(form);
+  if (options.loss == SftLoss::kNextToken && form == SftForm::kPairs) {
+    throw UserError(fmt::format("{} holds {}, and loss is next_token", set.prefix(), found),
                     "add --loss dpo; or give rows with one answer each");
   }
-  if (!set.has_pairs() && options.has_pairs()) {
-    throw UserError(fmt::format("loss is dpo, and {} holds {}", set.prefix(), sft_form_name(set.report().form)),
+  if (options.loss == SftLoss::kNextToken && form == SftForm::kRated) {
+    throw UserError(
+        fmt::format("{} holds {}, and loss is next_token, which would learn the bad ones too", set.prefix(), found),
+        "add --loss kto; or give a file of the good answers without the key label");
+  }
+  if (options.loss == SftLoss::kDpo && form != SftForm::kPairs) {
+    throw UserError(fmt::format("loss is dpo, and {} holds {}", set.prefix(), found),
                     "its rows have prompt, chosen and rejected; or leave --loss out");
+  }
+  if (options.loss == SftLoss::kKto && form != SftForm::kRated) {
+    throw UserError(fmt::format("loss is kto, and {} holds {}", set.prefix(), found),
+                    "its rows have prompt, completion and label; or leave --loss out");
   }
 }
 
@@ -199,6 +211,16 @@ void SftRows::add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& 
     pairs.mutable_data_ptr<int64_t>()[row] = std::ssize(rows[static_cast<size_t>(row)]) / 2;
   }
   batch.set(BatchField::of_rows(field::kNumPairs, pairs));
+  if (set_->is_rated()) {
+    const at::Tensor signs = at::zeros({b, most_pairs(s)}, at::kFloat);
+    for (int64_t row = 0; row < b; ++row) {
+      const std::vector<SftPiece>& sequences = rows[static_cast<size_t>(row)];
+      for (int64_t i = 0; i < std::ssize(sequences); i += 2) {
+        signs[row][i / 2] = set_->is_bad(sequences[static_cast<size_t>(i)].sample / 2) ? -1 : 1;
+      }
+    }
+    batch.set(BatchField::of_rows(kRatingSigns, signs));
+  }
   if (!reference_) return;
   const at::Tensor log_probs = at::zeros({b, s}, at::kFloat);
   for (int64_t row = 0; row < b; ++row) {
