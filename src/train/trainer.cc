@@ -322,7 +322,8 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   if (iteration_ + 1 < resolved_.derived.train_iters) {
     prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
-  const LearningRates rates = curve_->learning_rates(schedule_samples_);
+  LearningRates rates = curve_->learning_rates(schedule_samples_);
+  rates.of_adapters_b *= config.lora.loraplus_lr_ratio;
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
