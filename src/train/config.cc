@@ -17,6 +17,7 @@
 #include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/device_fit.h"
+#include "train/frozen_weights.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
 #include "train/outputs.h"
@@ -293,6 +294,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_optimizer_options(config.optimizer));
   append(errors,
          check_best_options(config.train.best, config.checkpoint.save.has_value(), config.train.eval_iters > 0));
+  append(errors, check_freeze(config));
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));

@@ -62,6 +62,7 @@ struct TrainOptions {
   LossScaleOptions loss_scaling;
   int64_t eval_iters = 100, eval_interval = 1000;
   bool skip_train = false;
+  std::vector<std::string> freeze;
   std::optional<int64_t> exit_interval;
   std::optional<double> exit_duration_in_mins;
   std::optional<int64_t> check_sync;

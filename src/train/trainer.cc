@@ -20,6 +20,7 @@
 #include "device/host_sync.h"
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
+#include "train/frozen_weights.h"
 #include "train/product_speed.h"
 
 namespace megalith {
@@ -46,6 +47,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       loss_watch_(resolved.config.train.faults),
       best_(resolved.config.train.best) {
   const Config& config = resolved_.config;
+  check_frozen(config, built_.parameters(), *groups_.world);
   connect_for_training(groups_, config.model.has_experts());
   // Weights about to be replaced need not be drawn.
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;

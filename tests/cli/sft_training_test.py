@@ -1,6 +1,8 @@
 """Fine-tuning on instruction data: the loss is transformers', it falls, and a resumed run has the same numbers."""
 
+import copy
 import json
+import re
 from random import Random
 
 import pytest
@@ -133,5 +135,46 @@ def test_validation_sets_by_name_have_the_losses_that_each_has_alone(program, tu
         (("--multiple_validation_sets",), "multiple_validation_sets is given without the sets"),
         (("--keep_best", 2, "--eval_iters", 0), "keep_best is given, and eval_iters turns evaluations off"),
         (("--greater_is_better",), "greater_is_better is given, and nothing reads it"),
+        (("--freeze", "model.layers[", "--lora.enabled", "true"), "is no regular expression"),
+        (("--freeze", "layers"), "no weight of the model has a name like 'layers'"),
+        (("--freeze", r".*q_proj\.weight"), "which are frozen together"),
+        (("--freeze", ".*"), "nothing would be trained"),
     ]:
         assert part in run("refused", *words, expected=2)[1]
+
+
+def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    folder, model, path = tuned
+    expression = r"model\.(embed_tokens|layers\.0\.).*"
+    words = ("--seq_length", 128, "--micro_batch_size", 8, "--global_batch_size", 24, "--train_iters", 3, "--weight_decay", 0, "--adam_eps", 1e-3)
+    words += ("--clip_grad", 0, "--adam_beta2", 0.95, "--freeze", expression)
+    checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint")
+    straight, _ = train(program, tuned, tmp_path / "a", *words, "--save_hf", tmp_path / "hf")
+    parts = [train(program, tuned, tmp_path / "b", *words, *checkpoint, *more)[0] for more in (("--exit_interval", 1), ())]
+    assert [line["lm_loss"] for part in parts for line in part] == [line["lm_loss"] for line in straight]
+
+    samples, _ = inspected(program, folder, [json.loads(line) for line in path.read_text().splitlines()])
+    theirs = copy.deepcopy(model).train()
+    for name, parameter in theirs.named_parameters():
+        parameter.requires_grad = re.fullmatch(expression, name) is None
+    optimizer = torch.optim.AdamW([p for p in theirs.parameters() if p.requires_grad], lr=3e-3, betas=(0.9, 0.95), eps=1e-3, weight_decay=0)
+    for line in straight:
+        loss, count = 0.0, 0
+        for sample in samples:
+            ids, weights = torch.tensor([sample["tokens"]]), torch.tensor(sample["weights"][1:])
+            losses = torch.nn.functional.cross_entropy(theirs(ids).logits[0, :-1], ids[0, 1:], reduction="none")
+            loss, count = loss + (losses * weights).sum(), count + int(weights.sum())
+        loss = loss / count
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert line["lm_loss"] == pytest.approx(loss.item(), abs=1e-5), line["iteration"]
+    weights = load_file(tmp_path / "hf" / "model.safetensors")
+    before = model.state_dict()
+    for name, value in theirs.state_dict().items():
+        assert (weights[name] - value).abs().max() < 1e-4, name
+        is_frozen = torch.equal(weights[name], before[name])
+        assert is_frozen == bool(re.fullmatch(expression, name)), name
