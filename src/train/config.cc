@@ -294,6 +294,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_optimizer_options(config.optimizer));
   append(errors,
          check_best_options(config.train.best, config.checkpoint.save.has_value(), config.train.eval_iters > 0));
+  append(errors, check_rate_finder(config.train.rate_finder));
   append(errors, check_freeze(config));
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
@@ -523,6 +524,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   prefer_steps_to_epochs(*resolved);
   keep_highest(*resolved, {&options.of(train.global_batch_size), &options.of(train.gradient_accumulation_steps)});
   if (needs.writes_run) place_run_folder(*resolved->options, resolution);
+  if (needs.opens_data) set_up_rate_finder(*resolved);
   place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;

@@ -40,6 +40,7 @@
 #include "train/graph_options.h"
 #include "train/kind.h"
 #include "train/profile.h"
+#include "train/rate_finder.h"
 #include "train/sample_options.h"
 #include "train/sampling.h"
 #include "train/task_options.h"
@@ -67,6 +68,7 @@ struct TrainOptions {
   std::optional<double> exit_duration_in_mins;
   std::optional<int64_t> check_sync;
   BestOptions best;
+  RateFinderOptions rate_finder;
   FaultOptions faults;
   bool dry_run = false;
   int64_t dry_run_world_size = 1;

@@ -112,6 +112,7 @@ void TrainOptions::visit(OptionVisitor& v) {
           "state.");
 
   best.visit(v);
+  rate_finder.visit(v);
   faults.visit(v);
 }
 

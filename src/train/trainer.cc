@@ -48,6 +48,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       best_(resolved.config.train.best) {
   const Config& config = resolved_.config;
   check_frozen(config, built_.parameters(), *groups_.world);
+  if (config.train.rate_finder.find_lr) finder_.emplace(config.train.rate_finder);
   connect_for_training(groups_, config.model.has_experts());
   // Weights about to be replaced need not be drawn.
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
@@ -183,7 +184,10 @@ StopReason Trainer::train_loop() {
   if (best_.ends_run()) {
     log_.info("early_stopping_patience ended this run after iteration {}; raise it to go on", iteration_);
   }
-  while (reason == StopReason::kFinished && iteration_ < d.train_iters && !best_.ends_run()) {
+  const auto is_over = [&] {
+    return iteration_ >= d.train_iters || best_.ends_run() || (finder_ && finder_->has_diverged());
+  };
+  while (reason == StopReason::kFinished && !is_over()) {
     // As in Megatron-LM: a checkpoint at each size of a ramp.
     const int64_t size = d.batches.num_microbatches(consumed_samples_);
     if (size != num_microbatches) {
@@ -305,6 +309,7 @@ void Trainer::in_step(const std::function<void()>& part) {
 bool Trainer::is_awaited(int64_t iteration) const {
   if (device_.is_cpu()) return true;  // issued steps are done
   if (check_) return true;            // the updated state is checked first
+  if (finder_) return true;           // may end the run
   if (iteration >= resolved_.derived.train_iters) return true;
   if (resolved_.config.log.is_params_norm_due(iteration, resolved_.derived.train_iters)) return true;
   const TrainOptions& train = resolved_.config.train;
@@ -324,7 +329,7 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   if (iteration_ + 1 < resolved_.derived.train_iters) {
     prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
-  LearningRates rates = curve_->learning_rates(schedule_samples_);
+  LearningRates rates = finder_ ? finder_->rate(iteration_ + 1) : curve_->learning_rates(schedule_samples_);
   rates.of_adapters_b *= config.lora.loraplus_lr_ratio;
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
@@ -376,12 +381,13 @@ StopReason Trainer::settle() {
   const OptimizerOptions& optimizer = resolved_.config.optimizer;
   const bool has_plan = resolved_.config.train.faults.leaves_out_spikes() || optimizer.grad_norm_skip_threshold;
   const bool is_left_out = has_plan && result.optimizer.was_skipped();
-  if (optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() && !is_left_out &&
+  if (optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() && !is_left_out && !finder_ &&
       (!result.is_loss_finite || !result.optimizer.is_finite())) {
     stop_on_bad_numbers(step, result);
   }
   loss_scaler_.update(result.optimizer.is_finite());
   loss_watch_.add(step.iteration, result.losses.front().value);
+  if (finder_) finder_->add(step.iteration, result.losses.front().value);
   if (result.optimizer.was_skipped()) {
     // The step issued meanwhile, if any, used the rates after this one's.
     schedule_samples_ -= step.num_samples;

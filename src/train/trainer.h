@@ -60,6 +60,8 @@ class Trainer {
 
   const BuiltModel& model() const { return built_; }
   int64_t iteration() const { return iteration_; }
+  // After run(); null unless find_lr is on.
+  const RateFinder* rate_finder() const { return finder_ ? &*finder_ : nullptr; }
   // True if the folder of --save has the current iteration's checkpoint.
   bool is_saved() const { return last_saved_iteration_ == iteration_; }
 
@@ -148,6 +150,7 @@ class Trainer {
   LossWatch loss_watch_;
   BestWatch best_;
   size_t judged_figure_ = 0;          // among all figures of an evaluation
+  std::optional<RateFinder> finder_;
   std::unique_ptr<StepCheck> check_;  // null without check_determinism
   std::string base_checksum_;         // of the model under the adapters; empty if drawn from the seed, or without
                                       // adapters

@@ -178,3 +178,13 @@ def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, t
         assert (weights[name] - value).abs().max() < 1e-4, name
         is_frozen = torch.equal(weights[name], before[name])
         assert is_frozen == bool(re.fullmatch(expression, name)), name
+
+
+def test_the_rate_finder_draws_the_loss_over_the_rate_and_saves_nothing(program, tuned, tmp_path):
+    words = ("--seq_length", 128, "--global_batch_size", 8, "--find_lr", "--find_lr_steps", 30, "--find_lr_min", 1e-5, "--find_lr_max", 10)
+    words += ("--find_lr_file", tmp_path / "rates.svg", "--save", tmp_path / "checkpoint", "--train_iters", 5)
+    lines, told = train(program, tuned, tmp_path / "a", *words)
+    assert "find_lr leaves out save, train_iters" in told and "the loss fell fastest at a learning rate of " in told
+    rates = [line["learning_rate"] for line in lines]
+    assert len(rates) > 10 and all(b / a == pytest.approx(1e6 ** (1 / 29)) for a, b in zip(rates, rates[1:]))
+    assert (tmp_path / "rates.svg").read_text().startswith("<svg") and not (tmp_path / "checkpoint").exists()
