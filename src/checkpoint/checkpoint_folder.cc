@@ -322,6 +322,7 @@ void apply_retention(const fs::path& root, int64_t iteration, std::optional<int6
   }
   for (const int64_t present : old) {
     if (retention.retain_interval && present % *retention.retain_interval == 0) continue;
+    if (std::ranges::count(retention.kept, present) > 0) continue;
     remove_checkpoint(root, present, log, before_step);
   }
 }

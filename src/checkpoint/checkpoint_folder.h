@@ -62,6 +62,7 @@ void check_shared_folder(const std::filesystem::path& root, Group& world,
 struct Retention {
   std::optional<int64_t> keep_last;        // newest ones
   std::optional<int64_t> retain_interval;  // multiples of it are always kept
+  std::vector<int64_t> kept = {};          // so are these iterations'
 };
 
 // Called with a name before each change on disk; tests stop there.

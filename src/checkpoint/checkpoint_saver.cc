@@ -84,7 +84,8 @@ void CheckpointSaver::commit(CheckpointWriter& writer, int64_t iteration, bool i
   const std::optional<int64_t> passed = std::exchange(passing_, is_passing ? std::optional(iteration) : std::nullopt);
   if (passed && *passed != iteration && groups_.world->is_first()) {
     constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-    apply_retention(root_, iteration, passed, {.keep_last = std::nullopt, .retain_interval = kNone}, log_,
+    apply_retention(root_, iteration, passed,
+                    {.keep_last = std::nullopt, .retain_interval = kNone, .kept = settings_.retention.kept}, log_,
                     settings_.before_step);
   }
   if (!replaces_earlier_run_) return;

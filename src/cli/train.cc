@@ -14,6 +14,7 @@
 #include "cli/session.h"
 #include "cli/within_memory.h"
 #include "config/help.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "device/device.h"
 #include "kinds/kinds.h"
@@ -121,6 +122,10 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
   }
   const int exit_code = reason == StopReason::kSignal ? kExitSignal : kExitSuccess;
   folder.end(status_text(reason), trainer.iteration(), exit_code);
+  if (const RateFinder* finder = trainer.rate_finder(); finder != nullptr && session.is_reporting()) {
+    write_file_atomic(finder->file(), finder->picture());
+    print_out("{}\npicture: {}\n", finder->text(), finder->file());
+  }
   session.finish();
   if (reason == StopReason::kSignal) {
     context.log.info("stopped by a signal after iteration {}{}", trainer.iteration(),

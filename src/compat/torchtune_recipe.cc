@@ -141,7 +141,9 @@ class RecipeReader : public RecipeWords {
 
   void choose_optimizer() {
     const std::string name = text("optimizer._component_");
-    set_fact("@is_narrow", switch_text(name != "AdamW" && name != "PagedAdamW" && name != "Adam"));
+    const bool is_8bit = name.ends_with("8bit");
+    set_fact("@is_8bit", switch_text(is_8bit));
+    set_fact("@is_narrow", switch_text(!is_8bit && name != "AdamW" && name != "PagedAdamW" && name != "Adam"));
     const std::vector<std::string> betas = items("optimizer.betas");
     set_fact("@num_betas", std::to_string(betas.size()));
     set_fact("@beta1", betas.empty() ? "" : betas.front());

@@ -1,10 +1,15 @@
 #include "data/data_options.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/collect_errors.h"
 #include "core/input_file.h"
 #include "core/json.h"
 #include "core/strings.h"
+#include "data/blend.h"
 
 namespace megalith {
 
@@ -21,6 +26,17 @@ void DataOptions::visit(OptionVisitor& v) {
       .by_rank(ByRank::kSameContents);
   v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.")
       .by_rank(ByRank::kSameContents);
+  v.field("multiple_validation_sets", multiple_validation_sets,
+          "Evaluate each data set of valid_data_path, or path of sft_valid_data_path, by itself, instead of all mixed: "
+          "each has its losses.")
+      .read_by(kAllModels - kClassifiers - kPictureModels)
+      .acts_in(kTrainOnly);
+  v.field(
+       "validation_set_names", validation_set_names,
+       "Names of multiple_validation_sets, which they turn on, in the order of the paths: a set is validation-NAME in "
+       "log and metrics. Default: 1, 2, ….")
+      .read_by(kAllModels - kClassifiers - kPictureModels)
+      .acts_in(kTrainOnly);
   v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.")
       .by_rank(ByRank::kSameContents);
   v.field("data_args_path", data_args_path,
@@ -113,6 +129,43 @@ DataOptions with_listed_paths(DataOptions options) {
   return options;
 }
 
+std::vector<ValidationSet> validation_sets(const DataOptions& options) {
+  const std::vector<std::string>& names = options.validation_set_names;
+  if (!options.multiple_validation_sets && names.empty()) return {};
+  const bool has_rows = !options.sft.sft_valid_data_path.empty();
+  const char* option = has_rows ? "sft_valid_data_path" : "valid_data_path";
+  std::vector<std::string> paths = options.sft.sft_valid_data_path;
+  if (!has_rows && !options.valid_data_path.empty()) {
+    const BlendSpec blend = parse_blend(options.valid_data_path, option);
+    if (!blend.weights.empty()) {
+      throw UserError("valid_data_path has weights, and multiple_validation_sets evaluates each set by itself",
+                      "leave the weights out");
+    }
+    paths = blend.prefixes;
+  }
+  if (paths.empty()) {
+    throw UserError("multiple_validation_sets is given without the sets",
+                    "name them with --sft_valid_data_path or --valid_data_path");
+  }
+  if (!names.empty() && names.size() != paths.size()) {
+    throw UserError(
+        fmt::format("validation_set_names has {} names, and {} has {} paths", names.size(), option, paths.size()),
+        "give each path its name, in their order");
+  }
+  std::vector<ValidationSet> sets;
+  for (size_t i = 0; i < paths.size(); ++i)
+    sets.push_back({names.empty() ? std::to_string(i + 1) : names[i], paths[i]});
+  for (const ValidationSet& set : sets) {
+    const auto is_same = [&](const ValidationSet& other) { return other.name == set.name; };
+    if (set.name.empty() || std::ranges::count_if(sets, is_same) > 1) {
+      throw UserError(
+          fmt::format("validation_set_names has '{}' {}", set.name, set.name.empty() ? "as a name" : "twice"),
+          "each set has a name of its own");
+    }
+  }
+  return sets;
+}
+
 UserError no_data_error() {
   return UserError(
       "no data is given",
@@ -146,7 +199,15 @@ void append_sft_errors(const DataOptions& options, std::vector<UserError>& error
     errors.emplace_back("max_samples_per_sequence without enable_packed_sequences", "add --enable_packed_sequences");
   }
   if (sft.has_pairs() && !sft.has_paths()) {
-    errors.emplace_back("loss dpo without pairs of answers", "name their rows with --sft_data_path FILE");
+    errors.emplace_back(
+        sft.loss == SftLoss::kDpo ? "loss dpo without pairs of answers" : "loss kto without rated answers",
+        "name their rows with --sft_data_path FILE");
+  }
+  const SftOptions none;
+  if (sft.loss != SftLoss::kKto && (sft.kto_desirable_weight != none.kto_desirable_weight ||
+                                    sft.kto_undesirable_weight != none.kto_undesirable_weight)) {
+    errors.emplace_back("kto_desirable_weight or kto_undesirable_weight is given, and loss is not kto",
+                        "add --loss kto, or leave them out");
   }
   if (sft.has_paths() && (options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss)) {
     errors.emplace_back("reset_position_ids, reset_attention_mask or eod_mask_loss with sft_data_path",
@@ -175,6 +236,8 @@ std::vector<UserError> check_data_options(const DataOptions& options) {
                         "give data_path with split, or one path for each split");
   }
   append_sft_errors(options, errors);
+  // The sets of per_split_data_args_path are known later.
+  if (!options.per_split_data_args_path) collect(errors, [&] { validation_sets(options); });
   if (options.mock_data && options.has_paths()) {
     errors.emplace_back("mock_data and a data path are given together", "drop one of them");
   }

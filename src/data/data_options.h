@@ -16,6 +16,8 @@ namespace megalith {
 struct DataOptions {
   std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
   std::optional<std::string> data_args_path, per_split_data_args_path;
+  bool multiple_validation_sets = false;
+  std::vector<std::string> validation_set_names;
   std::optional<std::string> split;
   bool mock_data = false;
   std::optional<std::string> data_cache_path;
@@ -40,6 +42,14 @@ struct DataOptions {
 // A copy with the paths listed in data_args_path or per_split_data_args_path instead of those on the command line.
 // UserError for files that cannot be read or list nothing.
 DataOptions with_listed_paths(DataOptions options);
+
+struct ValidationSet {
+  std::string name, path;
+};
+// The paths of valid_data_path or sft_valid_data_path that are sets of their own; empty unless
+// multiple_validation_sets or names ask for them. UserError for names or paths that do not fit. Listed paths are read
+// before (with_listed_paths()).
+std::vector<ValidationSet> validation_sets(const DataOptions& options);
 
 // Error when neither data nor mock_data is given: mock documents say nothing about a model.
 UserError no_data_error();

@@ -83,7 +83,6 @@ class Builder {
     return maker_.make(std::move(source), range, request, log_);
   }
 
- private:
   // Maps a data set once for all splits.
   std::shared_ptr<const TokenSource> open(const std::string& path) {
     std::shared_ptr<const TokenSource>& source = open_[data_prefix(path)];
@@ -91,6 +90,7 @@ class Builder {
     return source;
   }
 
+ private:
   ElementRange range_of(const TokenSource& source, Split split, const std::string& split_text) const {
     const int64_t num_elements = maker_.num_elements(source);
     if (split_text.empty()) return {0, num_elements};
@@ -188,6 +188,34 @@ DataSets make_splits(const DataSetup& setup,
   return sets;
 }
 
+void add_validation_sets(
+    const DataOptions& options, const DataSetup& setup, DataSets& sets,
+    const std::function<std::unique_ptr<BatchSource>(const std::string&, std::optional<int64_t>)>& make) {
+  const std::optional<int64_t> num_samples = setup.num_samples[static_cast<size_t>(Split::kValid)];
+  if (num_samples == 0) return;
+  for (const ValidationSet& set : validation_sets(options)) {
+    sets.valid_sets.emplace_back("validation-" + set.name, make(set.path, num_samples));
+  }
+}
+
+std::vector<NamedSource> DataSets::evaluated(Split split) const {
+  std::vector<NamedSource> sources;
+  if (BatchSource* source = of(split)) {
+    sources.push_back({split == Split::kTest ? "test" : split == Split::kValid ? "validation" : "train", source});
+  }
+  if (split != Split::kValid) return sources;
+  for (const auto& [name, source] : valid_sets) sources.push_back({name, source.get()});
+  return sources;
+}
+
+std::vector<BatchSource*> DataSets::all() const {
+  std::vector<BatchSource*> sources;
+  for (const Split split : kSplits) {
+    for (const NamedSource& one : evaluated(split)) sources.push_back(one.source);
+  }
+  return sources;
+}
+
 DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
   return make_data_sets(options, setup, TextSamples(options, setup), log);
 }
@@ -208,8 +236,15 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const 
   const RowOrder order = options.dataloader_type == DataloaderType::kSingle ? RowOrder::kOnce
                          : options.no_data_sharding                         ? RowOrder::kShuffled
                                                                             : RowOrder::kSharded;
-  return make_splits(setup, [&](Split split, std::optional<int64_t> num_samples) -> std::unique_ptr<BatchSource> {
+  const auto source_of = [&](Split split, std::unique_ptr<SampleSource> samples) {
+    const std::string name = fmt::format("the {} split of {}", split_name(split), samples->name());
+    const int64_t num_rows = samples->num_samples();
+    return std::make_unique<BatchSource>(maker.rows_of(std::move(samples)), Order(order, num_rows, name));
+  };
+  const bool has_sets = !validation_sets(options).empty();
+  DataSets sets = make_splits(setup, [&](Split split, std::optional<int64_t> num_samples) {
     std::unique_ptr<SampleSource> samples;
+    if (has_sets && split == Split::kValid) return std::unique_ptr<BatchSource>();
     if (mock) {
       samples = builder.build_one(mock, split, kMockSplit, num_samples);
     } else if (!options.data_path.empty()) {
@@ -218,11 +253,12 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const 
     } else if (const auto& paths = paths_of(options, split); !paths.empty()) {
       samples = builder.build(parse_blend(paths, fmt::format("{}_data_path", split_name(split))), split, "");
     }
-    if (!samples) return nullptr;
-    const std::string name = fmt::format("the {} split of {}", split_name(split), samples->name());
-    const int64_t num_rows = samples->num_samples();
-    return std::make_unique<BatchSource>(maker.rows_of(std::move(samples)), Order(order, num_rows, name));
+    return samples ? source_of(split, std::move(samples)) : nullptr;
   });
+  add_validation_sets(options, setup, sets, [&](const std::string& path, std::optional<int64_t> num_samples) {
+    return source_of(Split::kValid, builder.build_one(builder.open(path), Split::kValid, "", num_samples));
+  });
+  return sets;
 }
 
 }  // namespace megalith

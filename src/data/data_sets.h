@@ -4,6 +4,9 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/log.h"
 #include "data/batch_source.h"
@@ -25,8 +28,19 @@ struct DataSetup {
   std::array<std::optional<int64_t>, 3> num_samples = {0, 0, 0};
 };
 
+struct NamedSource {
+  std::string name;  // "validation", "validation-code", "test"
+  BatchSource* source = nullptr;
+};
+
 struct DataSets {
   std::unique_ptr<BatchSource> train, valid, test;  // null if not read or absent
+  // Instead of `valid`: several validation sets (validation_sets()).
+  std::vector<std::pair<std::string, std::unique_ptr<BatchSource>>> valid_sets;
+
+  // The sets that an evaluation reads.
+  std::vector<NamedSource> evaluated(Split split) const;
+  std::vector<BatchSource*> all() const;
   BatchSource* of(Split split) const { return (this->*kMembers[static_cast<size_t>(split)]).get(); }
   void set(Split split, std::unique_ptr<BatchSource> source) {
     this->*kMembers[static_cast<size_t>(split)] = std::move(source);
@@ -40,6 +54,11 @@ struct DataSets {
 DataSets make_splits(
     const DataSetup& setup,
     const std::function<std::unique_ptr<BatchSource>(Split split, std::optional<int64_t> num_samples)>& make);
+
+// Adds several validation sets (validation_sets()), opened by `make`, if the run reads them.
+void add_validation_sets(const DataOptions& options, const DataSetup& setup, DataSets& sets,
+                         const std::function<std::unique_ptr<BatchSource>(const std::string& path,
+                                                                          std::optional<int64_t> num_samples)>& make);
 
 // Samples of the maker's kind. UserError for missing or damaged files, empty splits, contradictory options.
 DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, const SampleMaker& maker, Logger& log);

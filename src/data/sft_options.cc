@@ -76,18 +76,26 @@ void SftOptions::visit(OptionVisitor& v) {
       "use_packed_attention", use_packed_attention,
       "enable_packed_sequences: a sample attends only to itself, and its positions begin at 0, so that it is learned "
       "as if it had a sequence of its own. false: it also sees the samples before it in the sequence.");
-  v.choice("loss", loss, {"next_token", "dpo"},
+  v.choice("loss", loss, {"next_token", "dpo", "kto"},
            "next_token: answers are learned token by token. dpo: of the two answers of a pair (rows with prompt, "
            "chosen and rejected) the chosen one becomes more likely than the rejected one, compared with the model "
-           "that training begins with.")
+           "that training begins with. kto: answers that are good (rows with label true) become more likely, others "
+           "less, compared with that model.")
       .acts_in(kTrainOnly);
-  v.field("dpo_beta", dpo_beta, "loss dpo: how closely the model is held to the one that training begins with.")
+  v.field("dpo_beta", dpo_beta, "loss dpo, kto: how closely the model is held to the one that training begins with.")
       .above(0)
       .acts_in(kTrainOnly);
-  v.choice("dpo_reference", dpo_reference, {"ahead", "on_the_fly"},
-           "loss dpo: when the model that training begins with reads the pairs. ahead: once, before the first step; "
-           "what it says is kept beside the tokens. on_the_fly: in each step, which takes adapters (lora.enabled): "
-           "without them the model is what it was.")
+  v.choice(
+       "dpo_reference", dpo_reference, {"ahead", "on_the_fly"},
+       "loss dpo, kto: when the model that training begins with reads the answers. ahead: once, before the first step; "
+       "what it says is kept beside the tokens. on_the_fly: in each step, which takes adapters (lora.enabled): "
+       "without them the model is what it was.")
+      .acts_in(kTrainOnly);
+  v.field("kto_desirable_weight", kto_desirable_weight, "loss kto: weight of the loss of good answers.")
+      .above(0)
+      .acts_in(kTrainOnly);
+  v.field("kto_undesirable_weight", kto_undesirable_weight, "loss kto: weight of the loss of bad answers.")
+      .above(0)
       .acts_in(kTrainOnly);
 }
 

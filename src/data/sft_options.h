@@ -14,7 +14,7 @@ namespace megalith {
 enum class TrainingStage { kAuto, kPretrain, kSft };
 enum class ConversationFormat { kAuto, kAlpaca, kChatTemplate, kMessages, kSquad };
 enum class SftPacking { kGreedy, kFirstFitDecreasing };
-enum class SftLoss { kNextToken, kDpo };
+enum class SftLoss { kNextToken, kDpo, kKto };
 enum class DpoReference { kAhead, kOnTheFly };
 
 struct SftOptions {
@@ -37,6 +37,7 @@ struct SftOptions {
   SftLoss loss = SftLoss::kNextToken;
   double dpo_beta = 0.1;
   DpoReference dpo_reference = DpoReference::kAhead;
+  double kto_desirable_weight = 1, kto_undesirable_weight = 1;
 
   void visit(OptionVisitor& v);
   // Subsets for `inspect sft` and `prepare --sft`: rows read, their tokens and weights, sequences.
@@ -44,7 +45,8 @@ struct SftOptions {
   void visit_rows(OptionVisitor& v);
   void visit_sequences(OptionVisitor& v);
   bool has_paths() const { return !sft_data_path.empty() || !sft_valid_data_path.empty(); }
-  bool has_pairs() const { return loss == SftLoss::kDpo; }
+  // The loss compares sequences with a reference model's: two of a sample (SftSet::has_pairs()).
+  bool has_pairs() const { return loss != SftLoss::kNextToken; }
 };
 
 }  // namespace megalith

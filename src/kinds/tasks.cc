@@ -34,6 +34,7 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& set
     throw UserError("sft_data_path is given with a task other than causal_lm",
                     "answers are learned token by token: leave task out");
   }
+  if (setup.has_instructions && setup.kto) return std::make_unique<Kto>(setup.dpo_beta.value(), *setup.kto);
   if (setup.has_instructions && setup.dpo_beta) return std::make_unique<Dpo>(*setup.dpo_beta);
   if (setup.has_instructions) return std::make_unique<Sft>();
   switch (options.task) {
@@ -62,6 +63,7 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   const SftOptions& sft = resolved.config.data.sft;
   setup.has_instructions = sft.has_paths();
   if (sft.has_pairs()) setup.dpo_beta = sft.dpo_beta;
+  if (sft.loss == SftLoss::kKto) setup.kto = KtoWeights{sft.kto_desirable_weight, sft.kto_undesirable_weight};
   const ModelConfig& model = resolved.config.model;
   setup.has_sentence_head = model.has_sentence_head();
   setup.samples_at_once = resolved.derived.micro_batch_size * resolved.derived.data_parallel_size;

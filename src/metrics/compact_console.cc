@@ -81,7 +81,8 @@ std::string_view short_reward(std::string_view loss) {
   constexpr std::pair<std::string_view, std::string_view> kShort[] = {{"chosen reward", "chosen"},
                                                                       {"rejected reward", "rejected"},
                                                                       {"reward margin", "margin"},
-                                                                      {"reward accuracy", "acc"}};
+                                                                      {"reward accuracy", "acc"},
+                                                                      {"kl", "kl"}};
   for (const auto& [name, text] : kShort) {
     if (name == loss) return text;
   }

@@ -62,6 +62,7 @@ std::string json_line(const ValidationRecord& record, const std::string& run_id)
   line["consumed_samples"] = record.consumed_samples;
   line["evaluation_loss"] = record.losses.empty() ? OrderedJson(nullptr) : OrderedJson(record.losses.front().second);
   for (const auto& [name, value] : record.losses) line["evaluation_losses"][metric_key(name)] = value;
+  if (record.is_best) line["is_best"] = *record.is_best;
   add_stamp(line, run_id);
   return dump_json(line);
 }

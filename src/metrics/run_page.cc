@@ -171,6 +171,7 @@ void RunPageSink::restore(const Json& history) {
                             .when = {}};
     const auto loss = json_find<double>(one, "loss", where).value_or(std::numeric_limits<double>::quiet_NaN());
     record.losses.emplace_back("loss", loss);
+    record.is_best = json_find<bool>(one, "is_best", where);
     if (record.iteration <= iteration) evaluations_.push_back(std::move(record));
   }
   if (has_all) num_evaluations_ = std::ssize(evaluations_);
@@ -213,10 +214,12 @@ std::string RunPageSink::history() const {
                   {"events", Json::array()},
                   {"series", Json::object()}};
   for (const ValidationRecord& one : evaluations_) {
-    history["evaluations"].push_back({{"iteration", one.iteration},
-                                      {"samples", one.consumed_samples},
-                                      {"set", one.set},
-                                      {"loss", one.losses.front().second}});
+    Json line = {{"iteration", one.iteration},
+                 {"samples", one.consumed_samples},
+                 {"set", one.set},
+                 {"loss", one.losses.front().second}};
+    if (one.is_best) line["is_best"] = *one.is_best;
+    history["evaluations"].push_back(std::move(line));
   }
   for (const GenerationRecord& one : generations_) {
     history["generations"].push_back(
@@ -441,14 +444,18 @@ std::string RunPageSink::evaluations() const {
   const LongSeries& first_set = validation_.front();
   const bool shows_perplexity = last_.losses.empty() || has_perplexity(last_.losses.front().first);
   std::string rows;
+  // A judged run says which evaluation is the best; of another the least loss of the first set is.
+  const bool is_judged = std::ranges::any_of(evaluations_, [](const auto& one) { return one.is_best.has_value(); });
+  const auto best = std::find_if(evaluations_.rbegin(), evaluations_.rend(),
+                                 [](const ValidationRecord& one) { return one.is_best.value_or(false); });
   for (auto row = evaluations_.rbegin(); row != evaluations_.rend(); ++row) {  // latest first
     const ValidationRecord& one = *row;
     const double loss = one.losses.front().second;
-    const bool is_best = one.set == first_set.name() && loss == first_set.least();
-    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td>{}</tr>\n", escape_html(one.set),
-                        one.iteration, format_count(static_cast<double>(one.consumed_samples)),
-                        is_best ? " class=\"best\"" : "", number(loss),
-                        shows_perplexity ? fmt::format("<td>{}</td>", number(perplexity(loss))) : "");
+    const bool is_best = is_judged ? row == best : one.set == first_set.name() && loss == first_set.least();
+    rows +=
+        fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td>{}</tr>\n", escape_html(one.set), one.iteration,
+                    format_count(static_cast<double>(one.consumed_samples)), is_best ? " class=\"best\"" : "",
+                    number(loss), shows_perplexity ? fmt::format("<td>{}</td>", number(perplexity(loss))) : "");
   }
   return fmt::format(
       "<section class=\"block\"><h2>Evaluations{}</h2><table><thead><tr><th>set</th><th>iteration</th>"

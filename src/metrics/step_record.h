@@ -68,6 +68,7 @@ struct ValidationRecord {
   // "iteration 100"; at the end "iteration 100 on validation set" or "… on test set".
   std::string when;
   std::vector<std::pair<std::string, double>> losses;
+  std::optional<bool> is_best = {};  // so far; of the set that metric_for_best_model judges
 };
 
 struct GenerationRecord {
@@ -87,7 +88,7 @@ struct PictureRecord {
 
 struct EventRecord {
   int64_t iteration = 0;
-  std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault"
+  std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault", "early_stop"
   std::string text;  // one sentence
   // The samples concerned, from 0: [begin, end).
   int64_t begin_sample = 0, end_sample = 0;

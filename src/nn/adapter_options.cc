@@ -87,6 +87,12 @@ void LoraOptions::visit(OptionVisitor& v) {
       .alias("lora_target_modules")
       .alias("lora_target")
       .in_toy(InToy::kMade);
+  v.field("lora.loraplus_lr_ratio", loraplus_lr_ratio,
+          "B learns with so many times the learning rate of A (LoRA+, which recommends 16).")
+      .above(0)
+      .alias("loraplus_lr_ratio")
+      .alias("lora_plus_lr_ratio")
+      .acts_in(kTrainOnly);
   v.choice("lora.quantization", quantization, {"none", "nf4"},
            "Hold the frozen weights of all linear layers but the head in four bits (QLoRA): NF4 in blocks of 64, whose "
            "scales are held in eight. Each product reads them in the model's precision.")

@@ -38,6 +38,7 @@ struct LoraOptions {
   AdapterInit a_init = AdapterInit::kXavier, b_init = AdapterInit::kZero;
   std::vector<std::string> target_modules = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
   BaseQuantization quantization = BaseQuantization::kNone;
+  double loraplus_lr_ratio = 1;
 
   void visit(OptionVisitor& v);
 

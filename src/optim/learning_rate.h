@@ -40,10 +40,10 @@ struct LearningRateOptions {
   void visit(OptionVisitor& v);
 };
 
-// A step's learning rates; of_vocabulary: see ParameterOptions::is_of_vocabulary.
+// A step's learning rates; of_vocabulary: see ParameterOptions::is_of_vocabulary; of_adapters_b: of their B (LoRA+).
 struct LearningRates {
-  LearningRates(double lr) : lr(lr), of_vocabulary(lr) {}
-  double lr, of_vocabulary;
+  LearningRates(double lr) : lr(lr), of_vocabulary(lr), of_adapters_b(lr) {}
+  double lr, of_vocabulary, of_adapters_b;
 };
 
 class LearningRateCurve {

@@ -35,6 +35,10 @@ bool counts_here(const OwnedPart& part, const Groups& groups) {
   return true;
 }
 
+bool is_b_of_adapter(const Parameter& parameter) {
+  return parameter.options().is_adapter && parameter.name().find(".lora_B") != std::string::npos;
+}
+
 // One device operator: a sum of squares is finite, infinite or NaN, and NaN is not less than anything.
 at::Tensor is_finite_square(const at::Tensor& square) { return square.lt(std::numeric_limits<double>::infinity()); }
 
@@ -214,7 +218,9 @@ void Optimizer::step(const LearningRates& rates, double weight_decay, double los
       .grad_scale = sent_to(scale, device_), .number = sent_to(num_steps_, device_), .is_made = is_made_};
   const auto set_step = [&](UpdateSlot& slot) {
     const ParameterOptions& parameter = slot.part->parameter->options();
-    slot.lr = parameter.is_of_vocabulary ? rates.of_vocabulary : rates.lr;
+    slot.lr = parameter.is_of_vocabulary               ? rates.of_vocabulary
+              : is_b_of_adapter(*slot.part->parameter) ? rates.of_adapters_b
+                                                       : rates.lr;
     slot.weight_decay = weight_decay * parameter.decay_mult;
   };
   for (size_t rule = 0; rule < rules_.size(); ++rule) {

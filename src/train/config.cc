@@ -17,6 +17,7 @@
 #include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/device_fit.h"
+#include "train/frozen_weights.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
 #include "train/outputs.h"
@@ -291,6 +292,10 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
     if (auto error = check_dry_run_device(*device)) errors.push_back(std::move(*error));
   }
   append(errors, check_optimizer_options(config.optimizer));
+  append(errors,
+         check_best_options(config.train.best, config.checkpoint.save.has_value(), config.train.eval_iters > 0));
+  append(errors, check_rate_finder(config.train.rate_finder));
+  append(errors, check_freeze(config));
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));
@@ -469,9 +474,10 @@ void leave_out_dropout_of_pairs(Resolved& resolved) {
        {&config.model.hidden_dropout, &config.model.attention_dropout, &config.lora.dropout}) {
     Option& option = resolved.options->of(*dropout);
     if (*dropout == 0 || option.source().layer > OptionLayer::kModel) continue;
-    resolved.notes.push_back(fmt::format("loss dpo: {} {} of the model is left out; {} 0.1 brings dropout back",
+    const std::string loss = "loss " + resolved.options->of(config.data.sft.loss).text();
+    resolved.notes.push_back(fmt::format("{}: {} {} of the model is left out; {} 0.1 brings dropout back", loss,
                                          option.name(), number_text(*dropout), option.name()));
-    option.assign(WrittenValue::of("0"), {OptionLayer::kModel, "loss dpo"});
+    option.assign(WrittenValue::of("0"), {OptionLayer::kModel, loss});
   }
 }
 
@@ -509,6 +515,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   prefer_steps_to_epochs(*resolved);
   keep_highest(*resolved, {&options.of(train.global_batch_size), &options.of(train.gradient_accumulation_steps)});
   if (needs.writes_run) place_run_folder(*resolved->options, resolution);
+  if (needs.opens_data) set_up_rate_finder(*resolved);
   place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;

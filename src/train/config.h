@@ -33,12 +33,14 @@
 #include "parallel/recompute_options.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
+#include "train/best_options.h"
 #include "train/block_index_options.h"
 #include "train/fault_options.h"
 #include "train/flux_encoder_options.h"
 #include "train/graph_options.h"
 #include "train/kind.h"
 #include "train/profile.h"
+#include "train/rate_finder.h"
 #include "train/sample_options.h"
 #include "train/sampling.h"
 #include "train/task_options.h"
@@ -61,9 +63,12 @@ struct TrainOptions {
   LossScaleOptions loss_scaling;
   int64_t eval_iters = 100, eval_interval = 1000;
   bool skip_train = false;
+  std::vector<std::string> freeze;
   std::optional<int64_t> exit_interval;
   std::optional<double> exit_duration_in_mins;
   std::optional<int64_t> check_sync;
+  BestOptions best;
+  RateFinderOptions rate_finder;
   FaultOptions faults;
   bool dry_run = false;
   int64_t dry_run_world_size = 1;

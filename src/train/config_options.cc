@@ -105,6 +105,14 @@ void TrainOptions::visit(OptionVisitor& v) {
       .unit("optimizer steps")
       .at_least(1);
 
+  v.group("Frozen weights");
+  v.field("freeze", freeze,
+          "Regular expressions over whole names of weights as in Hugging Face's files, such as "
+          "'model\\.layers\\.[0-7]\\..*': weights that match are not trained; they have no gradient and no optimizer "
+          "state.");
+
+  best.visit(v);
+  rate_finder.visit(v);
   faults.visit(v);
 }
 

@@ -26,6 +26,10 @@ void for_each_tensor(Input& input, const Visit& visit) {
   if (input.preference) {
     visit("reference_log_probs", input.preference->reference);
     visit("num_pairs", input.preference->num_pairs);
+    if (input.preference->ratings) {
+      visit("rating_signs", input.preference->ratings->signs);
+      visit("kl", input.preference->ratings->kl);
+    }
   }
   for (auto& term : input.terms) visit(term.name, term.per_weight);
 }

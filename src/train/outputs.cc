@@ -51,6 +51,8 @@ std::vector<Output> outputs_of(const Resolved& resolved) {
   add_named(config.log.metrics_file, false, kMetricsMark);
   add_named(config.log.loss_plot_file, false, kLossPlotMark);
   add_named(config.log.page_file, false, kPageMark);
+  const RateFinderOptions& finder = config.train.rate_finder;
+  if (finder.find_lr) add(finder.find_lr_file, finder.find_lr_file, false, kLossPlotMark);
   add_named(config.samples.sample_folder, true);
   if (config.log.writes_tensorboard()) add_named(config.log.tensorboard_dir, true);
   if (config.tracking.writes_wandb()) add(config.tracking.wandb_save_dir, wandb_folder(config), true);

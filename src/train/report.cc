@@ -8,6 +8,7 @@
 #include "models/families.h"
 #include "nn/low_rank_adapter.h"
 #include "train/adapters.h"
+#include "train/frozen_weights.h"
 
 namespace megalith {
 namespace {
@@ -101,6 +102,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const ModelFamily& family = family_for(whole);
   const auto all = family.build_whole(whole, context);
   if (context.lora != nullptr) freeze_all_but_adapters(all->parameters());
+  freeze_weights(resolved.config, all->parameters());
   numbers.adapter_parameters = count_adapters(*all);
   const int64_t num_modules = whole.num_prediction_modules();
   const int64_t num_all = all->num_parameters() - numbers.adapter_parameters;
@@ -118,6 +120,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
     std::erase_if(units, [](const Unit& unit) { return unit.letter == UnitLetter::kPrediction; });
     const auto without = family.build(whole, context, ModelPart::whole(std::move(units)));
     if (context.lora != nullptr) freeze_all_but_adapters(without->parameters());
+    freeze_weights(resolved.config, without->parameters());
     numbers.parameters = without->num_parameters() - count_adapters(*without);
     numbers.flops_per_step_primus = step_of(*without);
   }

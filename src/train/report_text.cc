@@ -210,10 +210,11 @@ void add_data(const Resolved& resolved, const DataSets& data, ReportRows& rows) 
     rows.add(std::exchange(topic, ""), text + (is_new ? ": " + short_path(place) : ""));
   };
   if (data.train) add("train on " + size_text(*data.train) + epochs_text(resolved, *data.train), *data.train);
-  if (train.eval_iters > 0 && data.valid) {
-    add(fmt::format("evaluate on {}, {} every {} steps", size_text(*data.valid),
+  for (const NamedSource& one : data.evaluated(Split::kValid)) {
+    if (train.eval_iters < 1) break;
+    add(fmt::format("evaluate on {}{}, {} every {} steps", data.valid ? "" : one.name + ": ", size_text(*one.source),
                     number_of(train.eval_iters, "batch", "batches"), train.eval_interval),
-        *data.valid);
+        *one.source);
   }
   if (train.eval_iters > 0 && data.test) add("test on " + size_text(*data.test), *data.test);
   const DataOptions& options = resolved.config.data;

@@ -25,6 +25,7 @@
 #include "parallel/fsdp.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
+#include "train/frozen_weights.h"
 #include "train/text_tokenizer.h"
 
 namespace megalith {
@@ -145,6 +146,7 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.attention_libraries = attention.libraries;
   BuiltModel built = build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
   built.attention = std::move(attention.text);
+  freeze_weights(resolved.config, built.parameters());
   return built;
 }
 

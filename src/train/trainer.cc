@@ -21,6 +21,7 @@
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
 #include "train/exported_tokenizer.h"
+#include "train/frozen_weights.h"
 #include "train/product_speed.h"
 
 namespace megalith {
@@ -44,8 +45,11 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       profiler_(resolved.config.profile, resolved.config.profile.folder(resolved.config.log.tensorboard_dir), groups,
                 device, log),
       loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16),
-      loss_watch_(resolved.config.train.faults) {
+      loss_watch_(resolved.config.train.faults),
+      best_(resolved.config.train.best) {
   const Config& config = resolved_.config;
+  check_frozen(config, built_.parameters(), *groups_.world);
+  if (config.train.rate_finder.find_lr) finder_.emplace(config.train.rate_finder);
   connect_for_training(groups_, config.model.has_experts());
   // Weights about to be replaced need not be drawn.
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
@@ -91,6 +95,9 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
   if (saver_ && groups_.world->is_first()) saver_->keep(kept_files(resolved_));
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
+  if (saver_ && config.train.best.keep_best) {
+    saver_->retention().keep_last = config.checkpoint.keep_last.value_or(1);
+  }
   if (saver_ &&
       (!config.checkpoint.save_interval || resolved_.options->of(config.checkpoint.save_interval_in_mins).is_set())) {
     timed_save_s_ = config.checkpoint.save_interval_in_mins * 60;
@@ -141,10 +148,12 @@ StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   }
   open_data();
   if (references_) references_->attach(data_, /*is_at_start=*/iteration_ == 0);
+  begin_judging();
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
+  if (reason == StopReason::kFinished && resolved_.config.train.best.load_best_model_at_end) load_best();
   // On a signal, remaining work is left to the resumed run.
-  if (reason == StopReason::kFinished) {
+  if (reason == StopReason::kFinished && last_evaluated_iteration_ != iteration_) {
     evaluate(Split::kValid, fmt::format("iteration {} on validation set", iteration_));
     reason = agreed_stop();
   }
@@ -174,7 +183,13 @@ StopReason Trainer::train_loop() {
   if (check_) check_->remember();
   StopReason reason = agreed_stop();  // a signal may have arrived during startup
   int64_t num_microbatches = d.batches.num_microbatches(consumed_samples_);
-  while (reason == StopReason::kFinished && iteration_ < d.train_iters) {
+  if (best_.ends_run()) {
+    log_.info("early_stopping_patience ended this run after iteration {}; raise it to go on", iteration_);
+  }
+  const auto is_over = [&] {
+    return iteration_ >= d.train_iters || best_.ends_run() || (finder_ && finder_->has_diverged());
+  };
+  while (reason == StopReason::kFinished && !is_over()) {
     // As in Megatron-LM: a checkpoint at each size of a ramp.
     const int64_t size = d.batches.num_microbatches(consumed_samples_);
     if (size != num_microbatches) {
@@ -189,12 +204,17 @@ StopReason Trainer::train_loop() {
     profiler_.end_iteration(iteration_);
     const bool is_checked = config.train.check_sync && iteration_ % *config.train.check_sync == 0;
     if (is_checked) check_replicas();
-    const bool is_evaluated = iteration_ % config.train.eval_interval == 0 && iteration_ < d.train_iters;
-    if (is_evaluated) evaluate(Split::kValid, fmt::format("iteration {}", iteration_));
+    const bool is_end = iteration_ == d.train_iters;
+    // A judged run's last evaluation comes before its last checkpoint, which remembers it.
+    const bool is_evaluated = is_end ? best_.is_on() : iteration_ % config.train.eval_interval == 0;
+    if (is_evaluated) {
+      evaluate(Split::kValid, fmt::format("iteration {}{}", iteration_, is_end ? " on validation set" : ""));
+      tell_early_end();
+    }
     const bool is_sampled = config.samples.is_due(iteration_);
     if (is_sampled) sample();
     if (saver_) saver_->poll();
-    const bool is_due_by_count = config.checkpoint.is_save_due(iteration_);
+    const bool is_due_by_count = config.checkpoint.is_save_due(iteration_) || (is_evaluated && best_.keeps(iteration_));
     const bool is_saved = is_due_by_count || is_due_by_time;
     if (is_saved) save(/*is_last=*/false, /*is_passing=*/!is_due_by_count);
     // Ranks voted during the step; after long work they vote again.
@@ -291,6 +311,7 @@ void Trainer::in_step(const std::function<void()>& part) {
 bool Trainer::is_awaited(int64_t iteration) const {
   if (device_.is_cpu()) return true;  // issued steps are done
   if (check_) return true;            // the updated state is checked first
+  if (finder_) return true;           // may end the run
   if (iteration >= resolved_.derived.train_iters) return true;
   if (resolved_.config.log.is_params_norm_due(iteration, resolved_.derived.train_iters)) return true;
   const TrainOptions& train = resolved_.config.train;
@@ -310,7 +331,8 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   if (iteration_ + 1 < resolved_.derived.train_iters) {
     prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
-  const LearningRates rates = curve_->learning_rates(schedule_samples_);
+  LearningRates rates = finder_ ? finder_->rate(iteration_ + 1) : curve_->learning_rates(schedule_samples_);
+  rates.of_adapters_b *= config.lora.loraplus_lr_ratio;
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
@@ -361,12 +383,13 @@ StopReason Trainer::settle() {
   const OptimizerOptions& optimizer = resolved_.config.optimizer;
   const bool has_plan = resolved_.config.train.faults.leaves_out_spikes() || optimizer.grad_norm_skip_threshold;
   const bool is_left_out = has_plan && result.optimizer.was_skipped();
-  if (optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() && !is_left_out &&
+  if (optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() && !is_left_out && !finder_ &&
       (!result.is_loss_finite || !result.optimizer.is_finite())) {
     stop_on_bad_numbers(step, result);
   }
   loss_scaler_.update(result.optimizer.is_finite());
   loss_watch_.add(step.iteration, result.losses.front().value);
+  if (finder_) finder_->add(step.iteration, result.losses.front().value);
   if (result.optimizer.was_skipped()) {
     // The step issued meanwhile, if any, used the rates after this one's.
     schedule_samples_ -= step.num_samples;
@@ -491,24 +514,39 @@ void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& resu
 
 void Trainer::evaluate(Split split, const std::string& when) {
   const TrainOptions& options = resolved_.config.train;
+  if (options.eval_iters < 1) return;
   const Derived& d = resolved_.derived;
-  BatchSource* source = data_.of(split);
-  if (options.eval_iters < 1 || source == nullptr) return;
-  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
-  const int64_t per_evaluation = options.eval_iters * d.num_microbatches * chunk;
+  const int64_t per_evaluation = options.eval_iters * d.num_microbatches * d.micro_batch_size * d.data_parallel_size;
   // Evaluations continue where the last one ended, like Megatron-LM's iterator; the test split starts anew.
   const int64_t start = split == Split::kValid ? (iteration_ - 1) / options.eval_interval * per_evaluation : 0;
+  std::vector<ValidationRecord> records;
+  for (const NamedSource& set : data_.evaluated(split)) {
+    records.push_back(evaluate_set(set, std::max<int64_t>(start, 0), when));
+  }
+  if (split == Split::kValid && !records.empty()) {
+    last_evaluated_iteration_ = iteration_;
+    judge(records);
+  }
+  for (const ValidationRecord& record : records) {
+    for (const auto& sink : sinks_) sink->on_validation(record);
+  }
+}
+
+ValidationRecord Trainer::evaluate_set(const NamedSource& set, int64_t first_sample, const std::string& when) {
+  const Derived& d = resolved_.derived;
+  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
+  const int64_t per_evaluation = resolved_.config.train.eval_iters * d.num_microbatches * chunk;
   const ProfileRange range("evaluate");
   EvaluationSums sums;
-  Progress progress(log_, split == Split::kTest ? "test" : "evaluation", per_evaluation, "samples");
+  Progress progress(log_, set.name == "test" ? "test" : "evaluation", per_evaluation, "samples");
   for (int64_t consumed = 0; consumed < per_evaluation;) {
     // As many microbatches as a step, to fill a pipeline.
     std::vector<Batch> batches;
     for (int64_t m = 0; m < d.num_microbatches; ++m, consumed += chunk) {
-      batches.push_back(source->read({.consumed_samples = std::max<int64_t>(start, 0) + consumed,
-                                      .micro_batch_size = d.micro_batch_size,
-                                      .dp_rank = groups_.dp->rank(),
-                                      .dp_size = groups_.dp->size()}));
+      batches.push_back(set.source->read({.consumed_samples = first_sample + consumed,
+                                          .micro_batch_size = d.micro_batch_size,
+                                          .dp_rank = groups_.dp->rank(),
+                                          .dp_size = groups_.dp->size()}));
     }
     if (references_) references_->add_to(batches);
     sums.add(evaluate_batches(*model_, *task_, batches, groups_, device_));
@@ -519,10 +557,10 @@ void Trainer::evaluate(Split split, const std::string& when) {
   ValidationRecord record;
   record.iteration = iteration_;
   record.consumed_samples = consumed_samples_;
-  record.set = split == Split::kTest ? "test" : "validation";
+  record.set = set.name;
   record.when = when;
   for (const LossSum& loss : sums.losses) record.losses.emplace_back(loss.name, without_nan_sign(loss.mean()));
-  for (const auto& sink : sinks_) sink->on_validation(record);
+  return record;
 }
 
 // On all ranks: weights may be sharded, and other ranks would only wait.

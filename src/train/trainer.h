@@ -20,6 +20,7 @@
 #include "data/batch_prefetcher.h"
 #include "device/memory.h"
 #include "metrics/step_record.h"
+#include "train/best_watch.h"
 #include "train/config.h"
 #include "train/loss_watch.h"
 #include "train/memory_estimate.h"
@@ -59,6 +60,8 @@ class Trainer {
 
   const BuiltModel& model() const { return built_; }
   int64_t iteration() const { return iteration_; }
+  // After run(); null unless find_lr is on.
+  const RateFinder* rate_finder() const { return finder_ ? &*finder_ : nullptr; }
   // True if the folder of --save has the current iteration's checkpoint.
   bool is_saved() const { return last_saved_iteration_ == iteration_; }
 
@@ -107,6 +110,14 @@ class Trainer {
   void update_memory(int64_t iteration);
   [[noreturn]] void stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
+  ValidationRecord evaluate_set(const NamedSource& set, int64_t first_sample, const std::string& when);
+  // ---- trainer_best.cc
+  // Finds the figure that evaluations are judged by, and takes up what the checkpoint's run found.
+  void begin_judging();
+  void judge(std::vector<ValidationRecord>& records);
+  void tell_early_end();
+  // Loads the best checkpoint's weights, for what follows training.
+  void load_best();
   void sample();
   void save(bool is_last, bool is_passing = false);
   void export_weights();
@@ -137,6 +148,9 @@ class Trainer {
   std::unique_ptr<CheckpointSaver> saver_;    // null without --save
   LossScaler loss_scaler_;
   LossWatch loss_watch_;
+  BestWatch best_;
+  size_t judged_figure_ = 0;          // among all figures of an evaluation
+  std::optional<RateFinder> finder_;
   std::unique_ptr<StepCheck> check_;  // null without check_determinism
   std::string base_checksum_;         // of the model under the adapters; empty if drawn from the seed, or without
                                       // adapters
@@ -155,7 +169,7 @@ class Trainer {
   int64_t num_skipped_ = 0;
   int64_t num_rollbacks_ = 0;
   bool has_rolled_back_ = false;  // the last step read was rolled back
-  int64_t last_saved_iteration_ = -1;
+  int64_t last_saved_iteration_ = -1, last_evaluated_iteration_ = -1;
 };
 
 }  // namespace megalith

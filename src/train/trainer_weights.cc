@@ -75,6 +75,7 @@ CheckpointState Trainer::checkpoint_state() const {
   if (num_rollbacks_ > 0) state.train.numbers[kRollbacks] = static_cast<double>(num_rollbacks_);
   loss_scaler_.save(state.train.numbers);
   loss_watch_.save(state.train.numbers);
+  best_.save(state.train.numbers);
   state.architecture = architecture_of(built_.config());
   state.configuration = configuration_of(*resolved_.options);
   keep_tokenizer_paths(state.configuration);
@@ -87,6 +88,7 @@ void Trainer::take_numbers(const TrainState& state) {
   schedule_samples_ = number_of(state, kScheduleSamples, state.consumed_train_samples);
   loss_scaler_.load(state.numbers);
   loss_watch_.load(state.numbers);
+  best_.load(state.numbers);
 }
 
 void Trainer::load() {
@@ -159,6 +161,10 @@ void Trainer::save(bool is_last, bool is_passing) {
   MEGALITH_CHECK(!issued_, "a checkpoint with iteration {} under way", issued_->iteration);
   const ProfileRange range("save checkpoint");
   if (last_saved_iteration_ != iteration_) {
+    saver_->retention().kept.clear();
+    if (resolved_.config.train.best.num_kept() > 0) {
+      for (const auto& one : best_.best()) saver_->retention().kept.push_back(one.iteration);
+    }
     saver_->save(checkpoint_state(), is_passing);
     since_saved_.restart();
     last_saved_iteration_ = iteration_;

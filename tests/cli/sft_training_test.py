@@ -1,6 +1,8 @@
 """Fine-tuning on instruction data: the loss is transformers', it falls, and a resumed run has the same numbers."""
 
+import copy
 import json
+import re
 from random import Random
 
 import pytest
@@ -102,3 +104,87 @@ def test_options_that_do_not_go_together_are_refused(program, tuned, tmp_path):
     ]:
         _, _, errors = program.run(*start, *more, expected=2)
         assert part in errors, errors
+
+
+def test_validation_sets_by_name_have_the_losses_that_each_has_alone(program, tuned, tmp_path):
+    rows = tuned[2].read_text().splitlines()
+    paths = [tmp_path / name for name in ("short.jsonl", "long.jsonl")]
+    paths[0].write_text("\n".join(rows[:6]) + "\n")
+    paths[1].write_text("\n".join(rows[6:]) + "\n")
+    start = ("--load_hf", tuned[0], "--sft_data_path", tuned[2], "--seq_length", 128, "--eval_iters", 1, "--eval_interval", 2, "--global_batch_size", 6)
+    start += ("--lr", 3e-3, "--lr_decay_style", "constant", "--device", "cpu", "--fp32", "--train_iters", 4)
+
+    def run(name, *words, expected=0):
+        metrics = tmp_path / f"{name}_metrics.jsonl"
+        words = (*start, "--metrics_file", metrics, "--data_cache_path", tmp_path / "cache", "--output_dir", tmp_path / name, *words)
+        _, output, errors = program.run("train", *words, expected=expected)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        return [line for line in lines if line["kind"] == "evaluation"], output + errors
+
+    names = ("--sft_valid_data_path", f"{paths[0]},{paths[1]}", "--validation_set_names", "short,long")
+    both, told = run("both", *names, "--early_stopping_patience", 5, "--metric_for_best_model", "long_loss")
+    assert "evaluate on validation-short: " in told
+    assert [line["set"] for line in both] == ["validation-short", "validation-long"] * 2
+    assert ["is_best" in line for line in both] == [False, True] * 2
+    for i, path in enumerate(paths):
+        alone, _ = run(path.stem, "--sft_valid_data_path", path)
+        assert [line["evaluation_loss"] for line in alone] == [line["evaluation_loss"] for line in both[i::2]]
+    for words, part in [
+        ((*names, "--early_stopping_patience", 5, "--metric_for_best_model", "f1"), "an evaluation shows short_lm_loss, long_lm_loss"),
+        ((*names[:3], "short"), "validation_set_names has 1 names, and sft_valid_data_path has 2 paths"),
+        (("--multiple_validation_sets",), "multiple_validation_sets is given without the sets"),
+        (("--keep_best", 2, "--eval_iters", 0), "keep_best is given, and eval_iters turns evaluations off"),
+        (("--greater_is_better",), "greater_is_better is given, and nothing reads it"),
+        (("--freeze", "model.layers[", "--lora.enabled", "true"), "is no regular expression"),
+        (("--freeze", "layers"), "no weight of the model has a name like 'layers'"),
+        (("--freeze", r".*q_proj\.weight"), "which are frozen together"),
+        (("--freeze", ".*"), "nothing would be trained"),
+    ]:
+        assert part in run("refused", *words, expected=2)[1]
+
+
+def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    folder, model, path = tuned
+    expression = r"model\.(embed_tokens|layers\.0\.).*"
+    words = ("--seq_length", 128, "--micro_batch_size", 8, "--global_batch_size", 24, "--train_iters", 3, "--weight_decay", 0, "--adam_eps", 1e-3)
+    words += ("--clip_grad", 0, "--adam_beta2", 0.95, "--freeze", expression)
+    checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint")
+    straight, _ = train(program, tuned, tmp_path / "a", *words, "--save_hf", tmp_path / "hf")
+    parts = [train(program, tuned, tmp_path / "b", *words, *checkpoint, *more)[0] for more in (("--exit_interval", 1), ())]
+    assert [line["lm_loss"] for part in parts for line in part] == [line["lm_loss"] for line in straight]
+
+    samples, _ = inspected(program, folder, [json.loads(line) for line in path.read_text().splitlines()])
+    theirs = copy.deepcopy(model).train()
+    for name, parameter in theirs.named_parameters():
+        parameter.requires_grad = re.fullmatch(expression, name) is None
+    optimizer = torch.optim.AdamW([p for p in theirs.parameters() if p.requires_grad], lr=3e-3, betas=(0.9, 0.95), eps=1e-3, weight_decay=0)
+    for line in straight:
+        loss, count = 0.0, 0
+        for sample in samples:
+            ids, weights = torch.tensor([sample["tokens"]]), torch.tensor(sample["weights"][1:])
+            losses = torch.nn.functional.cross_entropy(theirs(ids).logits[0, :-1], ids[0, 1:], reduction="none")
+            loss, count = loss + (losses * weights).sum(), count + int(weights.sum())
+        loss = loss / count
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert line["lm_loss"] == pytest.approx(loss.item(), abs=1e-5), line["iteration"]
+    weights = load_file(tmp_path / "hf" / "model.safetensors")
+    before = model.state_dict()
+    for name, value in theirs.state_dict().items():
+        assert (weights[name] - value).abs().max() < 1e-4, name
+        is_frozen = torch.equal(weights[name], before[name])
+        assert is_frozen == bool(re.fullmatch(expression, name)), name
+
+
+def test_the_rate_finder_draws_the_loss_over_the_rate_and_saves_nothing(program, tuned, tmp_path):
+    words = ("--seq_length", 128, "--global_batch_size", 8, "--find_lr", "--find_lr_steps", 30, "--find_lr_min", 1e-5, "--find_lr_max", 10)
+    words += ("--find_lr_file", tmp_path / "rates.svg", "--save", tmp_path / "checkpoint", "--train_iters", 5)
+    lines, told = train(program, tuned, tmp_path / "a", *words)
+    assert "find_lr leaves out save, train_iters" in told and "the loss fell fastest at a learning rate of " in told
+    rates = [line["learning_rate"] for line in lines]
+    assert len(rates) > 10 and all(b / a == pytest.approx(1e6 ** (1 / 29)) for a, b in zip(rates, rates[1:]))
+    assert (tmp_path / "rates.svg").read_text().startswith("<svg") and not (tmp_path / "checkpoint").exists()

@@ -228,6 +228,11 @@ TEST_F(TorchtuneRecipe, WhatElseRecipesAskForActs) {
   EXPECT_EQ(text_of(*resolved, "eval_interval"), "5");
   EXPECT_EQ(text_of(*resolved, "device"), "cpu");
   EXPECT_EQ(text_of(*resolved, "fp32"), "true");
+  EXPECT_EQ(text_of(*resolved, "optimizer"), "adam8bit");
+  EXPECT_NE(notes().find("the weights have fp32 masters"), std::string::npos);
+  resolved = read({"optimizer._component_=torchao.optim.AdamWFp8"});
+  ASSERT_EQ(errors, "");
+  EXPECT_EQ(text_of(*resolved, "exp_avg_dtype"), "bf16");
   EXPECT_NE(notes().find("moments are kept in bf16"), std::string::npos);
 
   resolved = read({"dataset=torchtune.datasets.text_completion_dataset", "dataset.source=json",

@@ -70,6 +70,38 @@ TEST_F(DataSetsTest, LayoutsReadTheSameGlobalBatch) {
   EXPECT_EQ(global_batch(1, 2), whole);
 }
 
+TEST_F(DataSetsTest, ValidationSetsByNameAreThoseThatStandAlone) {
+  const std::string a = write_counting("first", {9, 9, 9}), b = write_counting("second", {20, 7});
+  DataOptions options;
+  options.train_data_path = {a};
+  options.valid_data_path = {a, b};
+  options.validation_set_names = {"one", "two"};
+  const DataSets sets = make_data_sets(options, setup(2, 3), log_);
+  const std::vector<NamedSource> found = sets.evaluated(Split::kValid);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_FALSE(sets.valid);
+  EXPECT_EQ(sets.all().size(), 3u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(found[i].name, i == 0 ? "validation-one" : "validation-two");
+    DataOptions alone;
+    alone.valid_data_path = {i == 0 ? a : b};
+    const DataSets expected = make_data_sets(alone, setup(0, 3), log_);
+    const auto tokens = [](BatchSource& from) {
+      return list(from.read({.consumed_samples = 1, .micro_batch_size = 2}).at(field::kTokens));
+    };
+    EXPECT_EQ(tokens(*found[i].source), tokens(*expected.valid));
+  }
+  options.validation_set_names = {"one"};
+  EXPECT_THROW(make_data_sets(options, setup(2, 3), log_), UserError);
+  options.validation_set_names = {"one", "one"};
+  EXPECT_THROW(make_data_sets(options, setup(2, 3), log_), UserError);
+  options.validation_set_names = {};
+  options.multiple_validation_sets = true;
+  EXPECT_EQ(make_data_sets(options, setup(2, 3), log_).evaluated(Split::kValid)[1].name, "validation-2");
+  options.valid_data_path = {"0.5", a, "0.5", b};
+  EXPECT_THROW(make_data_sets(options, setup(2, 3), log_), UserError);
+}
+
 TEST_F(DataSetsTest, MasksAndPositionsAreMegatrons) {
   BatchOptions options;
   options.sequence_length = 8;

@@ -125,6 +125,35 @@ TEST_F(SftData, PairsAreTwoDocumentsAndAreCutTogether) {
   EXPECT_EQ(given[3].item<float>(), 0);
 }
 
+TEST_F(SftData, ARatedAnswerIsReadWithItsQuestionAndTheAnswerBefore) {
+  const auto set =
+      open({{{1, 2, 3, 4}, {0, 0, 1, 1}}, {{5, 6, 7}, {0, 2, 2}}, {{8, 9, 9, 9}, {0, 1, 1, 0}}}, SftForm::kRated);
+  ASSERT_EQ(set->num_samples(), 3);
+  EXPECT_TRUE(set->is_bad(1) && !set->is_bad(0) && !set->is_bad(2));
+  // Each sample's own sequence, and its question with the answer of the one before; before the first is the last.
+  const std::vector<std::vector<int64_t>> tokens = {{1, 2, 3, 4}, {1, 2, 9, 9, 9}, {5, 6, 7},
+                                                    {5, 3, 4},    {8, 9, 9, 9},    {8, 6, 7}};
+  const std::vector<std::vector<uint8_t>> weights = {{0, 0, 1, 1}, {0, 0, 1, 1, 0}, {0, 1, 1},
+                                                     {0, 1, 1},    {0, 1, 1, 0},    {0, 1, 1}};
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    for (size_t offset = 0; offset < tokens[i].size(); ++offset) {
+      const size_t count = tokens[i].size() - offset;
+      std::vector<int64_t> read(count);
+      std::vector<uint8_t> counts(count);
+      set->read(static_cast<int64_t>(i), static_cast<int64_t>(offset), static_cast<int64_t>(count), read.data(),
+                counts.data());
+      EXPECT_TRUE(std::equal(read.begin(), read.end(), tokens[i].begin() + static_cast<std::ptrdiff_t>(offset))) << i;
+      EXPECT_TRUE(std::equal(counts.begin(), counts.end(), weights[i].begin() + static_cast<std::ptrdiff_t>(offset)))
+          << i;
+    }
+  }
+  EXPECT_EQ(set->length(0), 9);
+  EXPECT_EQ(set->longest(), 9);
+  const auto rows = make_whole_sft_rows(set, {.sft = {.loss = SftLoss::kKto}}, {.sequence_length = 9});
+  const Batch batch = rows->read(std::vector<int64_t>{0, 1});
+  EXPECT_TRUE(at::equal(batch.at(kRatingSigns), at::tensor({1, 0, 0, 0, 0, -1, 0, 0, 0, 0}, at::kFloat).view({2, 5})));
+}
+
 TEST_F(SftData, PassesAreNewOrdersThatKnowOfNoLayout) {
   const auto set = open(random_sft_sequences(11, 6, 30, 1), SftForm::kChat);
   Logger log({.level = LogLevel::kSilent});

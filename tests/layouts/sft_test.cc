@@ -1,4 +1,4 @@
-// Packed answers, and pairs of them, over every kind of layout against a single rank; and packed rows against rows of
+// Packed answers, pairs of them and rated ones, over every kind of layout against a single rank; and packed rows against rows of
 // one sample each.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -14,30 +14,44 @@ using namespace test;
 
 constexpr int kSamples = 11;
 constexpr int64_t kSequence = 16;
+constexpr SftLoss kLosses[] = {SftLoss::kNextToken, SftLoss::kDpo, SftLoss::kKto};
 
-// All have the same samples.
-std::unique_ptr<BatchSource> source_of(bool has_pairs, bool is_packed) {
+// All have the same samples. Of next tokens, pairs, or ratings.
+std::unique_ptr<BatchSource> source_of(SftLoss loss, bool is_packed) {
   static const TemporaryFolder folder;
-  const std::string prefix = folder.path() / (has_pairs ? "pairs" : "answers");
+  const bool has_pairs = loss == SftLoss::kDpo, has_ratings = loss == SftLoss::kKto;
+  const std::string prefix = folder.path() / (has_pairs ? "pairs" : has_ratings ? "ratings" : "answers");
   if (!std::filesystem::exists(prefix + ".json")) {
-    write_sft_set(prefix, random_sft_sequences((has_pairs ? 2 : 1) * kSamples, has_pairs ? 6 : 10, 37, 4),
-                  has_pairs ? SftForm::kPairs : SftForm::kChat);
+    auto sequences =
+        random_sft_sequences((has_pairs ? 2 : 1) * kSamples, loss == SftLoss::kNextToken ? 10 : 6, 37, 4);
+    for (size_t i = 0; has_ratings && i < sequences.size(); i += 3) {
+      std::ranges::replace(sequences[i].weights, uint8_t{1}, uint8_t{2});  // a bad answer
+    }
+    write_sft_set(prefix, sequences,
+                  has_pairs     ? SftForm::kPairs
+                  : has_ratings ? SftForm::kRated
+                                : SftForm::kChat);
   }
   const auto set = std::make_shared<const SftSet>(prefix);
-  const SftOptions options{.enable_packed_sequences = is_packed,
-                           .loss = has_pairs ? SftLoss::kDpo : SftLoss::kNextToken};
+  const SftOptions options{.enable_packed_sequences = is_packed, .loss = loss};
   const auto rows = make_whole_sft_rows(set, {.sft = options}, {.sequence_length = kSequence});
-  if (has_pairs) rows->set_reference(random_sft_reference(*set));
-  return std::make_unique<BatchSource>(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
+  if (options.has_pairs()) rows->set_reference(random_sft_reference(*set));
+  auto source = std::make_unique<BatchSource>(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
+  if (has_ratings) {
+    source->then([](Batch& batch) {
+      batch.set(BatchField::of_rows(kKlEstimate, at::full({batch.num_rows()}, 0.4, at::kFloat)));
+    });
+  }
+  return source;
 }
 
 // The row's run, on one rank or all, reading packs.
 struct PackedRun {
-  PackedRun(const std::string& words, bool has_pairs, bool is_packed = true)
-      : row(words), source(source_of(has_pairs, is_packed)) {
+  PackedRun(const std::string& words, SftLoss loss, bool is_packed = true)
+      : row(words), source(source_of(loss, is_packed)) {
     for (Resolved* run : {&row.layout(), &row.one_rank()}) {
       run->config.data.sft.sft_data_path = {"made"};
-      if (has_pairs) run->config.data.sft.loss = SftLoss::kDpo;
+      run->config.data.sft.loss = loss;
     }
     hooks.read = [this](int step) {
       const int64_t rows = row.layout().derived.global_batch_size;
@@ -58,9 +72,9 @@ struct PackedRun {
 };
 
 TEST(SftRows, TrainAsOneRank) {
-  for (const bool has_pairs : {false, true}) {
+  for (const SftLoss loss : kLosses) {
     for (LayoutRow& listed : rows_of("Packs")) {
-      PackedRun run(listed.text(), has_pairs);
+      PackedRun run(listed.text(), loss);
       const RankOutcome expected = run.one_rank();
       const Comparison found =
           compare_with_one_rank(run_as_threads(run.row.layout(), run.hooks), 0, expected, {.relative = 1e-9});
@@ -74,8 +88,8 @@ std::string difference(const PackedRun& packed, const PackedRun& apart) {
 }
 
 TEST(SftRows, PackedAreAsRowsOfOneSample) {
-  for (const bool has_pairs : {false, true}) {
-    PackedRun packed("untied", has_pairs), apart("untied", has_pairs, /*is_packed=*/false);
+  for (const SftLoss loss : kLosses) {
+    PackedRun packed("untied", loss), apart("untied", loss, /*is_packed=*/false);
     packed.read_all_in_rows_of_one();
     apart.read_all_in_rows_of_one();
     EXPECT_LT(packed.source->num_samples(), apart.source->num_samples());
@@ -89,10 +103,10 @@ TEST(SftRows, MistakesOfPacksAreSeen) {
       {"the mask is one token late",
        [](Batch& batch) { batch.set(field::kLossWeights, batch.at(field::kLossWeights).roll(1, 1)); }},
       {"samples see those before them", [](Batch& batch) { batch.at(field::kDocumentIds).zero_(); }}};
-  PackedRun apart("untied", false, /*is_packed=*/false);
+  PackedRun apart("untied", SftLoss::kNextToken, /*is_packed=*/false);
   apart.read_all_in_rows_of_one();
   for (const auto& [name, change] : mistakes) {
-    PackedRun packed("untied", false);
+    PackedRun packed("untied", SftLoss::kNextToken);
     packed.read_all_in_rows_of_one();
     packed.hooks.change_batches = [&](std::vector<Batch>& batches, const Groups&) {
       for (Batch& batch : batches) change(batch);

@@ -39,9 +39,9 @@ def with_adapters(model, targets, more):
     return adapted.train()
 
 
-def plain_loop(model, samples):
+def plain_loop(model, samples, optimizer=None):
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer = optimizer or torch.optim.AdamW(parameters, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     history = []
     for step in range(STEPS):
         loss = hf_models.token_losses(model, samples[step * BATCH : (step + 1) * BATCH]).mean()
@@ -89,6 +89,25 @@ def test_twenty_steps_are_those_of_peft_and_go_back_to_it(case, program, models,
     for key, value in found.items():
         # Adam makes steps of roundings; all that a weight moved is at most STEPS * LR = 0.04.
         assert (value - trained[key]).abs().max() < 4e-4, key
+
+
+def test_the_learning_rate_of_b_is_that_of_lora_plus_in_peft(program, models, data, tmp_path):
+    from peft.optimizers import create_loraplus_optimizer
+
+    targets = ["q_proj", "down_proj"]
+    theirs = with_adapters(models["llama"].reference, targets, {})
+    theirs.save_pretrained(tmp_path / "theirs")
+    more = {"betas": (0.9, 0.95), "eps": 1e-8, "loraplus_weight_decay": 0.1}
+    optimizer = create_loraplus_optimizer(theirs, torch.optim.AdamW, lr=LR, loraplus_lr_ratio=8, **more)
+    expected = plain_loop(theirs, data.samples(STEPS * BATCH, SEQUENCE), optimizer)
+    metrics = tmp_path / "metrics.jsonl"
+    line = (*words(models, "llama", data, metrics), "--adapter", tmp_path / "theirs", "--loraplus_lr_ratio", 8)
+    program.run(*line)
+    for line, (loss, norm) in zip(read_metrics(metrics), expected, strict=True):
+        assert line["lm_loss"] == pytest.approx(loss, abs=1e-4), line["iteration"]
+        assert line["grad_norm"] == pytest.approx(norm, rel=1e-3), line["iteration"]
+    without = plain_loop(with_adapters(models["llama"].reference, targets, {}), data.samples(STEPS * BATCH, SEQUENCE))
+    assert abs(without[-1][0] - expected[-1][0]) > 1e-3, "the ratio changes nothing"
 
 
 def test_one_a_of_a_fused_layer_means_the_same_in_peft(program, models, data, tmp_path):

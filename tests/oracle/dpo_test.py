@@ -1,4 +1,4 @@
-"""Direct preference optimization against TRL, and against a plain reading of its formula on transformers' models: losses
+"""Preference optimization (DPO, KTO) against TRL, and against a plain reading of its formula on transformers' models: losses
 and rewards of ten steps, all weights or adapters, the reference ahead or on the fly, packed or not; and what a resumed run
 does."""
 
@@ -188,6 +188,49 @@ def test_ten_steps_equal_those_of_trl(adapts, program, tuned, tmp_path):
     check(lines, history)
 
 
+@pytest.mark.parametrize("adapts", [False, True], ids=["all_weights", "adapters"])
+def test_ten_steps_of_kto_equal_those_of_trl(adapts, program, tuned, tmp_path):
+    peft, trl = pytest.importorskip("peft"), pytest.importorskip("trl")
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+
+    folder, model, _, _ = tuned
+    random = Random(6)
+    rows = [{key: "".join(random.choices("abcdef", k=random.randrange(1, 9))) for key in ("prompt", "completion")} for _ in range(PAIRS)]
+    rows = [{**row, "label": i % 6 > 0} for i, row in enumerate(rows)]
+    words, theirs = [], copy.deepcopy(model)
+    if adapts:
+        torch.manual_seed(8)
+        theirs = peft.get_peft_model(theirs, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM"))
+        theirs.save_pretrained(tmp_path / "adapter")
+        words = ["--adapter", tmp_path / "adapter", "--dpo_reference", "on_the_fly"]
+    options = trl.KTOConfig(
+        output_dir=str(tmp_path / "trl"), beta=BETA, max_steps=STEPS, per_device_train_batch_size=PAIRS, learning_rate=LR, lr_scheduler_type="constant",
+        adam_beta2=0.95, adam_epsilon=EPS, weight_decay=0.1, max_grad_norm=1.0, logging_steps=1, save_strategy="no", report_to="none", max_length=None,
+        bf16=False, gradient_checkpointing=False, use_cpu=True, disable_tqdm=True, desirable_weight=0.75, undesirable_weight=1.5,
+    )  # fmt: skip
+    reference = None if adapts else copy.deepcopy(model)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    trainer = trl.KTOTrainer(theirs, reference, args=options, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    trainer.train()
+    history = [line for line in trainer.state.log_history if "loss" in line]
+    assert len(history) == STEPS and history[-1]["kl"] > 1e-2, "the KL estimate stays 0, so a wrong one would pass"
+    words += ["--loss", "kto", "--kto_desirable_weight", 0.75, "--kto_undesirable_weight", 1.5]
+    path = write_rows(tmp_path / "rated.jsonl", rows)
+    lines, _ = train(program, tuned, tmp_path / "a", *words, rows=path)
+    names = {"kto_loss": "loss", "chosen_reward": "rewards/chosen", "rejected_reward": "rewards/rejected", "kl": "kl"}
+    for ours, expected in zip(lines, history, strict=True):
+        for name, other in names.items():
+            assert ours[name] == pytest.approx(expected[other], abs=1e-4), (ours["iteration"], name)
+        assert ours["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+    # Several answers in a sequence, microbatches, and a resumed run are the same run.
+    packed = ("--enable_packed_sequences", "--max_samples_per_sequence", 3, "--micro_batch_size", 1, "--save", tmp_path / "c", "--load", tmp_path / "c")
+    parts = [train(program, tuned, tmp_path / "b", *words, *packed, *more, rows=path, sequence=512, batch=4)[0] for more in (("--exit_interval", 4), ())]
+    assert [len(part) for part in parts] == [4, STEPS - 4]
+    for ours, expected in zip(parts[0] + parts[1], lines, strict=True):
+        assert [ours[name] for name in names] == pytest.approx([expected[name] for name in names], abs=1e-4)
+
+
 def test_dropout_is_left_out_and_the_line_has_the_rewards(program, tmp_path):
     rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{i}=", "chosen": "4", "rejected": "55"} for i in range(4)])
     words = ("--num_layers", 1, "--hidden_size", 32, "--num_attention_heads", 2, "--max_position_embeddings", 32, "--seq_length", 32)
@@ -203,10 +246,15 @@ def test_dropout_is_left_out_and_the_line_has_the_rewards(program, tmp_path):
 
 def test_what_does_not_go_together_is_refused(program, tuned, tmp_path):
     rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": "q", "completion": "a"}] * 3)
+    rated = write_rows(tmp_path / "rated.jsonl", [{"prompt": "q", "completion": "a", "label": False}] * 3)
     start = ("train", "--load_hf", tuned[0], "--fp32", "--train_iters", 1, "--eval_iters", 0, "--split", "1,0,0", "--seq_length", 64)
     for words, part in [
         (("--loss", "dpo"), "loss dpo without pairs of answers"),
         (("--loss", "dpo", "--sft_data_path", rows), "loss is dpo, and"),
+        (("--sft_data_path", rated), "holds rated answers, and loss is next_token"),
+        (("--sft_data_path", rated, "--loss", "dpo"), "loss is dpo, and"),
+        (("--sft_data_path", rows, "--loss", "kto"), "loss is kto, and"),
+        (("--sft_data_path", rows, "--kto_desirable_weight", 2), "and loss is not kto"),
         (("--sft_data_path", tuned[2]), "holds pairs of answers, and loss is next_token"),
         (("--loss", "dpo", "--sft_data_path", tuned[2], "--dpo_reference", "on_the_fly"), "dpo_reference on_the_fly trains all weights"),
         (

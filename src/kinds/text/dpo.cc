@@ -1,8 +1,10 @@
 #include "kinds/text/dpo.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include "device/transfer.h"
+#include "kinds/text/sft_batches.h"
 
 namespace megalith {
 namespace {
@@ -17,7 +19,7 @@ bool counts_pairs(const Batch& part) {
 std::vector<UserError> Dpo::check(const ModelConfig& model, const DataOptions& data) const {
   std::vector<UserError> errors = Sft::check(model, data);
   if (model.num_prediction_modules() > 0) {
-    errors.emplace_back("loss dpo with mtp_num_layers: prediction modules have no loss of pairs",
+    errors.emplace_back(fmt::format("loss {} with mtp_num_layers: prediction modules have no loss of answers", name()),
                         "set mtp_num_layers to 0");
   }
   return errors;
@@ -40,6 +42,25 @@ ModelInput Dpo::make_input(const Batch& part, at::Device device, std::span<const
   // Without a training step's factors.
   input.terms.clear();
   for (std::string& name : loss_names()) input.terms.push_back({.name = std::move(name), .per_weight = {}});
+  return input;
+}
+
+std::vector<std::string> Kto::loss_names() const { return rating_terms(); }
+
+std::vector<double> Kto::count_weights(const Batch& part) const {
+  if (!counts_pairs(part)) return {0, 0, 0, 0};
+  const at::Tensor signs = part.at(kRatingSigns);
+  const auto good = signs.gt(0).sum().item<double>(), bad = signs.lt(0).sum().item<double>();
+  return {good + bad, good, bad, good + bad};
+}
+
+ModelInput Kto::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
+  ModelInput input = Dpo::make_input(part, device, units);
+  if (!input.preference) return input;
+  input.preference->ratings = AnswerRatings{.signs = sent_to(part.at(kRatingSigns), device),
+                                            .kl = sent_to(part.at(kKlEstimate), device),
+                                            .weight_of_good = weights_.of_good,
+                                            .weight_of_bad = weights_.of_bad};
   return input;
 }
 

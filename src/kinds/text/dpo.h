@@ -1,13 +1,14 @@
-// Direct preference optimization: makes the preferred of two answers more likely and the other less, relative to a
-// reference model (nn/preference_loss.h). Rows are the pairs of sft_rows.h; both answers of a pair are in one sequence,
-// each preceded by its question.
+// Preference optimization relative to a reference model (nn/preference_loss.h). DPO makes the preferred of two answers
+// more likely and the other less; KTO good answers more and bad ones less. Rows are the pairs and the rated answers of
+// sft_rows.h; both sequences of a pair are in one row, each preceded by its question.
 #pragma once
 
+#include "kinds/task_setup.h"
 #include "kinds/text/causal_lm.h"
 
 namespace megalith {
 
-class Dpo final : public Sft {
+class Dpo : public Sft {
  public:
   explicit Dpo(double beta) : beta_(beta) {}
 
@@ -24,7 +25,24 @@ class Dpo final : public Sft {
   double beta_;
 };
 
-// Task of the reference model: token losses of the same rows.
+class Kto final : public Dpo {
+ public:
+  Kto(double beta, KtoWeights weights) : Dpo(beta), weights_(weights) {}
+
+  std::string_view name() const override { return "kto"; }
+  // rating_terms(), divided by the number of answers, of good and of bad ones.
+  std::vector<std::string> loss_names() const override;
+  std::vector<double> count_weights(const Batch& part) const override;
+  ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
+
+ private:
+  KtoWeights weights_;
+};
+
+// (b) float32, alike in all rows of a global batch: the KL estimate, added before a step.
+inline constexpr std::string_view kKlEstimate = "kl";
+
+// Token losses of the same rows, by the reference model or, for the KL estimate, by the trained one.
 class DpoReferenceTask final : public Sft {};
 
 }  // namespace megalith

@@ -82,8 +82,10 @@ std::vector<UserError> check_dpo(const Config& config) {
   }
   // The reference is the model with B at zero, which keeps trained lengths.
   if (config.lora.enabled && config.lora.use_dora) {
-    errors.emplace_back("loss is dpo, and lora.use_dora is on: without their product such adapters are not the base",
-                        "leave lora.use_dora out");
+    errors.emplace_back(
+        fmt::format("loss is {}, and lora.use_dora is on: without their product such adapters are not the base",
+                    sft.loss == SftLoss::kDpo ? "dpo" : "kto"),
+        "leave lora.use_dora out");
   }
   return errors;
 }
@@ -107,7 +109,11 @@ std::vector<at::Tensor> DpoReferences::token_losses(const std::vector<Batch>& ba
 }
 
 void DpoReferences::add_to(std::vector<Batch>& batches) {
-  if (resolved_.config.data.sft.dpo_reference != DpoReference::kOnTheFly) return;
+  if (resolved_.config.data.sft.dpo_reference == DpoReference::kOnTheFly) add_reference(batches);
+  if (resolved_.config.data.sft.loss == SftLoss::kKto) add_kl(batches);
+}
+
+void DpoReferences::add_reference(std::vector<Batch>& batches) {
   const WithoutAdapters base(data_, /*has_adapters=*/true);
   const std::vector<at::Tensor> losses = token_losses(batches);
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -115,11 +121,31 @@ void DpoReferences::add_to(std::vector<Batch>& batches) {
   }
 }
 
+// As TRL's, over the global batch: the mean of log p - log p_reference of mismatched answers, at least 0.
+void DpoReferences::add_kl(std::vector<Batch>& batches) {
+  data_.wait_for_parameters();
+  const std::vector<at::Tensor> losses = token_losses(batches);
+  at::Tensor numbers = at::zeros({2}, at::kDouble);  // sum, pairs
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const Batch& batch = batches[i];
+    const at::Tensor documents = batch.at(field::kDocumentIds), pairs = batch.at(field::kNumPairs);
+    const at::Tensor is_mismatched = documents.remainder(2).eq(1).logical_and(documents.lt(2 * pairs.unsqueeze(1)));
+    const at::Tensor ratio = (losses[i].to(at::kDouble) + batch.at(field::kReferenceLogProbs)).neg();
+    numbers[0].add_((ratio * batch.at(field::kLossWeights) * is_mismatched).sum());
+    numbers[1].add_(pairs.sum());
+  }
+  numbers = numbers.to(groups_.dp->device());
+  groups_.dp->all_reduce(numbers, ReduceOp::kSum, "KL estimate").wait();
+  const double kl = std::max(0.0, numbers[0].item<double>() / numbers[1].item<double>());
+  for (Batch& batch : batches)
+    batch.set(BatchField::of_rows(kKlEstimate, at::full({batch.num_rows()}, kl, at::kFloat)));
+}
+
 void DpoReferences::attach(DataSets& data, bool is_at_start) {
   if (resolved_.config.data.sft.dpo_reference != DpoReference::kAhead) return;
   const bool has_adapters = resolved_.config.lora.enabled;
-  for (const Split split : kSplits) {
-    SftRows* rows = rows_of_pairs(data.of(split));
+  for (BatchSource* source : data.all()) {
+    SftRows* rows = rows_of_pairs(source);
     if (rows == nullptr) continue;
     const std::string prefix = sft_reference_prefix(*rows->set(), identity());
     // Ranks must agree, or some would wait for others that compute nothing.
@@ -142,7 +168,8 @@ void DpoReferences::compute(const std::shared_ptr<const SftSet>& set, const std:
   const auto rows = make_whole_sft_rows(set, resolved_.derived.data, make_data_setup(resolved_));
   const BatchSource source(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
   const int64_t n = source.num_samples(), b = resolved_.derived.micro_batch_size, chunk = b * groups_.dp->size();
-  log_.info("the model reads the {} pairs of {} once, before it is trained", set->num_samples(), set->prefix());
+  log_.info("the model reads the {} {} of {} once, before it is trained", set->num_samples(),
+            set->is_rated() ? "answers" : "pairs", set->prefix());
   SftReferenceTable table(*set);
   Progress progress(log_, "reference", n, "sequences");
   for (int64_t first = 0; first < n; first += chunk) {

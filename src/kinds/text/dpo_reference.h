@@ -30,13 +30,16 @@ class DpoReferences final : public References {
   // disabled.
   void attach(DataSets& data, bool is_at_start) override;
 
-  // dpo_reference on_the_fly: adds reference_log_probs to this rank's microbatches.
+  // To this rank's microbatches of a global batch: with dpo_reference on_the_fly reference_log_probs; with loss kto the
+  // KL estimate.
   void add_to(std::vector<Batch>& batches) override;
 
  private:
   std::string identity() const;
-  // -log p of the counted labels, (b, s) on the CPU per batch, by the model without adapters.
+  // -log p of the counted labels, (b, s) on the CPU per batch, by the model as it is.
   std::vector<at::Tensor> token_losses(const std::vector<Batch>& batches);
+  void add_reference(std::vector<Batch>& batches);
+  void add_kl(std::vector<Batch>& batches);
   void compute(const std::shared_ptr<const SftSet>& set, const std::string& prefix);
 
   const Resolved& resolved_;

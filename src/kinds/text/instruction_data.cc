@@ -71,7 +71,17 @@ void prepare_instructions(Resolved& resolved, Logger& log) {
   std::vector<UserError> errors;
   for (std::vector<std::string>* paths : {&sft.sft_data_path, &sft.sft_valid_data_path}) {
     if (paths->empty()) continue;
-    collect(errors, [&] { *paths = {tokens_of_rows(*paths, encoder, resolved, log)}; });
+    // Validation sets stay apart.
+    const bool is_apart = paths == &sft.sft_valid_data_path && !validation_sets(resolved.config.data).empty();
+    std::vector<std::vector<std::string>> sets;
+    for (const std::string& path : *paths) {
+      if (sets.empty() || is_apart) sets.emplace_back();
+      sets.back().push_back(path);
+    }
+    paths->clear();
+    for (const auto& set : sets) {
+      collect(errors, [&] { paths->push_back(tokens_of_rows(set, encoder, resolved, log)); });
+    }
   }
   throw_if_any(errors);
 }

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/index_cache.h"
+#include "nn/preference_loss.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -22,11 +23,11 @@ bool goes_on_in_next(const SftSet& set, const DataOptions& options) {
 // Lengths used in training: cut, or refused as too long.
 std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, int64_t s) {
   if (goes_on_in_next(set, options)) return [&set](int64_t sample) { return set.length(sample); };
-  if (!options.sft.truncate && set.report().longest > s) {
+  if (!options.sft.truncate && set.longest() > s) {
     int64_t num_longer = 0;
     for (int64_t i = 0; i < set.num_samples(); ++i) num_longer += set.length(i) > s ? 1 : 0;
     throw UserError(fmt::format("{} of {} samples are longer than seq_length {}: the longest has {} tokens ({})",
-                                num_longer, set.num_samples(), s, set.report().longest, set.report().longest_place),
+                                num_longer, set.num_samples(), s, set.longest(), set.report().longest_place),
                     "raise --seq_length, cut them with --truncate, or leave them out");
   }
   return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
@@ -34,7 +35,7 @@ std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions&
 
 void note_cut_samples(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
                       Logger& log) {
-  if (!options.sft.truncate || goes_on_in_next(set, options) || set.report().longest <= s) return;
+  if (!options.sft.truncate || goes_on_in_next(set, options) || set.longest() <= s) return;
   int64_t num_cut = 0, tokens = 0;
   for (int64_t i = range.begin; i < range.end; ++i) {
     const int64_t surplus = std::max<int64_t>(set.length(i) - s, 0);
@@ -50,15 +51,26 @@ UserError empty_training_error(const SftSet& set) {
   return UserError(fmt::format("the train split of {} is empty", set.prefix()), "give it a larger weight in --split");
 }
 
-// Refuses pairs without a loss of pairs, and the reverse.
+// Refuses rows that are not the loss's.
 void check_form(const SftSet& set, const SftOptions& options) {
-  if (set.has_pairs() && !options.has_pairs()) {
-    throw UserError(fmt::format("{} holds pairs of answers, and loss is next_token", set.prefix()),
+  const SftForm form = set.report().form;
+  const std::string_view found = sft_form_name(form);
+  if (options.loss == SftLoss::kNextToken && form == SftForm::kPairs) {
+    throw UserError(fmt::format("{} holds {}, and loss is next_token", set.prefix(), found),
                     "add --loss dpo; or give rows with one answer each");
   }
-  if (!set.has_pairs() && options.has_pairs()) {
-    throw UserError(fmt::format("loss is dpo, and {} holds {}", set.prefix(), sft_form_name(set.report().form)),
+  if (options.loss == SftLoss::kNextToken && form == SftForm::kRated) {
+    throw UserError(
+        fmt::format("{} holds {}, and loss is next_token, which would learn the bad ones too", set.prefix(), found),
+        "add --loss kto; or give a file of the good answers without the key label");
+  }
+  if (options.loss == SftLoss::kDpo && form != SftForm::kPairs) {
+    throw UserError(fmt::format("loss is dpo, and {} holds {}", set.prefix(), found),
                     "its rows have prompt, chosen and rejected; or leave --loss out");
+  }
+  if (options.loss == SftLoss::kKto && form != SftForm::kRated) {
+    throw UserError(fmt::format("loss is kto, and {} holds {}", set.prefix(), found),
+                    "its rows have prompt, completion and label; or leave --loss out");
   }
 }
 
@@ -199,6 +211,16 @@ void SftRows::add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& 
     pairs.mutable_data_ptr<int64_t>()[row] = std::ssize(rows[static_cast<size_t>(row)]) / 2;
   }
   batch.set(BatchField::of_rows(field::kNumPairs, pairs));
+  if (set_->is_rated()) {
+    const at::Tensor signs = at::zeros({b, most_pairs(s)}, at::kFloat);
+    for (int64_t row = 0; row < b; ++row) {
+      const std::vector<SftPiece>& sequences = rows[static_cast<size_t>(row)];
+      for (int64_t i = 0; i < std::ssize(sequences); i += 2) {
+        signs[row][i / 2] = set_->is_bad(sequences[static_cast<size_t>(i)].sample / 2) ? -1 : 1;
+      }
+    }
+    batch.set(BatchField::of_rows(kRatingSigns, signs));
+  }
   if (!reference_) return;
   const at::Tensor log_probs = at::zeros({b, s}, at::kFloat);
   for (int64_t row = 0; row < b; ++row) {
@@ -222,24 +244,16 @@ std::shared_ptr<SftRows> make_whole_sft_rows(std::shared_ptr<const SftSet> set, 
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
   const SftOptions& sft = options.sft;
   const auto train = open_set(sft.sft_data_path, sft);
+  const bool has_sets = !validation_sets(options).empty(), has_valid = !sft.sft_valid_data_path.empty();
   std::shared_ptr<const SftSet> valid;
-  if (!sft.sft_valid_data_path.empty()) valid = open_set(sft.sft_valid_data_path, sft);
+  if (has_valid && !has_sets) valid = open_set(sft.sft_valid_data_path, sft);
   const std::string split = options.split.value_or(kDefaultSplit);
-  if (!valid && !options.split) {
+  if (!has_valid && !options.split) {
     log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
   }
   const auto ranges = split_ranges(parse_split(split), train->num_samples());
-  return make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) -> std::unique_ptr<BatchSource> {
-    if (valid && part == Split::kTest) return nullptr;
+  const auto source_of = [&](Split part, const std::shared_ptr<const SftSet>& set, const ElementRange& range) {
     const bool is_training = part == Split::kTrain;
-    const auto& set = valid && part == Split::kValid ? valid : train;
-    const ElementRange range =
-        valid ? ElementRange{0, set->num_samples()} : ranges[static_cast<size_t>(part)].value_or(ElementRange{});
-    if (range.size() == 0 && is_training) throw empty_training_error(*set);
-    if (range.size() == 0) {
-      log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
-      return nullptr;
-    }
     note_cut_samples(*set, range, options, setup.sequence_length, log);
     SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
     const auto rows = std::make_shared<SftRows>(set, std::move(packs), sft, setup);
@@ -250,7 +264,23 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
     return std::make_unique<BatchSource>(
         rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
                     make_philox_key(setup.seed, "sft order")));
+  };
+  DataSets sets = make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) {
+    if (has_valid && (part == Split::kTest || (has_sets && part == Split::kValid)))
+      return std::unique_ptr<BatchSource>();
+    const auto& set = valid && part == Split::kValid ? valid : train;
+    const ElementRange range =
+        has_valid ? ElementRange{0, set->num_samples()} : ranges[static_cast<size_t>(part)].value_or(ElementRange{});
+    if (range.size() > 0) return source_of(part, set, range);
+    if (part == Split::kTrain) throw empty_training_error(*set);
+    log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
+    return std::unique_ptr<BatchSource>();
   });
+  add_validation_sets(options, setup, sets, [&](const std::string& prefix, std::optional<int64_t> /*num_samples*/) {
+    const auto set = open_set({prefix}, sft);
+    return source_of(Split::kValid, set, {0, set->num_samples()});
+  });
+  return sets;
 }
 
 int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length) {

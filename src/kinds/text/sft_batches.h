@@ -12,6 +12,9 @@
 
 namespace megalith {
 
+// (b, most_pairs()) float32: ratings of the pairs' answers (nn/preference_loss.h). Rated answers.
+inline constexpr std::string_view kRatingSigns = "rating_signs";
+
 // Sequences of a pack's samples (SftSet::num_sequences), in order, at most s tokens in all: each sample of pairs gives
 // two, both cut if too long together.
 std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPiece> pack);

@@ -375,9 +375,9 @@ SftSample SftEncoder::encode(const SftLine& line) const {
                     format == ConversationFormat::kAlpaca ? "alpaca" : "squad"),
         "take chat_template or messages, or leave sft_conversation_format out");
   }
-  if (row.form == SftForm::kPairs && options_.train_on_input) {
-    throw UserError(fmt::format("{}: train_on_input with pairs of answers", where),
-                    "the question is the same in both, so nothing is learned of it: leave train_on_input out");
+  if ((row.form == SftForm::kPairs || row.form == SftForm::kRated) && options_.train_on_input) {
+    throw UserError(fmt::format("{}: train_on_input with {}", where, sft_form_name(row.form)),
+                    "nothing is learned of questions then: leave train_on_input out");
   }
   std::vector<SftSample> samples;
   for (const SftTexts& texts : row.texts) {
@@ -386,6 +386,7 @@ SftSample SftEncoder::encode(const SftLine& line) const {
   for (const SftMessages& chat : row.chats) samples.push_back(encode_chat(chat, row.tools, row.variables, where));
   SftSample sample = std::move(samples[0]);
   sample.form = row.form;
+  sample.is_bad = row.is_bad;
   if (samples.size() == 2) {
     const SftSample& rejected = samples[1];
     sample.rejected_begin = sample.tokens.size();

@@ -28,6 +28,7 @@ struct SftSample {
   std::vector<uint8_t> weights;  // of each token as a label: 1 or 0
   // Of kPairs: where the rejected answer's sequence begins, after the chosen one's; each begins with the question.
   size_t rejected_begin = 0;
+  bool is_bad = false;               // of kRated
   int64_t num_without_thoughts = 0;  // learned answers whose thoughts the chat template omits
 
   // Labels in the loss: the first token of a sequence is no label. Nothing counts of a pair in which one answer

@@ -327,6 +327,8 @@ std::string_view sft_form_name(SftForm form) {
       return "conversations";
     case SftForm::kPairs:
       return "pairs of answers";
+    case SftForm::kRated:
+      return "rated answers";
   }
   throw InternalError("a form without a name");
 }
@@ -334,6 +336,18 @@ std::string_view sft_form_name(SftForm form) {
 bool is_silent(const std::string& key, const OrderedJson& value, const std::vector<std::string>& ignored) {
   return !is_empty_json(value) && !is_harmless(key) && std::ranges::count(ignored, key) == 0;
 }
+
+namespace {
+
+// KTO's key of a row with a rated answer.
+const char* rating_key(const OrderedJson& row) {
+  for (const char* key : {"label", "kto_tag"}) {
+    if (row.contains(key) && row[key].is_boolean()) return key;
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where) {
   if (!row.is_object()) throw UserError(fmt::format("{}: the row is no JSON object", where));
@@ -343,11 +357,13 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
     throw UserError(fmt::format("{}: the row has no {} (its keys: {})", where, *column, keys_text(row)),
                     "sft_column names the key of the text");
   }
-  for (const char* key : {"label", "kto_tag"}) {
-    if (!row.contains(key) || !row[key].is_boolean()) continue;
-    throw UserError(
-        fmt::format("{}: {} says whether the answer is good (KTO's rows), and no loss here reads that", where, key),
-        "make pairs of good and bad answers for --loss dpo, or a file of the good ones without the key");
+  if (const char* key = rating_key(row)) {
+    OrderedJson rest = row;
+    rest.erase(key);
+    const SftForm form = sft_form_of(rest, column, where);
+    if (form != SftForm::kText && form != SftForm::kPairs) return SftForm::kRated;
+    throw UserError(fmt::format("{}: {} rates an answer, and the row has {}", where, key, sft_form_name(form)),
+                    "a rated row has a question and one answer: prompt and completion, or messages");
   }
   if (has("chosen") && has("rejected")) return SftForm::kPairs;
   if (has_any(row, kMessages)) return SftForm::kChat;
@@ -361,8 +377,16 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
 
 SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std::string& where) {
   SftRow read;
-  read.form = sft_form_of(row, options.sft_column, where);
   KeyReader reader(row, options, where);
+  read.form = sft_form_of(row, options.sft_column, where);
+  const bool is_rated = read.form == SftForm::kRated;
+  if (is_rated) {
+    OrderedJson rest = row;
+    rest.erase(rating_key(row));
+    reader.drop_if(true, rating_key(row));
+    read.is_bad = row[rating_key(row)] == false;
+    read.form = sft_form_of(rest, options.sft_column, where);
+  }
   if (read.form == SftForm::kText) {
     read.texts = {{.answer = reader.take_text({options.sft_column.value_or("text")})}};
     if (options.sft_column) return read;  // other columns were not asked for
@@ -394,6 +418,14 @@ SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std
     }
   }
   reader.refuse_rest();
+  if (is_rated) {
+    read.form = SftForm::kRated;
+    // The last answer is rated.
+    for (SftMessages& chat : read.chats) {
+      check_answer_ends(chat, where);
+      std::fill_n(chat.counts.begin(), chat.counts.size() - 1, false);
+    }
+  }
   return read;
 }
 

@@ -13,7 +13,7 @@
 
 namespace megalith {
 
-// UserError, with the keys, for keys of no form, and for KTO's rows, whose answers may be bad.
+// UserError, with the keys, for keys of no form.
 SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where);
 
 // A conversation in the form of chat templates.
@@ -35,6 +35,7 @@ struct SftTexts {
 // Either texts or chats has one item, or two for a pair: the chosen and the rejected answer, each with its question.
 struct SftRow {
   SftForm form = SftForm::kText;
+  bool is_bad = false;  // of kRated
   std::vector<SftTexts> texts;
   std::vector<SftMessages> chats;
   OrderedJson tools, variables;  // of the chat template; null if there are none

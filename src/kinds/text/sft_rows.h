@@ -20,6 +20,7 @@ enum class SftForm {
   kPrompt,  // prompt and completion
   kChat,    // messages, or ShareGPT's conversations; prompt and completion as messages
   kPairs,   // chosen and rejected, two answers to one question, and optionally prompt
+  kRated,   // a question and an answer in one of the forms above, and label (or kto_tag): the answer is good
 };
 std::string_view sft_form_name(SftForm form);
 

@@ -24,6 +24,7 @@ namespace {
 constexpr size_t kBytesAtOnce = size_t{64} << 20;
 constexpr size_t kMostErrors = 20;
 constexpr size_t kShownReasons = 3;
+constexpr uint8_t kOfBadAnswer = 2;
 constexpr int64_t kMostRows = int64_t{1} << 53;
 
 struct EncodedRow {
@@ -49,7 +50,7 @@ OrderedJson to_json(const SftReport& report) {
 
 SftReport report_of(const Json& json, const std::string& path) {
   SftReport report;
-  report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kPairs), path));
+  report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kRated), path));
   report.samples = json_get<int64_t>(json, "samples", path);
   report.tokens = json_get<int64_t>(json, "tokens", path);
   report.counted = json_get<int64_t>(json, "counted", path);
@@ -187,16 +188,18 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
   };
   Progress progress(log, "prepare", total_bytes(reader.inputs()), "bytes");
   IndexedDatasetWriter &tokens = outputs.writers()[0], &mask = outputs.writers()[1];
+  std::vector<uint8_t> weights;
   encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine&, bool is_learned) {
     progress.set(reader.input_bytes());
     if (!is_learned) return;
     const std::span all(sample.tokens);
-    const std::span weights(sample.weights);
+    weights = sample.weights;
+    if (sample.is_bad) std::ranges::replace(weights, uint8_t{1}, kOfBadAnswer);
     const size_t cut = sample.form == SftForm::kPairs ? sample.rejected_begin : all.size();
     for (const auto& [begin, end] : {std::pair{size_t{0}, cut}, std::pair{cut, all.size()}}) {
       if (begin == end) continue;
       tokens.add_sequence(all.subspan(begin, end - begin));
-      mask.add_raw_sequence(std::as_bytes(weights.subspan(begin, end - begin)));
+      mask.add_raw_sequence(std::as_bytes(std::span(weights).subspan(begin, end - begin)));
     }
     tokens.end_document();
     mask.end_document();
@@ -238,27 +241,72 @@ SftSet::SftSet(const std::string& prefix)
   bool fits = tokens_.num_sequences() == mask_.num_sequences() && tokens_.num_tokens() == mask_.num_tokens() &&
               mask_.token_type() == TokenType::kUint8;
   fits = fits && std::ranges::equal(tokens_.length_bytes(), mask_.length_bytes());
-  fits = fits && num_samples() == report_.samples && tokens_.num_sequences() % sequences_per_sample() == 0;
+  fits = fits && num_samples() == report_.samples && num_sequences() % sequences_per_sample() == 0;
   if (!fits) {
     throw UserError(fmt::format("{}.bin, {}_mask.bin and {}.json do not belong together", prefix, prefix, prefix),
                     "delete them: they are made again from the rows");
+  }
+  for (int64_t i = 0; is_rated() && i < tokens_.num_sequences(); ++i) {
+    const std::span<const std::byte> mask = mask_.sequence_bytes(i);
+    const auto answer = std::ranges::find_if(mask, [](std::byte weight) { return weight != std::byte{0}; });
+    question_lengths_.push_back(answer - mask.begin());
   }
 }
 
 int64_t SftSet::length(int64_t sample) const {
   int64_t length = 0;
-  for (int64_t i = 0; i < sequences_per_sample(); ++i) {
-    length += tokens_.sequence_length(sample * sequences_per_sample() + i);
-  }
+  for (int64_t i = 0; i < sequences_per_sample(); ++i) length += sequence_length(sample * sequences_per_sample() + i);
   return length;
 }
 
-std::string SftSet::lengths_identity() const { return checksum128(tokens_.length_bytes()).hex(); }
+int64_t SftSet::sequence_length(int64_t sequence) const {
+  if (!is_rated()) return tokens_.sequence_length(sequence);
+  const int64_t sample = sequence / 2;
+  if (sequence % 2 == 0) return tokens_.sequence_length(sample);
+  const int64_t other = sample_before(sample);
+  return question_lengths_.at(static_cast<size_t>(sample)) + tokens_.sequence_length(other) -
+         question_lengths_.at(static_cast<size_t>(other));
+}
 
-void SftSet::read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const {
+int64_t SftSet::longest() const {
+  if (!is_rated()) return report_.longest;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < num_samples(); ++i) longest = std::max(longest, length(i));
+  return longest;
+}
+
+bool SftSet::is_bad(int64_t sample) const {
+  return mask_.sequence_bytes(sample)[static_cast<size_t>(question_lengths_.at(static_cast<size_t>(sample)))] ==
+         std::byte{kOfBadAnswer};
+}
+
+std::string SftSet::lengths_identity() const {
+  const std::string of_sequences = checksum128(tokens_.length_bytes()).hex();
+  if (!is_rated()) return of_sequences;
+  return of_sequences + checksum128(std::as_bytes(std::span(question_lengths_))).hex();
+}
+
+void SftSet::read_stored(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const {
+  if (count == 0) return;
   tokens_.read(sequence, offset, count, tokens);
   const std::span<const std::byte> mask = mask_.sequence_bytes(sequence);
   std::memcpy(weights, mask.data() + offset, static_cast<size_t>(count));
+}
+
+void SftSet::read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const {
+  if (!is_rated()) return read_stored(sequence, offset, count, tokens, weights);
+  const int64_t sample = sequence / 2;
+  if (sequence % 2 == 0) {
+    read_stored(sample, offset, count, tokens, weights);
+  } else {
+    const int64_t other = sample_before(sample), question = question_lengths_[static_cast<size_t>(sample)];
+    const int64_t of_question = std::clamp<int64_t>(question - offset, 0, count);
+    read_stored(sample, offset, of_question, tokens, weights);
+    const int64_t in_answer = std::max<int64_t>(offset - question, 0);
+    read_stored(other, question_lengths_[static_cast<size_t>(other)] + in_answer, count - of_question,
+                tokens + of_question, weights + of_question);
+  }
+  for (int64_t i = 0; i < count; ++i) weights[i] = weights[i] > 0 ? 1 : 0;
 }
 
 std::string describe(const SftReport& report) {

@@ -1,6 +1,8 @@
 // Instruction data as tokens, prepared once: {prefix}.bin and .idx in Megatron's format, {prefix}_mask.bin and .idx of
-// the same shape with a byte per token (1: counts in the loss), and the report {prefix}.json, written last: if it
-// exists, the set is complete. A sample is a document of one sequence; a pair of answers has two, chosen and rejected.
+// the same shape with a byte per token (1: counts in the loss; 2: so does that of a bad answer), and the report
+// {prefix}.json, written last: if it exists, the set is complete. A sample is a document of one sequence; a pair of
+// answers has two, chosen and rejected. A rated answer is stored as one, and read as two: itself, and its question with
+// the answer of the sample before it (KTO's mismatched pair; the first sample takes the last one's).
 #pragma once
 
 #include <functional>
@@ -76,24 +78,31 @@ class SftSet {
   // UserError if files are missing or inconsistent.
   explicit SftSet(const std::string& prefix);
 
-  bool has_pairs() const { return report_.form == SftForm::kPairs; }
+  bool is_rated() const { return report_.form == SftForm::kRated; }
+  bool has_pairs() const { return report_.form == SftForm::kPairs || is_rated(); }
   int64_t sequences_per_sample() const { return has_pairs() ? 2 : 1; }
-  int64_t num_samples() const { return tokens_.num_sequences() / sequences_per_sample(); }
-  int64_t num_sequences() const { return tokens_.num_sequences(); }
+  int64_t num_samples() const { return num_sequences() / sequences_per_sample(); }
+  int64_t num_sequences() const { return is_rated() ? 2 * tokens_.num_sequences() : tokens_.num_sequences(); }
+  bool is_bad(int64_t sample) const;  // of rated answers
   // In tokens: of a sample, whose sequences are sample * sequences_per_sample() and the next; and of a sequence.
   int64_t length(int64_t sample) const;
-  int64_t sequence_length(int64_t sequence) const { return tokens_.sequence_length(sequence); }
+  int64_t sequence_length(int64_t sequence) const;
+  int64_t longest() const;  // length of the longest sample
   // Tokens [offset, offset + count) of a sequence, and their weights.
   void read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
-  // Checksum of the sequences' lengths, on which packs depend.
+  // Checksum of the lengths, on which packs depend.
   std::string lengths_identity() const;
   const SftReport& report() const { return report_; }
   const std::string& prefix() const { return prefix_; }
 
  private:
+  void read_stored(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
+  int64_t sample_before(int64_t sample) const { return sample > 0 ? sample - 1 : num_samples() - 1; }
+
   std::string prefix_;
   IndexedDataset tokens_, mask_;
   SftReport report_;
+  std::vector<int64_t> question_lengths_;  // of rated answers
 };
 
 // Readable text, ending in a line break.

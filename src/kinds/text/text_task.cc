@@ -35,9 +35,7 @@ std::shared_ptr<const ops::MaskRuns> runs_of(const Batch& part) {
 DataSets TextTask::open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const {
   DataSets sets = make_data_sets(options, setup, log);
   if (!draws()) return sets;
-  for (const Split split : kSplits) {
-    if (BatchSource* source = sets.of(split)) source->then([this](Batch& batch) { draw(batch); });
-  }
+  for (BatchSource* source : sets.all()) source->then([this](Batch& batch) { draw(batch); });
   return sets;
 }
 

@@ -1,0 +1,89 @@
+#include "train/frozen_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <regex>
+#include <set>
+#include <string_view>
+
+#include "checkpoint/exchange.h"
+
+namespace megalith {
+namespace {
+
+bool matches(const std::string& name, const std::string& expression) {
+  return std::regex_match(name, std::regex(expression));
+}
+
+bool is_named(const Config& config, const std::string& weight) {
+  return std::ranges::any_of(config.train.freeze,
+                             [&](const std::string& expression) { return matches(weight, expression); });
+}
+
+}  // namespace
+
+std::vector<UserError> check_freeze(const Config& config) {
+  std::vector<UserError> errors;
+  if (config.train.freeze.empty()) return errors;
+  for (const std::string& expression : config.train.freeze) {
+    try {
+      const std::regex read(expression);
+    } catch (const std::regex_error& error) {
+      errors.emplace_back(fmt::format("freeze: '{}' is no regular expression: {}", expression, error.what()),
+                          "write one of ECMAScript's form, such as model\\.layers\\.[0-3]\\..*");
+    }
+  }
+  if (config.lora.enabled) {
+    errors.emplace_back("freeze with lora.enabled, which freezes all weights but the adapters",
+                        "leave one of them out");
+  }
+  return errors;
+}
+
+void freeze_weights(const Config& config, const std::vector<Parameter*>& parameters) {
+  for (Parameter* parameter : parameters) {
+    const auto& pieces = parameter->placement().pieces;
+    if (std::ranges::any_of(pieces, [&](const auto& piece) { return is_named(config, piece.name); })) {
+      parameter->set_trainable(false);
+    }
+  }
+}
+
+void check_frozen(const Config& config, const std::vector<Parameter*>& parameters, Group& world) {
+  const std::vector<std::string>& expressions = config.train.freeze;
+  if (expressions.empty()) return;
+  std::string half_named, example;
+  std::set<std::string> frozen, trained;
+  std::vector<double> found(expressions.size(), 0);
+  for (const Parameter* parameter : parameters) {
+    std::string named, other;
+    if (!parameter->placement().pieces.empty()) example = parameter->placement().pieces[0].name;
+    for (const auto& piece : parameter->placement().pieces) {
+      (is_named(config, piece.name) ? named : other) = piece.name;
+      (parameter->is_trainable() ? trained : frozen).insert(piece.name);
+      for (size_t i = 0; i < expressions.size(); ++i) found[i] += matches(piece.name, expressions[i]) ? 1 : 0;
+    }
+    if (!named.empty() && !other.empty()) half_named = fmt::format("{} and not {}", named, other);
+  }
+  // A layer with a frozen weight may have no graph, and then its bias would get no gradient.
+  for (const std::string& name : frozen) {
+    if (!name.ends_with(".weight")) continue;
+    const std::string bias = name.substr(0, name.size() - std::string_view("weight").size()) + "bias";
+    if (trained.contains(bias)) half_named = fmt::format("{} and not {}", name, bias);
+  }
+  for (size_t i = 0; i < expressions.size(); ++i) {
+    if (world.reduced(found[i], ReduceOp::kMax, "frozen weights") > 0) continue;
+    throw UserError(fmt::format("freeze: no weight of the model has a name like '{}'", expressions[i]),
+                    fmt::format("an expression is about a whole name, such as {}", example));
+  }
+  for (const std::string& text : gather_texts(world, half_named, "frozen weights")) {
+    if (text.empty()) continue;
+    throw UserError(fmt::format("freeze means {}, which are frozen together", text),
+                    "let the expressions mean all of them, or none");
+  }
+  if (world.reduced(trained.empty() ? 0 : 1, ReduceOp::kMax, "trained weights") > 0) return;
+  throw UserError("freeze means all weights of the model: nothing would be trained", "name fewer");
+}
+
+}  // namespace megalith
