@@ -11,6 +11,7 @@ constexpr Command kBenchTopics[] = {
     {"moe", "a layer's experts beside a dense MLP of the same active work", bench_moe},
     {"overlap", "how much of a network's time each form of overlap hides, on ranks as threads", bench_overlap},
     {"train", "training steps on mock data: tokens/s, memory, page faults, time to start", bench_train},
+    {"calibrate", "this machine's rates, as a file for 'megalith plan --cluster'", bench_calibrate},
 };
 
 }  // namespace
@@ -19,7 +20,8 @@ int run_bench(CommandContext& context) { return run_topic(context, "bench", kBen
 
 std::vector<CommandOptions> bench_options() {
   return {bench_ops_options(), bench_gemm_options(),    bench_attention_options(),
-          bench_moe_options(), bench_overlap_options(), bench_train_options()};
+          bench_moe_options(), bench_overlap_options(), bench_train_options(),
+          bench_calibrate_options()};
 }
 
 }  // namespace megalith
