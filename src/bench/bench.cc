@@ -15,6 +15,7 @@ constexpr Command kBenchTopics[] = {
     {"rccl", "collectives of the launched ranks, by size", bench_rccl},
     {"strided_allgather", "all-gathers of every stride-th rank, such as one GPU of each machine", bench_strided},
     {"train", "training steps on mock data: tokens/s, memory, page faults, time to start", bench_train},
+    {"calibrate", "this machine's rates, as a file for 'megalith plan --cluster'", bench_calibrate},
 };
 
 }  // namespace
@@ -28,8 +29,9 @@ int run_bench(CommandContext& context) {
 }
 
 std::vector<CommandOptions> bench_options() {
-  return {bench_ops_options(),     bench_gemm_options(), bench_attention_options(), bench_moe_options(),
-          bench_overlap_options(), bench_rccl_options(), bench_strided_options(),   bench_train_options()};
+  return {bench_ops_options(),  bench_gemm_options(),    bench_attention_options(),
+          bench_moe_options(),  bench_overlap_options(), bench_rccl_options(),
+          bench_strided_options(), bench_train_options(), bench_calibrate_options()};
 }
 
 }  // namespace megalith

@@ -35,4 +35,8 @@ CommandOptions bench_strided_options();
 int bench_train(CommandContext& context);
 CommandOptions bench_train_options();
 
+// Rates of this machine, as a file for `megalith plan --cluster`.
+int bench_calibrate(CommandContext& context);
+CommandOptions bench_calibrate_options();
+
 }  // namespace megalith

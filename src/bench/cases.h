@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/measure.h"
+#include "train/config.h"
 
 namespace megalith {
 
@@ -22,6 +23,9 @@ struct OperatorShape {
   int64_t b, s, h, f, v;  // samples, tokens each, hidden, ffn, vocabulary
   int64_t n, g, d;        // query heads, KV heads, channels per head
 };
+
+// The configuration's, at its micro-batch and sequence.
+OperatorShape operator_shape(const Resolved& run);
 
 // Every operator of src/ops at a model's sizes. tensors must outlive the cases.
 std::vector<BenchCase> operator_cases(const OperatorShape& shape, const BenchTensors& tensors);

@@ -545,6 +545,20 @@ void OperatorCases::add_optimizer() {
 
 }  // namespace
 
+OperatorShape operator_shape(const Resolved& run) {
+  const ModelConfig& model = run.config.model;
+  ModelConfig with_vocabulary = model;
+  with_vocabulary.vocab_size = run.derived.vocab_size;
+  return {.b = run.derived.micro_batch_size,
+          .s = run.derived.seq_length,
+          .h = model.hidden_size,
+          .f = model.ffn_size(),
+          .v = with_vocabulary.padded_vocab_size(/*tp=*/1),
+          .n = model.num_attention_heads,
+          .g = model.num_kv_heads(),
+          .d = model.query_head_dim()};
+}
+
 std::vector<BenchCase> operator_cases(const OperatorShape& shape, const BenchTensors& tensors) {
   OperatorCases all(shape, tensors);
   all.add_norms();

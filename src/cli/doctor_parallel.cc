@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/help.h"
+#include "cli/layout_text.h"
 #include "cli/print.h"
 #include "cli/session.h"
 #include "core/time.h"
@@ -23,27 +24,6 @@ constexpr const char* kDoctorParallelUsage =
 // Most ranks run as threads of this process; a larger world is reduced, which the report mentions.
 constexpr int64_t kMostThreadRanks = 32;
 constexpr double kQuiet_s = 2;  // anything faster needs no progress line
-
-std::string layout_text(const Resolved& resolved, int64_t world_size) {
-  const Config& config = resolved.config;
-  const Mesh mesh = Mesh::from_options(config.parallel, world_size);
-  std::string text;
-  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kDp}) {
-    if (mesh.size(axis) > 1) add(fmt::format("{} {}", name_of(axis), mesh.size(axis)));
-  }
-  if (mesh.size(Axis::kDpReplicate) > 1) add(fmt::format("in {} parts", mesh.size(Axis::kDpReplicate)));
-  if (mesh.size(Axis::kEp) > 1 || mesh.size(Axis::kEtp) != mesh.size(Axis::kTp)) {
-    add(fmt::format("ep {}, etp {}", mesh.size(Axis::kEp), mesh.size(Axis::kEtp)));
-  }
-  if (config.sequence_parallel && mesh.size(Axis::kTp) > 1) add("sequence_parallel");
-  if (mesh.size(Axis::kCp) > 1) add(fmt::format("cp_comm_type {}", fmt::join(config.parallel.cp_comm_type, " ")));
-  if (resolved.derived.data_parallel.use_torch_fsdp2) add("use_torch_fsdp2");
-  if (resolved.derived.data_parallel.use_distributed_optimizer) add("use_distributed_optimizer");
-  if (config.recompute.is_full()) add("full recomputation");
-  if (config.recompute.is_selective()) add("selective recomputation");
-  return text.empty() ? "one rank" : text;
-}
 
 void print_header(const ToyWorld& world, const ToyConfig& toy, bool has_threads) {
   const Resolved& layout = *toy.layout;

@@ -1,4 +1,5 @@
-// megalith plan: the cost of a pipeline schedule, before and after it runs.
+// megalith plan: the cost of a pipeline schedule, before and after it runs. With --cluster: of whole training steps
+// (plan_cluster.h).
 //
 // The pipeline comes from training options, the times from the command line or a run's trace. The simulator
 // (planner/pipeline_simulator.h) checks and times the schedule; output is a table, text or SVG.
@@ -13,6 +14,7 @@
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/plan_cluster.h"
 #include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -269,6 +271,22 @@ bool print_comparison(const Plan& plan, const PipelineSimulation& simulated) {
 }  // namespace
 
 int run_plan(CommandContext& context) {
+  const auto names = [&](std::string_view option) {
+    return std::ranges::any_of(context.arguments, [&](const std::string& word) {
+      const std::string folded = fold_name(word);
+      return folded == fmt::format("__{}", option) || folded.starts_with(fmt::format("__{}=", option));
+    });
+  };
+  const auto failures = std::ranges::find(context.arguments, "--failures");
+  if (failures != context.arguments.end()) {
+    context.arguments.erase(failures);
+    context.command = "plan --failures";
+    return run_plan_failures(context);
+  }
+  if (names("cluster") || names("search")) {
+    context.command = "plan --cluster";
+    return run_plan_cluster(context);
+  }
   PlanOptions own;
   // Only unreadable options are errors: a pipeline needs neither data nor a whole model.
   Resolved resolved(all_kinds(), [&](OptionVisitor& v) { own.visit(v); });
@@ -298,6 +316,9 @@ int run_plan(CommandContext& context) {
   return is_same ? kExitSuccess : kExitFailure;
 }
 
-std::vector<CommandOptions> plan_options() { return {options_of<PlanOptions, Config>("plan")}; }
+std::vector<CommandOptions> plan_options() {
+  return {options_of<PlanOptions, Config>("plan"), options_of<PlanClusterOptions, Config>("plan --cluster"),
+          plan_failures_options()};
+}
 
 }  // namespace megalith

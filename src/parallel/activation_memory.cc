@@ -51,8 +51,8 @@ at::Tensor input_like(const at::Tensor& input) {
 
 }  // namespace
 
-MeasuringRunner::MeasuringRunner(RecomputePlan plan, bool are_layers_alike)
-    : plan_(std::move(plan)), are_layers_alike_(are_layers_alike) {}
+MeasuringRunner::MeasuringRunner(RecomputePlan plan, bool are_layers_alike, PassScope scope)
+    : plan_(std::move(plan)), are_layers_alike_(are_layers_alike), scope_(std::move(scope)) {}
 
 std::vector<at::Tensor> MeasuringRunner::run(const Block& block, const std::vector<at::Tensor>& inputs,
                                              const BlockBody& body) {
@@ -77,7 +77,8 @@ std::string MeasuringRunner::kind_of(const Block& block, const std::vector<at::T
 }
 
 MeasuringRunner::Measured MeasuringRunner::measure(const Block& block, const std::vector<at::Tensor>& inputs,
-                                                   const BlockBody& body) {
+                                                   const BlockBody& body) const {
+  const auto enter = [&](bool is_backward) { return scope_ ? scope_(is_backward) : nullptr; };
   Measured result{.memory = {.block = block}, .outputs = {}};
   SinkFunction::Shapes shapes;
   std::vector<bool> is_defined;
@@ -88,7 +89,11 @@ MeasuringRunner::Measured MeasuringRunner::measure(const Block& block, const std
     {
       std::vector<at::Tensor> given;
       for (const at::Tensor& input : inputs) given.push_back(input_like(input));
-      std::vector<at::Tensor> outputs = body(given);
+      std::vector<at::Tensor> outputs;
+      {
+        const auto pass = enter(/*is_backward=*/false);
+        outputs = body(given);
+      }
       for (const at::Tensor& output : outputs) {
         is_defined.push_back(output.defined());
         if (output.defined()) shapes.emplace_back(output.sizes().vec(), output.options().requires_grad(false));
@@ -97,7 +102,11 @@ MeasuringRunner::Measured MeasuringRunner::measure(const Block& block, const std
       end = SinkFunction::apply(at::TensorList(outputs), shapes);
     }
     result.memory.kept = watch.live_bytes();
-    if (end.requires_grad()) end.backward(at::empty_like(end));
+    if (end.requires_grad()) {
+      const at::Tensor gradient = at::empty_like(end);
+      const auto pass = enter(/*is_backward=*/true);
+      end.backward(gradient);
+    }
     result.memory.peak = watch.peak_bytes();
   }
   for (size_t i = 0, next = 0; i < is_defined.size(); ++i) {

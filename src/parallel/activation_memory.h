@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,12 +21,16 @@ struct BlockMemory {
   int64_t peak = 0;  // in either pass, kept included
 };
 
+// Called before a block's forward and backward pass; what it returns lives until the pass has ended.
+using PassScope = std::function<std::shared_ptr<void>(bool is_backward)>;
+
 // Runs each block forward and at once backward; outputs have the right shapes. Model and inputs are on the meta device;
 // parameters have gradient buffers.
 class MeasuringRunner : public BlockRunner {
  public:
   // are_layers_alike  measures layers with equal parameters and plans once
-  MeasuringRunner(RecomputePlan plan, bool are_layers_alike);
+  // scope             around measured passes; may be empty
+  MeasuringRunner(RecomputePlan plan, bool are_layers_alike, PassScope scope = {});
 
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,
                               const BlockBody& body) override;
@@ -36,11 +42,12 @@ class MeasuringRunner : public BlockRunner {
     BlockMemory memory;
     std::vector<at::Tensor> outputs;
   };
-  static Measured measure(const Block& block, const std::vector<at::Tensor>& inputs, const BlockBody& body);
+  Measured measure(const Block& block, const std::vector<at::Tensor>& inputs, const BlockBody& body) const;
   std::string kind_of(const Block& block, const std::vector<at::Tensor>& inputs) const;
 
   RecomputePlan plan_;
   bool are_layers_alike_;
+  PassScope scope_;
   std::map<std::string, Measured> measured_;
   std::vector<BlockMemory> blocks_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "comm/fake_group.h"
 #include "comm/groups.h"
@@ -18,8 +19,10 @@ namespace {
 
 constexpr std::string_view kHead = "head";  // block name, models/transformer.cc
 
+}  // namespace
+
 std::vector<BlockMemory> measure_blocks(Model& chunk, const ModelInput& input, const RecomputePlan& plan,
-                                        bool are_layers_alike) {
+                                        bool are_layers_alike, PassScope scope) {
   for (Parameter* parameter : chunk.parameters()) {
     if (!parameter->is_trainable() || parameter->has_grad_buffer()) continue;
     parameter->attach_grad_buffer(
@@ -27,7 +30,7 @@ std::vector<BlockMemory> measure_blocks(Model& chunk, const ModelInput& input, c
   }
   RecomputePlan on_device = plan;
   on_device.offloaded.clear();  // activation_cost() subtracts them
-  MeasuringRunner measuring(on_device, are_layers_alike);
+  MeasuringRunner measuring(on_device, are_layers_alike, std::move(scope));
   RecomputeRunner runner(on_device, &measuring, /*offload=*/nullptr);
   chunk.set_runner(&runner);
   Bundle boundary;
@@ -39,8 +42,6 @@ std::vector<BlockMemory> measure_blocks(Model& chunk, const ModelInput& input, c
   chunk.set_runner(nullptr);
   return measuring.blocks();
 }
-
-}  // namespace
 
 ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike) {
   return activation_cost(measure_blocks(chunk, input, plan, are_layers_alike), plan);
@@ -64,6 +65,14 @@ ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length) {
   return input;
 }
 
+ModelInput shape_of_microbatch(const Resolved& resolved) {
+  const int64_t cp = resolved.config.parallel.context_parallel_size;
+  const CostShape sample = resolved.kind().sample_shape(resolved);
+  ModelInput input = shape_of_microbatch(resolved.derived.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);
+  resolved.kind().complete_shapes(input, resolved, sample.encoder_s);
+  return input;
+}
+
 void add_shapes(ModelInput& input, const ModelConfig& config, std::span<const InputSpec> specs) {
   for (const InputSpec& spec : specs) {
     const at::TensorOptions options = at::TensorOptions(at::kMeta).dtype(spec.dtype);
@@ -81,9 +90,7 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   set_grad_dtype(built.parameters(), d.data_parallel);
   const int64_t cp = groups.cp->size();
-  const CostShape sample = resolved.kind().sample_shape(resolved);
-  ModelInput input = shape_of_microbatch(d.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);
-  resolved.kind().complete_shapes(input, resolved, sample.encoder_s);
+  const ModelInput input = shape_of_microbatch(resolved);
   std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.

@@ -11,12 +11,18 @@
 
 namespace megalith {
 
+// Each block of a meta-device chunk. The chunk gets gradient buffers, and loses its runner.
+std::vector<BlockMemory> measure_blocks(Model& chunk, const ModelInput& input, const RecomputePlan& plan,
+                                        bool are_layers_alike, PassScope scope = {});
+
 // Cost of a microbatch in a meta-device chunk, its blocks cut by the plan. The chunk gets gradient buffers, and loses
 // its runner.
 ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike);
 
 // b sequences of this rank's s tokens, as shapes; row_length as in ForwardContext.
 ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
+// As this run's ranks have it.
+ModelInput shape_of_microbatch(const Resolved& resolved);
 void add_shapes(ModelInput& input, const ModelConfig& config, std::span<const InputSpec> specs);
 
 // Peak activation bytes of a rank in a full step's schedule, without kernel workspaces.

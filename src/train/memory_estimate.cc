@@ -12,6 +12,7 @@
 #include "optim/optimizer.h"
 #include "parallel/fsdp.h"
 #include "train/activation_report.h"
+#include "train/alter_run.h"
 #include "train/setup.h"
 
 namespace megalith {
@@ -117,22 +118,6 @@ std::vector<Candidate> candidates(const Resolved& resolved) {
   };
 }
 
-// A modified copy of the run, without files, since only sizes matter.
-std::unique_ptr<Resolved> copy_with(const Resolved& run, const std::function<void(Config&)>& change,
-                                    int64_t times_ranks, std::vector<UserError>& errors) {
-  auto copy = std::make_unique<Resolved>(run.kinds);
-  for (const auto& option : copy->options->options()) option->take(*run.options->find(option->name()));
-  Config& config = copy->config;
-  config.tokenizer = {};
-  config.checkpoint = {};
-  config.samples = {};
-  config.model.vocab_size = run.derived.vocab_size;
-  config.train.dry_run = false;
-  change(config);
-  derive_and_check(*copy, run.derived.world_size * times_ranks, errors);
-  return copy;
-}
-
 std::set<std::string> messages(const std::vector<UserError>& errors) {
   std::set<std::string> all;
   for (const UserError& error : errors) all.insert(error.message());
@@ -230,8 +215,8 @@ std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const Memor
   constexpr size_t kMost = 3;
   // Errors due to what the copy lacks, such as a tokenizer, do not count.
   std::vector<UserError> before;
-  copy_with(
-      resolved, [](Config&) {}, /*times_ranks=*/1, before);
+  alter_run(
+      resolved, [](Resolved&) {}, resolved.derived.world_size, before);
   const std::set<std::string> known = messages(before);
   std::vector<MemorySaving> savings;
   for (const Candidate& candidate : candidates(resolved)) {
@@ -239,7 +224,10 @@ std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const Memor
     if (candidate.times_ranks > 1 && !may_add_ranks) continue;
     if (!candidate.is_open(resolved.config)) continue;
     std::vector<UserError> errors;
-    const std::unique_ptr<Resolved> changed = copy_with(resolved, candidate.change, candidate.times_ranks, errors);
+    const std::unique_ptr<Resolved> changed =
+        alter_run(
+            resolved, [&](Resolved& copy) { candidate.change(copy.config); },
+            resolved.derived.world_size * candidate.times_ranks, errors);
     const std::set<std::string> found = messages(errors);
     if (!std::includes(known.begin(), known.end(), found.begin(), found.end())) continue;
     // The rank at or near the same pipeline stage.

@@ -87,6 +87,12 @@ double pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
 
 }  // namespace
 
+double share_of_pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
+  const auto s = static_cast<double>(length);
+  // Encoders and cross-attention see everything.
+  return config.has_encoder() && layer >= config.num_decoder_layers() ? 1 : pairs_seen(config, layer, length) / (s * s);
+}
+
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const Derived& d = resolved.derived;
   const ModelConfig& config = resolved.config.model;

@@ -41,6 +41,9 @@ struct ModelNumbers {
 // built may be on the meta device.
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved);
 
+// The share of a layer's pairs of queries and keys that is seen: a half if causal, less with a window.
+double share_of_pairs_seen(const ModelConfig& config, int64_t layer, int64_t length);
+
 struct ReportFacts {
   std::string attention;           // its library; empty on a CPU
   std::string graphs;              // what is captured; may be empty

@@ -192,3 +192,39 @@ def test_help_lists_the_options(program):
     output = plan(program, "--help")
     for part in ("megalith plan", "--draw", "--svg", "--pipeline_trace", "--transfer_time", "--pp_algorithm"):
         assert part in output
+
+
+LLAMA = ("--config", "llama3.1_8B", "--bf16", "--seq_length", 8192, "--global_batch_size", 128)
+
+
+def test_a_step_on_a_cluster_is_the_sum_of_its_causes(program):
+    words = ("--cluster", "h200:8x2", *LLAMA, "--use_distributed_optimizer", "--tensor_model_parallel_size", 2, "--sequence_parallel")
+    found = json.loads(plan(program, *words, "--json"))
+    assert sum(found["causes_s"].values()) == pytest.approx(found["step_s"], rel=1e-3)
+    assert found["gpus"] == 16 and {"products", "attention", "memory-bound operators", "optimizer", "tp over the link"} <= set(found["causes_s"])
+    assert 0.3 < found["mfu"] < 0.72
+    assert found["memory_total_bytes"] < found["memory_at_most_bytes"]
+    assert found["memory_by_units_bytes"] == pytest.approx(found["memory_total_bytes"], rel=0.03)
+    text = plan(program, *words, "--budget_tokens", "15e12", "--dollars_per_gpu_hour", 2)
+    for part in ("16 h200 in 2 nodes of 8", "clusters.yaml", "tp 2, dp 8", "MFU", "GPU hours", "$", "of those that hold most", "at most"):
+        assert part in text, text
+
+
+def test_a_search_ranks_layouts_and_gives_their_commands(program, tmp_path):
+    words = ("--cluster", "mi300x:8", *LLAMA, "--search", "--pareto_file", tmp_path / "front.svg")
+    rows = json.loads(plan(program, *words, "--json"))["layouts"]
+    seconds = [row["step_s"] for row in rows]
+    assert len(rows) == 10 and seconds == sorted(seconds)
+    assert rows[0]["behind"] == "" and all(" s " in row["behind"] or row["behind"] == "equal" for row in rows[1:])
+    ElementTree.parse(tmp_path / "front.svg")
+    # Its command is a run of this program, which takes as long by itself.
+    command = rows[0]["command"].split()
+    assert command[:2] == ["megalith", "train"] and "--search" not in command and "--cluster" not in command
+    alone = json.loads(plan(program, "--cluster", "mi300x:8", *command[2:], "--json"))
+    assert alone["step_s"] == pytest.approx(seconds[0], rel=1e-6) and alone["fits"]
+
+
+def test_months_with_failures(program):
+    found = json.loads(plan(program, "--failures", "--days", 54, "--json"))
+    assert 0.9 < found["effective"] < 1 and found["failures"] > 300
+    assert "effective" in plan(program, "--failures", "--replicas", 8, "--slow_gpu_mtbf_hours", 1e6)

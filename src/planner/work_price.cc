@@ -1,0 +1,140 @@
+#include "planner/work_price.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace megalith {
+namespace {
+
+// Products are cut into tiles, and a kernel runs as many at once as the chip has units: sides round up.
+constexpr double kTile = 128;
+
+double rounded_up(double side) { return std::ceil(side / kTile) * kTile; }
+
+int num_nodes(std::span<const int> ranks, const Cluster& cluster) {
+  std::set<int64_t> nodes;
+  for (const int rank : ranks) nodes.insert(rank / cluster.gpus_per_node);
+  return static_cast<int>(nodes.size());
+}
+
+}  // namespace
+
+double WorkTimes::communication() const {
+  double sum = 0;
+  for (const auto& [name, seconds] : exposed) sum += seconds;
+  return sum;
+}
+
+WorkTimes& WorkTimes::add(const WorkTimes& other, double times) {
+  products += times * other.products;
+  fp8_products += times * other.fp8_products;
+  attention += times * other.attention;
+  memory_bound += times * other.memory_bound;
+  host += times * other.host;
+  for (const auto& [name, seconds] : other.exposed) exposed[name] += times * seconds;
+  for (const auto& [name, seconds] : other.products_of) products_of[name] += times * seconds;
+  return *this;
+}
+
+double operator_s(const TracedWork& work, const ChipRates& chip) {
+  const double moving = work.bytes / (chip.memory_tb_per_s * 1e12 * chip.memory_share);
+  if (work.kind == WorkKind::kAttention) {
+    return std::max(moving, work.flops / (chip.tflops * 1e12 * chip.product_share * chip.attention_share));
+  }
+  if (work.kind != WorkKind::kProduct) return moving;
+  double rate = chip.tflops * chip.product_share;
+  if (work.is_in_eight_bits && chip.fp8_tflops > 0) rate = chip.fp8_tflops * chip.fp8_share;
+  if (work.is_wide && chip.fp32_tflops > 0) rate = chip.fp32_tflops * chip.product_share;
+  const double flops = 2 * rounded_up(work.m) * rounded_up(work.n) * work.k * work.count;
+  return std::max(moving, flops / (rate * 1e12));
+}
+
+double collective_s(CollectiveKind kind, double bytes, std::span<const int> ranks, const Cluster& cluster) {
+  const auto n = static_cast<double>(ranks.size());
+  if (n < 2) return 0;
+  const ChipRates& chip = cluster.chip;
+  const double nodes = num_nodes(ranks, cluster), local = n / nodes;
+  const double link = bytes / (chip.link_gb_per_s * 1e9), network = bytes / (chip.network_gb_per_s * 1e9);
+  double within = link * (local - 1) / local, between = network / local * (nodes - 1) / nodes, steps = std::log2(n);
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      within *= 2, between *= 2, steps *= 2;
+      break;
+    case CollectiveKind::kAllToAll:
+      within = link * (local - 1) / n, between = network * (n - local) / n;
+      break;
+    case CollectiveKind::kSendReceive:
+      within = nodes > 1 ? 0 : link, between = nodes > 1 ? network : 0, steps = 1;
+      break;
+    default:
+      break;
+  }
+  return std::max(within, between) + steps * 1e-6 * (nodes > 1 ? chip.network_us : chip.link_us);
+}
+
+std::string link_name(std::span<const int> ranks, const Cluster& cluster) {
+  return num_nodes(ranks, cluster) > 1 ? "network" : "link";
+}
+
+WorkTimes price_work(const WorkTrace& trace, const Cluster& cluster, double seen_share) {
+  WorkTimes times;
+  double now = 0, launched = 0;
+  std::map<std::string, double> free;  // by axis
+  struct Running {
+    double end;
+    std::string name;
+  };
+  std::map<int64_t, Running> running;
+  for (const TracedWork& work : trace) {
+    if (work.kind == WorkKind::kWait) {
+      const auto found = running.find(work.id);
+      if (found == running.end() || found->second.end <= now) continue;
+      times.exposed[found->second.name] += found->second.end - now;
+      now = found->second.end;
+      continue;
+    }
+    launched += 1e-6 * cluster.chip.operator_us;
+    if (work.kind == WorkKind::kCollective) {
+      double& end = free[work.axis];
+      end = std::max(end, now) + collective_s(work.collective, work.bytes, *work.ranks, cluster);
+      running[work.id] = {end, fmt::format("{} over the {}", work.axis, link_name(*work.ranks, cluster))};
+      continue;
+    }
+    TracedWork seen = work;
+    if (work.kind == WorkKind::kAttention) seen.flops *= seen_share;
+    const double seconds = operator_s(seen, cluster.chip);
+    now += seconds;
+    switch (work.kind) {
+      case WorkKind::kProduct:
+        (work.is_in_eight_bits ? times.fp8_products : times.products) += seconds;
+        times.products_of[fmt::format("{:.0f}x{:.0f}x{:.0f}", work.m, work.n, work.k)] += seconds;
+        break;
+      case WorkKind::kAttention:
+        times.attention += seconds;
+        break;
+      default:
+        times.memory_bound += seconds;
+    }
+  }
+  times.host = std::max(0.0, launched - now);
+  return times;
+}
+
+PassTimes price_passes(const WorkTrace& forward, const WorkTrace& backward, const Cluster& cluster, double seen_share) {
+  WorkTrace weights;
+  for (const TracedWork& work : backward) {
+    if (work.is_weight_gradient) weights.push_back(work);
+  }
+  PassTimes passes{.forward = price_work(forward, cluster, seen_share),
+                   .input_backward = price_work(backward, cluster, seen_share),
+                   .weight_backward = price_work(weights, cluster, seen_share)};
+  // In one pass, weight gradients hide what the other half waits for.
+  passes.weight_backward.host = 0;
+  passes.input_backward.add(passes.weight_backward, -1);
+  return passes;
+}
+
+}  // namespace megalith

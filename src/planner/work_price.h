@@ -1,0 +1,43 @@
+// The time of traced work on a cluster: a roofline for operators, rings for collectives, and the order of the trace for
+// what a collective hides.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+
+#include "planner/cluster.h"
+#include "planner/work_trace.h"
+
+namespace megalith {
+
+// Seconds by cause.
+struct WorkTimes {
+  double products = 0, fp8_products = 0, attention = 0, memory_bound = 0, host = 0;
+  std::map<std::string, double> exposed;   // communication that computation waits for: "tp over the link"
+  std::map<std::string, double> products_of;  // of both kinds, by shape: "8192x28672x4096"
+
+  double communication() const;
+  double total() const { return products + fp8_products + attention + memory_bound + host + communication(); }
+  WorkTimes& add(const WorkTimes& other, double times = 1);
+};
+
+// A product, attention or memory-bound operator.
+double operator_s(const TracedWork& work, const ChipRates& chip);
+
+// A collective of `bytes`, the larger of input and output, over these world ranks. Ranks of several nodes move parts
+// within nodes and between them at once.
+double collective_s(CollectiveKind kind, double bytes, std::span<const int> ranks, const Cluster& cluster);
+std::string link_name(std::span<const int> ranks, const Cluster& cluster);  // "link", "network"
+
+// The passes of a block: forward, and the two parts of backward, which schedules may separate.
+struct PassTimes {
+  WorkTimes forward, input_backward, weight_backward;
+};
+
+// Collectives of one axis follow one another and run beside operators until a wait; the host launches ahead.
+//   seen_share  of attention's pairs
+WorkTimes price_work(const WorkTrace& trace, const Cluster& cluster, double seen_share);
+PassTimes price_passes(const WorkTrace& forward, const WorkTrace& backward, const Cluster& cluster, double seen_share);
+
+}  // namespace megalith

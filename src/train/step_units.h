@@ -1,0 +1,44 @@
+// What one microbatch costs in each kind of unit of a run's model, measured on the meta device as memory is: layers
+// that are alike are measured once, whatever the pipeline, so thousands of layouts can be compared.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/groups.h"
+#include "parallel/activation_memory.h"
+#include "planner/work_trace.h"
+#include "train/config.h"
+
+namespace megalith {
+
+// Parameters of a unit whose gradients are summed over the same ranks.
+struct SummedParameters {
+  AxisSet axes;
+  int64_t elements = 0, gradient_bytes = 0;  // trainable
+  int64_t bytes = 0;                         // with frozen ones
+};
+
+struct UnitCost {
+  WorkTrace forward, backward;  // without full recomputation
+  std::vector<BlockMemory> blocks;
+  double seen_share = 1;  // of attention's pairs
+  std::vector<SummedParameters> parameters;
+  int64_t weight_copies = 0;  // bytes of eight-bit ones
+  int64_t parameter_bytes() const;
+  int64_t gradient_bytes() const;
+};
+
+struct UnitCosts {
+  std::vector<UnitCost> kinds = {};
+  std::vector<size_t> kind_of = {};  // by unit of the model
+  int64_t boundary_bytes = 0;   // what travels between layers
+  double state_bytes = 0;       // of the optimizer, per element that a rank updates: masters and moments
+
+  const UnitCost& of(int64_t unit) const { return kinds[kind_of[static_cast<size_t>(unit)]]; }
+};
+
+// For rank 0 of the run's layout. Valid also for other pipelines, data-parallel sizes and forms of full recomputation.
+UnitCosts measure_units(const Resolved& run);
+
+}  // namespace megalith
