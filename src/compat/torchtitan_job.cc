@@ -156,7 +156,7 @@ class JobFileReader : public FileWords {
   }
 
   void choose_sharding() {
-    const bool is_fsdp = whole("parallelism.data_parallel_shard_degree") != 1 && !has_pipeline() && !has_experts();
+    const bool is_fsdp = whole("parallelism.data_parallel_shard_degree") != 1;
     set_fact("@is_fsdp", is_fsdp ? "true" : "false");
     apply("sharding");
   }

@@ -148,11 +148,11 @@ TEST(LaunchPlan, FsdpSwitchesOffWhatItReplacesAndSaysSo) {
   EXPECT_EQ(export_of(plan, "CUDA_DEVICE_MAX_CONNECTIONS"), "(none)");
 }
 
-TEST(LaunchPlan, FsdpRefusesPipelinesExpertsAndHalfPrecision) {
-  EXPECT_TRUE(contains(errors_of(FrontEnd::kLlama3, {"FSDP=1", "PP=2"}), "PP=2: FSDP does not work with PP above 1"));
-  EXPECT_TRUE(contains(errors_of(FrontEnd::kMixtral, {"FSDP=1", "EP_SIZE=8"}), "EP_SIZE=8"));
-  EXPECT_TRUE(contains(errors_of(FrontEnd::kLlama3, {"FSDP=1", "PR=fp16"}), "PR=fp16: FSDP does not work with fp16"));
-  EXPECT_EQ(option(planned(FrontEnd::kMixtral, {"FSDP=1"}), "expert_model_parallel_size"), "1");
+TEST(LaunchPlan, FsdpKeepsPipelinesExpertsAndHalfPrecision) {
+  EXPECT_EQ(option(planned(FrontEnd::kLlama3, {"FSDP=1", "PP=2"}), "pipeline_model_parallel_size"), "2");
+  EXPECT_EQ(option(planned(FrontEnd::kLlama3, {"FSDP=1", "PR=fp16"}), "fp16"), "true");
+  EXPECT_EQ(option(planned(FrontEnd::kMixtral, {"FSDP=1"}), "expert_model_parallel_size"),
+            option(planned(FrontEnd::kMixtral, {}), "expert_model_parallel_size"));
 }
 
 TEST(LaunchPlan, RecomputationOfAllLayersCountsThem) {
@@ -467,7 +467,7 @@ TEST(LaunchPlan, AToyOfEveryLayoutThatAScriptTakesIsTakenToo) {
           const bool is_known = variable != nullptr && variable->acts_in(front_end);
           inputs.words.push_back(is_known ? axes[axis].first : axes[axis].second);
         }
-        // Some pairs are refused: FSDP beside a pipeline, T5 with a sequence that is cut.
+        // Some pairs are refused: T5 with a sequence that is cut.
         const LaunchPlan whole = plan_launch(inputs);
         if (!whole.errors.empty()) continue;
         if (try_arguments(whole.arguments_without_inputs(), whole.world_size()).first == nullptr) continue;
