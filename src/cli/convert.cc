@@ -323,8 +323,9 @@ int run_convert(CommandContext& context) {
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
     return print_help(context,
-                      "usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR | "
-                      "--to gguf --save FILE [--merge_adapter DIR] [--check]",
+                      "usage: megalith convert --load DIR | --load_hf DIR\n"
+                      "                        --save DIR | --save_hf DIR | --to gguf --save FILE\n"
+                      "                        [--merge_adapter DIR] [--check]",
                       set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
