@@ -1,8 +1,11 @@
-// Packed answers, pairs of them and rated ones, over every kind of layout against a single rank; and packed rows against rows of
-// one sample each.
+// Packed answers, pairs of them and rated ones, over every kind of layout against one rank; and packed rows against
+// rows of one sample each.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "kinds/text/dpo.h"
 #include "layouts/rows.h"
 #include "support/sft_files.h"
 #include "support/temporary_folder.h"
@@ -16,7 +19,7 @@ constexpr int kSamples = 11;
 constexpr int64_t kSequence = 16;
 constexpr SftLoss kLosses[] = {SftLoss::kNextToken, SftLoss::kDpo, SftLoss::kKto};
 
-// All have the same samples. Of next tokens, pairs, or ratings.
+// All have the same samples: answers, pairs of them, or rated ones.
 std::unique_ptr<BatchSource> source_of(SftLoss loss, bool is_packed) {
   static const TemporaryFolder folder;
   const bool has_pairs = loss == SftLoss::kDpo, has_ratings = loss == SftLoss::kKto;
