@@ -64,6 +64,15 @@ void LogOptions::visit(OptionVisitor& v) {
           "A file for a web page on the run: loss, learning rate, gradient norm, throughput and memory.")
       .by_rank(ByRank::kFree);
 
+  v.field("mlperf_log_file", mlperf_log_file,
+          "A file for the lines ':::MLLOG' by which MLCommons judges a benchmark; the first evaluation at or below "
+          "mlperf_target ends its run, not the training.")
+      .by_rank(ByRank::kFree);
+  v.field("mlperf_benchmark", mlperf_benchmark, "Its submission_benchmark: llama31_8b, llama2_70b_lora, flux1, ...");
+  v.field("mlperf_target", mlperf_target,
+          "The loss of an evaluation that it has to reach. Default: the benchmark's, where MLCommons has one.")
+      .above(0);
+
   v.group("TensorBoard", {.changes_numbers = false});
   v.field("tensorboard_dir", tensorboard_dir, "A folder for TensorBoard's events, under Megatron-LM's tags.")
       .by_rank(ByRank::kFree);
@@ -90,6 +99,10 @@ std::vector<UserError> check_log_options(const LogOptions& options) {
   std::vector<UserError> errors;
   if (options.quiet && options.verbose) {
     errors.emplace_back("quiet and verbose are both set", "choose one: quiet prints less, verbose more");
+  }
+  if (options.mlperf_log_file.has_value() != options.mlperf_benchmark.has_value()) {
+    errors.emplace_back("of mlperf_log_file and mlperf_benchmark one is given",
+                        "give both, as in --mlperf_log_file mlperf.log --mlperf_benchmark llama31_8b");
   }
   return errors;
 }

@@ -29,6 +29,8 @@ struct LogOptions {
   std::optional<std::string> metrics_file;
   std::optional<std::string> loss_plot_file;
   std::optional<std::string> page_file;
+  std::optional<std::string> mlperf_log_file, mlperf_benchmark;
+  std::optional<double> mlperf_target;
 
   std::optional<std::string> tensorboard_dir;
   bool disable_tensorboard = false;

@@ -192,6 +192,7 @@ void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& 
       consumed += d.batches.samples(consumed);
     }
     numbers.insert(d.num_microbatches);
+    for (const BatchStep& step : d.batches.steps()) numbers.insert(d.batches.num_microbatches(step.from));
     for (const int64_t number : numbers) {
       found = check_microbatches(d.pipeline, number);
       if (!found.empty()) break;

@@ -53,6 +53,7 @@ struct TrainOptions {
   std::optional<int64_t> global_batch_size;  // default: micro_batch_size * data-parallel size
   std::optional<int64_t> gradient_accumulation_steps;
   std::vector<int64_t> rampup_batch_size;  // start, increment, samples; empty: none
+  std::optional<std::string> step_batch_size_schedule;
   bool decrease_batch_size_if_needed = false;
   std::optional<int64_t> seq_length;   // default: min(max_position_embeddings, 4096)
   std::optional<int64_t> train_iters;  // default 10

@@ -22,9 +22,24 @@ void check_batch(const Config& config, Derived& d, std::vector<UserError>& error
                         "keep one of them");
   }
   const size_t num_errors = errors.size();
-  d.global_batch_size = train.global_batch_size.value_or(chunk * train.gradient_accumulation_steps.value_or(1));
+  std::vector<BatchStep> steps;
+  if (train.step_batch_size_schedule) {
+    steps = parse_batch_steps(*train.step_batch_size_schedule, d.seq_length, errors);
+    const std::pair<const char*, bool> others[] = {
+        {"global_batch_size", train.global_batch_size.has_value()},
+        {"rampup_batch_size", !train.rampup_batch_size.empty()},
+        {"gradient_accumulation_steps", train.gradient_accumulation_steps.has_value()},
+        {"decrease_batch_size_if_needed", train.decrease_batch_size_if_needed}};
+    for (const auto& [name, is_given] : others) {
+      if (!is_given) continue;
+      errors.emplace_back(fmt::format("step_batch_size_schedule and {} are both given", name), "keep one of them");
+    }
+  }
+  d.global_batch_size = !steps.empty() ? steps.back().samples
+                                       : train.global_batch_size.value_or(
+                                             chunk * train.gradient_accumulation_steps.value_or(1));
   d.batches = BatchSchedule(d.global_batch_size, d.micro_batch_size, d.data_parallel_size, train.rampup_batch_size,
-                            train.decrease_batch_size_if_needed, errors);
+                            train.decrease_batch_size_if_needed, errors, std::move(steps));
   if (errors.size() > num_errors) d.global_batch_size = chunk;
   d.num_microbatches = d.global_batch_size / chunk;
   d.global_batch_size = d.num_microbatches * chunk;
@@ -32,8 +47,9 @@ void check_batch(const Config& config, Derived& d, std::vector<UserError>& error
 
 // Steps of a ramp vary in size, so a length in steps has no length in samples.
 void check_rampup(const Config& config, std::vector<UserError>& errors) {
-  if (config.train.rampup_batch_size.empty()) return;
-  if (!config.train.train_samples) {
+  const bool has_steps = config.train.step_batch_size_schedule.has_value();
+  if (config.train.rampup_batch_size.empty() && !has_steps) return;
+  if (!has_steps && !config.train.train_samples) {
     errors.emplace_back("rampup_batch_size is given, but train_samples is not",
                         "give the length of the run with --train_samples instead of --train_iters");
   }
@@ -43,7 +59,8 @@ void check_rampup(const Config& config, std::vector<UserError>& errors) {
   for (const auto& [name, iters] : counted_in_steps) {
     if (iters->value_or(0) == 0) continue;
     errors.emplace_back(
-        fmt::format("{}_iters {} counts steps, whose size changes with rampup_batch_size", name, **iters),
+        fmt::format("{}_iters {} counts steps, whose size changes with {}", name, **iters,
+                    has_steps ? "step_batch_size_schedule" : "rampup_batch_size"),
         fmt::format("use {}_samples", name));
   }
 }
@@ -78,7 +95,7 @@ void check_duration(const Config& config, Derived& d, std::vector<UserError>& er
     // Until passes are counted (count_epochs): enough for a warm-up.
     const int64_t uncounted = kDefaultTrainIters + config.learning_rate.lr_warmup_iters.value_or(0);
     d.train_iters = config.train.train_iters.value_or(config.train.train_epochs ? uncounted : kDefaultTrainIters);
-    d.train_samples = d.schedule_samples = d.train_iters * d.global_batch_size;
+    d.train_samples = d.schedule_samples = d.batches.consumed_by(d.train_iters);
   }
 }
 

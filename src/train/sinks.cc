@@ -3,15 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "config/help.h"
+#include "core/json.h"
 #include "core/visible_text.h"
 #include "metrics/compact_console.h"
 #include "metrics/console.h"
 #include "metrics/json_console.h"
 #include "metrics/jsonl.h"
 #include "metrics/loss_plot.h"
+#include "metrics/mlperf_log.h"
 #include "metrics/pictures_console.h"
 #include "metrics/run_page.h"
 #include "metrics/tensorboard.h"
@@ -76,6 +80,53 @@ void meet_earlier_lines(const std::string& path, const Resolved& resolved, Logge
   }
 }
 
+// What MLCommons asks a run to say of itself.
+MlperfRun mlperf_run(const Resolved& resolved) {
+  const Config& config = resolved.config;
+  const Derived& d = resolved.derived;
+  MlperfRun run{.facts = {}, .target = config.log.mlperf_target, .log_interval = config.log.log_interval};
+  if (!run.target) run.target = mlperf_target(*config.log.mlperf_benchmark);
+  const auto add = [&](const char* key, const OrderedJson& value) { run.facts.emplace_back(key, dump_json(value)); };
+  const LearningRateOptions& rate = config.learning_rate;
+  const LearningRateCurve curve(rate, d.schedule_samples, d.global_batch_size);
+  const int64_t warmup = curve.warmup_samples() / d.global_batch_size;
+  add("submission_benchmark", *config.log.mlperf_benchmark);
+  add("submission_org", "unspecified");
+  add("submission_division", "closed");
+  add("submission_status", "onprem");
+  add("submission_platform", fmt::format("{} ranks", d.world_size));
+  add("seed", config.train.seed);
+  add("global_batch_size", d.global_batch_size);
+  add("gradient_accumulation_steps", d.num_microbatches);
+  add("max_sequence_length", d.seq_length);
+  add("train_samples", d.train_samples);
+  add("eval_samples", config.train.eval_iters * d.global_batch_size);
+  add("max_steps", d.train_iters);
+  add("opt_name", config.optimizer.word() == "adam" ? "adamw" : config.optimizer.word());
+  add("opt_base_learning_rate", rate.lr);
+  add("opt_end_learning_rate", rate.min_lr);
+  add("opt_learning_rate_warmup_steps", warmup);
+  add("opt_learning_rate_decay_steps", d.train_iters - warmup);
+  add("opt_learning_rate_training_steps", d.train_iters);
+  add("opt_learning_rate_decay_schedule",
+      rate.lr_decay_style == DecayStyle::kCosine ? "cosine with linear warmup" : "linear warmup, then another decay");
+  add("opt_adamw_beta_1", config.optimizer.adam_beta1);
+  add("opt_adamw_beta_2", config.optimizer.adam_beta2);
+  add("opt_adamw_epsilon", config.optimizer.adam_eps);
+  add("opt_adamw_weight_decay", rate.weight_decay);
+  add("opt_gradient_clip_norm", config.optimizer.clip_grad);
+  if (config.lora.enabled) {
+    add("lora_rank", config.lora.dim);
+    add("lora_alpha", config.lora.alpha);
+  }
+  return run;
+}
+
+int64_t milliseconds_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, const SinkSettings& settings,
@@ -99,6 +150,10 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   if (options.metrics_file) {
     if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, resolved, log);
     sinks.push_back(std::make_unique<JsonlSink>(*options.metrics_file, log, settings.run_id));
+  }
+  if (options.mlperf_log_file) {
+    sinks.push_back(
+        std::make_unique<MlperfLog>(*options.mlperf_log_file, mlperf_run(resolved), log, milliseconds_now));
   }
   const std::string batch_text = fmt::format("global batch {} × {} tokens", d.global_batch_size, d.seq_length);
   if (options.loss_plot_file) {

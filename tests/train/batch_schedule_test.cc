@@ -68,6 +68,37 @@ TEST(BatchSchedule, RoundsDownWhenAsked) {
   EXPECT_EQ(b.schedule.samples(21), 12);
 }
 
+std::vector<BatchStep> parsed(const std::string& text, int64_t seq_length = 0) {
+  std::vector<UserError> errors;
+  const std::vector<BatchStep> steps = parse_batch_steps(text, seq_length, errors);
+  EXPECT_EQ(steps.empty(), !errors.empty()) << text;
+  return steps;
+}
+
+// Megatron-LM's rule by hand: the last threshold at or below what is consumed; a step goes beyond the next threshold.
+TEST(BatchSchedule, GivenStepsBeginAtTheirTokens) {
+  const std::vector<BatchStep> steps = parsed("0:4, 0.1K:8 240:12", /*seq_length=*/10);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[1].from, 10);
+  std::vector<UserError> errors;
+  const BatchSchedule schedule(12, 2, 2, {}, /*decreases=*/false, errors, steps);
+  EXPECT_TRUE(errors.empty() && !schedule.is_constant());
+  EXPECT_EQ(sizes(schedule, 7), (std::vector<int64_t>{4, 4, 4, 8, 8, 12, 12}));
+  for (int64_t samples = 1; samples < 100; ++samples) {
+    int64_t consumed = 0, iterations = 0;
+    for (; consumed < samples; ++iterations) consumed += schedule.samples(consumed);
+    EXPECT_EQ(schedule.num_iterations(samples), iterations) << samples;
+    EXPECT_EQ(schedule.consumed_by(iterations), consumed) << samples;
+  }
+  EXPECT_EQ(parsed("0:768 250B:1536 1.5T:6144", 4096)[2].from, 1500000000000 / 4096);
+  EXPECT_EQ(parsed("7:2 0:1")[1].samples, 2);  // sorted
+  for (const char* wrong : {"", "5:4", "0:4 0:8", "0:0", "0", "x:4", "0:4 3:y"}) EXPECT_TRUE(parsed(wrong).empty()) << wrong;
+  EXPECT_TRUE(parsed("0:4 5:8", 10).empty()) << "both begin with the first sample";
+  const BatchSchedule uneven(6, 2, 2, {}, false, errors, parsed("0:4 8:6"));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(std::string(errors[0].what()).find("step_batch_size_schedule's 6"), std::string::npos);
+}
+
 TEST(BatchSchedule, WhatCannotWorkIsRefused) {
   EXPECT_NE(std::string(Built(10, 2, 2, {}).errors.at(0).what()).find("use 8 or 12, or set"), std::string::npos);
   EXPECT_EQ(Built(2, 2, 2, {}, /*decreases=*/true).errors.size(), 1u);  // rounds to nothing

@@ -197,6 +197,22 @@ TEST(Trainer, ARampedRunResumesInTheMiddleOfItsRamp) {
   expect_continues(train(common + saved), straight, 4);
 }
 
+TEST(Trainer, ARunOfGivenStepsResumesBetweenThem) {
+  const TemporaryFolder folder;
+  const Ran whole = train({"--train_iters=1"});  // for the tokens of a sample
+  const int64_t tokens = whole.steps.front().tokens / whole.steps.front().global_batch_size;
+  const Words common = {"--train_iters=7", "--step_batch_size_schedule",
+                        fmt::format("0:2 {}:4 {}:6", 5 * tokens, 14 * tokens), "--bf16", "--lr_decay_style=linear"};
+  const Words saved = {"--save", folder.path().string(), "--load", folder.path().string()};
+  const Ran straight = train(common);
+  std::vector<int64_t> sizes;
+  for (const StepRecord& step : straight.steps) sizes.push_back(step.global_batch_size);
+  EXPECT_EQ(sizes, (std::vector<int64_t>{2, 2, 2, 4, 4, 6, 6}));
+  EXPECT_EQ(straight.steps.back().consumed_samples, 26);
+  EXPECT_EQ(train(common + saved + Words{"--exit_interval=4"}).iteration, 4);
+  expect_continues(train(common + saved), straight, 4);
+}
+
 TEST(Trainer, EachSizeOfARampLeavesACheckpoint) {
   const TemporaryFolder folder;
   train({"--train_samples=30", "--global_batch_size=6", "--rampup_batch_size", "2,2,12", "--save",
