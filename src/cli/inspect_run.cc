@@ -119,15 +119,11 @@ std::string training_text(const RunHistory& history) {
 }
 
 std::string evaluations_text(const RunHistory& history) {
-  std::vector<std::string> sets;
-  for (const EvaluationLine& one : history.evaluations) {
-    if (std::find(sets.begin(), sets.end(), one.set) == sets.end()) sets.push_back(one.set);
-  }
   std::string text;
   std::string loss_name = history.loss_name;  // as in files: "lm_loss"
   std::replace(loss_name.begin(), loss_name.end(), '_', ' ');
   const bool is_log_loss = has_perplexity(loss_name);
-  for (const std::string& set : sets) {
+  for (const std::string& set : history.evaluated_sets()) {
     const auto last = history.last_evaluation(set), best = history.best_evaluation(set);
     const std::string unsure = is_log_loss ? fmt::format(" (perplexity {:.4g})", std::exp(last->loss)) : std::string();
     text += fmt::format("  {}: {} at iteration {}{}; best {} at {}\n", set, loss_words(last->loss), last->iteration,
@@ -225,7 +221,7 @@ int inspect_runs(CommandContext& context) {
             "evaluation", "tokens/s a device", "ms a step");
   for (const ComparedRun& run : runs) {
     const RunHistory& h = run.history;
-    const auto last = h.last_evaluation("validation");
+    const auto last = h.last_evaluation(h.first_validation_set());
     print_out("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9.4g}\n", run.name, width,
               h.steps.empty() ? 0 : h.steps.back().iteration, format_count(static_cast<double>(h.num_tokens())),
               h.steps.empty() ? "" : loss_words(h.steps.back().loss), last ? loss_words(last->loss) : "",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -98,9 +99,10 @@ void show_sample(const SftInspection& options, const Tokenizer& tokenizer, const
 void describe_sequences(const SftInspection& options, const SftReport& report, const std::vector<int64_t>& lengths) {
   const int64_t s = *options.seq_length;
   const bool splits = report.form == SftForm::kText && options.sft.enable_packed_sequences;
-  if (!splits && !options.sft.truncate && report.longest > s) {
-    throw UserError(fmt::format("the longest sample has {} tokens ({}), and seq_length is {}", report.longest,
-                                report.longest_place, s),
+  const int64_t longest = lengths.empty() ? 0 : std::ranges::max(lengths);
+  if (!splits && !options.sft.truncate && longest > s) {
+    const std::string place = report.form == SftForm::kRated ? "with the answer before it" : report.longest_place;
+    throw UserError(fmt::format("the longest sample has {} tokens ({}), and seq_length is {}", longest, place, s),
                     "raise --seq_length, cut samples with --truncate, or leave them out");
   }
   const auto length = [&](int64_t i) {
@@ -150,10 +152,14 @@ int inspect_sft(CommandContext& context) {
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
   SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);
   SftTally tally(options.sft);
-  std::vector<int64_t> lengths;
+  std::vector<int64_t> lengths, answers;
   int64_t shown = 0;
   encode_sft_rows(reader, encoder, tally, [&](const SftSample& sample, const SftLine& line, bool is_learned) {
-    if (is_learned) lengths.push_back(std::ssize(sample.tokens));
+    if (is_learned) {
+      lengths.push_back(std::ssize(sample.tokens));
+      const auto answer = std::ranges::find_if(sample.weights, [](uint8_t weight) { return weight != 0; });
+      answers.push_back(sample.weights.end() - answer);
+    }
     if (shown++ < options.samples) show_sample(options, *tokenizer, sample, line);
   });
   const SftReport& report = tally.report();
@@ -168,6 +174,10 @@ int inspect_sft(CommandContext& context) {
     print_out("{}", describe(report));
   }
   tally.check();
+  // See SftSet: its question is read once more, with the answer before.
+  for (size_t i = 0; report.form == SftForm::kRated && i < answers.size(); ++i) {
+    lengths[i] += lengths[i] - answers[i] + answers[i > 0 ? i - 1 : answers.size() - 1];
+  }
   if (options.seq_length) describe_sequences(options, report, lengths);
   return kExitSuccess;
 }

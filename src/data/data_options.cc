@@ -155,12 +155,18 @@ std::vector<ValidationSet> validation_sets(const DataOptions& options) {
   std::vector<ValidationSet> sets;
   for (size_t i = 0; i < paths.size(); ++i)
     sets.push_back({names.empty() ? std::to_string(i + 1) : names[i], paths[i]});
+  // In names of metrics blanks are underscores, and a slash would be a folder.
+  const auto key_of = [](std::string name) {
+    std::ranges::replace(name, ' ', '_');
+    return name;
+  };
+  const auto is_odd = [](unsigned char c) { return c == '/' || c < ' '; };
   for (const ValidationSet& set : sets) {
-    const auto is_same = [&](const ValidationSet& other) { return other.name == set.name; };
-    if (set.name.empty() || std::ranges::count_if(sets, is_same) > 1) {
-      throw UserError(
-          fmt::format("validation_set_names has '{}' {}", set.name, set.name.empty() ? "as a name" : "twice"),
-          "each set has a name of its own");
+    const auto is_same = [&](const ValidationSet& other) { return key_of(other.name) == key_of(set.name); };
+    const bool is_word = !set.name.empty() && std::ranges::none_of(set.name, is_odd);
+    if (!is_word || std::ranges::count_if(sets, is_same) > 1) {
+      throw UserError(fmt::format("validation_set_names has '{}' {}", set.name, is_word ? "twice" : "as a name"),
+                      "each set has a name of its own, on one line and without slashes");
     }
   }
   return sets;

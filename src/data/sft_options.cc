@@ -22,8 +22,8 @@ void SftOptions::visit_rows(OptionVisitor& v) {
   v.field("sft_column", sft_column,
           "Key or column of rows that are texts and nothing else, where it is not text: all of such a row is learned.");
   v.choice("sft_conversation_format", sft_conversation_format, {"auto", "alpaca", "chat_template", "messages", "squad"},
-           "How rows become text. chat_template: by the template that came with the model. messages: by ChatML, not by the "
-           "model's template. alpaca: instructions by Stanford Alpaca's words. squad: instructions as one line of "
+           "How rows become text. chat_template: by the template that came with the model. messages: by ChatML, not by "
+           "the model's template. alpaca: instructions by Stanford Alpaca's words. squad: instructions as one line of "
            "context, question and answer. auto: conversations by the model's template, instructions by Alpaca's words, "
            "prompts and completions as they are.");
   v.field("train_on_input", train_on_input, "Let questions and instructions count in the loss too.");

@@ -2,6 +2,7 @@
 // it has them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ enum class DpoReference { kAhead, kOnTheFly };
 struct SftOptions {
   TrainingStage stage = TrainingStage::kAuto;
   std::vector<std::string> sft_data_path, sft_valid_data_path;
+  // No option: the number of files that each path of sft_valid_data_path became, once names and parts are resolved.
+  std::vector<size_t> num_valid_files = {};
   std::optional<std::string> sft_dataset_split;
   std::optional<std::string> sft_column;
   ConversationFormat sft_conversation_format = ConversationFormat::kAuto;

@@ -66,8 +66,9 @@ std::vector<LongSeries> evaluation_curves(const std::vector<ComparedRun>& runs) 
   std::vector<LongSeries> all;
   for (const ComparedRun& run : runs) {
     LongSeries series = evaluation_series(run.name);
+    const std::string set = run.history.first_validation_set();
     for (const EvaluationLine& one : run.history.evaluations) {
-      if (one.set.starts_with("validation")) series.add(static_cast<double>(one.iteration), one.loss);
+      if (one.set == set) series.add(static_cast<double>(one.iteration), one.loss);
     }
     all.push_back(std::move(series));
   }
@@ -119,7 +120,8 @@ std::string results_table(const std::vector<ComparedRun>& runs) {
   std::string rows;
   for (const ComparedRun& run : runs) {
     const RunHistory& h = run.history;
-    const auto last = h.last_evaluation("validation"), best = h.best_evaluation("validation");
+    const std::string set = h.first_validation_set();
+    const auto last = h.last_evaluation(set), best = h.best_evaluation(set);
     rows += table_row(
         {run.name, run.status, run.model,
          h.steps.empty() ? "0" : fmt::format("{} of {}", h.steps.back().iteration, h.steps.back().train_iters),

@@ -138,6 +138,21 @@ double RunHistory::mean_tokens_per_s_per_device() const {
   return 0;
 }
 
+std::vector<std::string> RunHistory::evaluated_sets() const {
+  std::vector<std::string> sets;
+  for (const EvaluationLine& one : evaluations) {
+    if (std::ranges::find(sets, one.set) == sets.end()) sets.push_back(one.set);
+  }
+  return sets;
+}
+
+std::string RunHistory::first_validation_set() const {
+  for (const EvaluationLine& one : evaluations) {
+    if (one.set.starts_with("validation")) return one.set;
+  }
+  return "";
+}
+
 std::optional<EvaluationLine> RunHistory::last_evaluation(const std::string& set) const {
   std::optional<EvaluationLine> last;
   for (const EvaluationLine& one : evaluations) {

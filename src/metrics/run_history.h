@@ -40,6 +40,8 @@ struct RunHistory {
   // Without each start's slow first two steps; 0 without steps.
   double mean_tokens_per_s_per_device() const;
   double mean_elapsed_ms() const;
+  std::vector<std::string> evaluated_sets() const;  // in order of appearance
+  std::string first_validation_set() const;         // by which runs are compared; "" if there was none
   std::optional<EvaluationLine> last_evaluation(const std::string& set) const;
   std::optional<EvaluationLine> best_evaluation(const std::string& set) const;
 

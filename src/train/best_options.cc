@@ -39,16 +39,15 @@ std::vector<UserError> check_best_options(const BestOptions& options, bool saves
   if (options.num_kept() > 0 && !saves) {
     errors.emplace_back(std::string(asked) + " is given, and the run saves no checkpoint", "name a folder with --save");
   }
-  const BestOptions none;
-  if (options.is_on()) return errors;
-  const auto unread = [&](bool is_given, const char* name) {
-    if (!is_given) return;
-    errors.emplace_back(std::string(name) + " is given, and nothing reads it",
-                        "add keep_best, load_best_model_at_end or early_stopping_patience, or leave it out");
+  const auto check_read = [&](bool is_given, bool is_read, const char* name, const std::string& readers) {
+    if (!is_given || is_read) return;
+    errors.emplace_back(std::string(name) + " is given, and nothing reads it", "add " + readers + ", or leave it out");
   };
-  unread(options.metric_for_best_model.has_value(), "metric_for_best_model");
-  unread(options.greater_is_better.has_value(), "greater_is_better");
-  unread(options.early_stopping_threshold != none.early_stopping_threshold, "early_stopping_threshold");
+  const char* judges = "keep_best, load_best_model_at_end or early_stopping_patience";
+  check_read(options.metric_for_best_model.has_value(), options.is_on(), "metric_for_best_model", judges);
+  check_read(options.greater_is_better.has_value(), options.is_on(), "greater_is_better", judges);
+  check_read(options.early_stopping_threshold != BestOptions().early_stopping_threshold,
+             options.early_stopping_patience.has_value(), "early_stopping_threshold", "early_stopping_patience");
   return errors;
 }
 

@@ -8,10 +8,12 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/json.h"
 
 namespace megalith {
 namespace {
 
+constexpr int64_t kMostIterations = int64_t{1} << 53;  // larger integers are not exact as doubles
 constexpr std::string_view kBest = " of iteration ", kLast = " last judged", kInVain = " evaluations in vain";
 
 std::string word_of(std::string text) {
@@ -27,20 +29,29 @@ std::string word_of(const ShownFigure& figure, std::string_view name) {
 
 std::string without_eval(const std::string& word) { return word.starts_with("eval_") ? word.substr(5) : word; }
 
+// The place of the figure that is asked for: by its word, or as loss if it is a set's main loss; perhaps after
+// Hugging Face's eval_, with which a set's name may also begin.
+std::optional<size_t> place_of(const std::vector<ShownFigure>& figures, const std::vector<std::string>& words,
+                               const std::string& asked) {
+  for (const std::string& word : {asked, without_eval(asked)}) {
+    const auto found = std::ranges::find(words, word);
+    if (found != words.end()) return static_cast<size_t>(found - words.begin());
+    for (size_t i = 0; i < figures.size(); ++i) {
+      const bool is_main = i == 0 || figures[i].set != figures[i - 1].set;
+      if (is_main && word_of(figures[i], "loss") == word) return i;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 size_t BestWatch::choose(const std::vector<ShownFigure>& figures) {
   MEGALITH_CHECK(!figures.empty(), "an evaluation without figures");
   std::vector<std::string> words;
-  std::optional<size_t> found;
-  const std::string asked = word_of(without_eval(options_.metric_for_best_model.value_or("")));
-  for (size_t i = 0; i < figures.size(); ++i) {
-    words.push_back(word_of(figures[i], figures[i].name));
-    // The main loss of a set also by this short name.
-    const bool is_main = i == 0 || figures[i].set != figures[i - 1].set;
-    if (!found && (words[i] == asked || (is_main && word_of(figures[i], "loss") == asked))) found = i;
-  }
-  if (!options_.metric_for_best_model) found = 0;
+  for (const ShownFigure& figure : figures) words.push_back(word_of(figure, figure.name));
+  std::optional<size_t> found = 0;
+  if (options_.metric_for_best_model) found = place_of(figures, words, word_of(*options_.metric_for_best_model));
   if (!found) {
     throw UserError(fmt::format("metric_for_best_model is '{}', and an evaluation shows {}",
                                 *options_.metric_for_best_model, fmt::join(words, ", ")),
@@ -95,7 +106,8 @@ void BestWatch::take(const std::map<std::string, double>& numbers) {
   best_.clear();
   const auto number = [&](std::string_view name, int64_t otherwise) {
     const auto found = numbers.find(fmt::format("{}{}", metric_, name));
-    return found == numbers.end() ? otherwise : static_cast<int64_t>(found->second);
+    if (found == numbers.end()) return otherwise;
+    return whole_number(found->second, 0, kMostIterations, fmt::format("the checkpoint's '{}'", found->first));
   };
   last_iteration_ = number(kLast, -1);
   num_in_vain_ = number(kInVain, 0);

@@ -12,13 +12,14 @@
 namespace megalith {
 namespace {
 
-bool matches(const std::string& name, const std::string& expression) {
-  return std::regex_match(name, std::regex(expression));
+std::vector<std::regex> compiled(const std::vector<std::string>& expressions) {
+  std::vector<std::regex> all;
+  for (const std::string& expression : expressions) all.emplace_back(expression);
+  return all;
 }
 
-bool is_named(const Config& config, const std::string& weight) {
-  return std::ranges::any_of(config.train.freeze,
-                             [&](const std::string& expression) { return matches(weight, expression); });
+bool is_named(const std::vector<std::regex>& expressions, const std::string& weight) {
+  return std::ranges::any_of(expressions, [&](const std::regex& one) { return std::regex_match(weight, one); });
 }
 
 }  // namespace
@@ -42,17 +43,19 @@ std::vector<UserError> check_freeze(const Config& config) {
 }
 
 void freeze_weights(const Config& config, const std::vector<Parameter*>& parameters) {
+  if (config.train.freeze.empty()) return;
+  const std::vector<std::regex> expressions = compiled(config.train.freeze);
   for (Parameter* parameter : parameters) {
     const auto& pieces = parameter->placement().pieces;
-    if (std::ranges::any_of(pieces, [&](const auto& piece) { return is_named(config, piece.name); })) {
+    if (std::ranges::any_of(pieces, [&](const auto& piece) { return is_named(expressions, piece.name); })) {
       parameter->set_trainable(false);
     }
   }
 }
 
 void check_frozen(const Config& config, const std::vector<Parameter*>& parameters, Group& world) {
-  const std::vector<std::string>& expressions = config.train.freeze;
-  if (expressions.empty()) return;
+  if (config.train.freeze.empty()) return;
+  const std::vector<std::regex> expressions = compiled(config.train.freeze);
   std::string half_named, example;
   std::set<std::string> frozen, trained;
   std::vector<double> found(expressions.size(), 0);
@@ -60,9 +63,9 @@ void check_frozen(const Config& config, const std::vector<Parameter*>& parameter
     std::string named, other;
     if (!parameter->placement().pieces.empty()) example = parameter->placement().pieces[0].name;
     for (const auto& piece : parameter->placement().pieces) {
-      (is_named(config, piece.name) ? named : other) = piece.name;
+      (is_named(expressions, piece.name) ? named : other) = piece.name;
       (parameter->is_trainable() ? trained : frozen).insert(piece.name);
-      for (size_t i = 0; i < expressions.size(); ++i) found[i] += matches(piece.name, expressions[i]) ? 1 : 0;
+      for (size_t i = 0; i < expressions.size(); ++i) found[i] += std::regex_match(piece.name, expressions[i]) ? 1 : 0;
     }
     if (!named.empty() && !other.empty()) half_named = fmt::format("{} and not {}", named, other);
   }
@@ -74,7 +77,7 @@ void check_frozen(const Config& config, const std::vector<Parameter*>& parameter
   }
   for (size_t i = 0; i < expressions.size(); ++i) {
     if (world.reduced(found[i], ReduceOp::kMax, "frozen weights") > 0) continue;
-    throw UserError(fmt::format("freeze: no weight of the model has a name like '{}'", expressions[i]),
+    throw UserError(fmt::format("freeze: no weight of the model has a name like '{}'", config.train.freeze[i]),
                     fmt::format("an expression is about a whole name, such as {}", example));
   }
   for (const std::string& text : gather_texts(world, half_named, "frozen weights")) {

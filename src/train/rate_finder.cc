@@ -40,13 +40,14 @@ std::vector<UserError> check_rate_finder(const RateFinderOptions& options) {
 }
 
 void set_up_rate_finder(Resolved& resolved) {
-  Config& config = resolved.config;
+  const Config& config = resolved.config;
   const RateFinderOptions& finder = config.train.rate_finder;
   if (!finder.find_lr) return;
   const OptionSource source{OptionLayer::kModel, "find_lr"};
   OptionSet& options = *resolved.options;
-  CheckpointOptions& checkpoint = config.checkpoint;
-  TrainOptions& train = config.train;
+  const CheckpointOptions& checkpoint = config.checkpoint;
+  const TrainOptions& train = config.train;
+  const LearningRateOptions& rates = config.learning_rate;
   std::vector<std::string> left_out;
   for (Option* option :
        {&options.of(checkpoint.save), &options.of(checkpoint.save_hf), &options.of(checkpoint.save_adapter),
@@ -55,7 +56,10 @@ void set_up_rate_finder(Resolved& resolved) {
         &options.of(train.train_epochs), &options.of(train.exit_interval), &options.of(train.best.keep_best),
         &options.of(train.best.load_best_model_at_end), &options.of(train.best.early_stopping_patience),
         &options.of(train.best.metric_for_best_model), &options.of(train.best.greater_is_better),
-        &options.of(train.best.early_stopping_threshold)}) {
+        &options.of(train.best.early_stopping_threshold), &options.of(rates.lr_warmup_iters),
+        &options.of(rates.lr_warmup_samples), &options.of(rates.lr_warmup_fraction), &options.of(rates.decoupled_lr),
+        &options.of(rates.decoupled_min_lr), &options.of(train.rampup_batch_size),
+        &options.of(train.faults.loss_spike_action)}) {
     if (option->is_set()) left_out.push_back(option->name());
     option->reset(source);
   }

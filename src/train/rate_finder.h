@@ -25,7 +25,8 @@ struct RateFinderOptions {
 
 std::vector<UserError> check_rate_finder(const RateFinderOptions& options);
 
-// With find_lr: gives the run its length, and leaves out what a run keeps, evaluates or goes on from, with a note.
+// With find_lr: gives the run its length, and leaves out what a run keeps, evaluates or goes on from, its own curve of
+// the rate, a growing batch, and actions on loss spikes, with a note.
 void set_up_rate_finder(Resolved& resolved);
 
 class RateFinder {

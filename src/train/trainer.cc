@@ -151,12 +151,12 @@ StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   begin_judging();
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
-  if (reason == StopReason::kFinished && resolved_.config.train.best.load_best_model_at_end) load_best();
   // On a signal, remaining work is left to the resumed run.
   if (reason == StopReason::kFinished && last_evaluated_iteration_ != iteration_) {
     evaluate(Split::kValid, fmt::format("iteration {} on validation set", iteration_));
     reason = agreed_stop();
   }
+  if (reason == StopReason::kFinished && resolved_.config.train.best.load_best_model_at_end) load_best();
   if (reason == StopReason::kFinished) {
     evaluate(Split::kTest, fmt::format("iteration {} on test set", iteration_));
     reason = agreed_stop();
@@ -451,7 +451,8 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, without_nan_sign(loss.value));
   record.observations = result.observations;
   record.learning_rate = step.lr;
-  record.next_learning_rate = curve_->learning_rate(step.schedule_samples);
+  record.next_learning_rate =
+      finder_ ? finder_->rate(step.iteration + 1) : curve_->learning_rate(step.schedule_samples);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as in Megatron-LM
   record.is_skipped = result.optimizer.was_skipped();
   if (!record.is_skipped) record.grad_norm = without_nan_sign(result.optimizer.grad_norm);

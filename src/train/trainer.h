@@ -116,7 +116,7 @@ class Trainer {
   void begin_judging();
   void judge(std::vector<ValidationRecord>& records);
   void tell_early_end();
-  // Loads the best checkpoint's weights, for what follows training.
+  // Loads the best checkpoint's weights, for what follows training; nothing is saved from then on.
   void load_best();
   void sample();
   void save(bool is_last, bool is_passing = false);

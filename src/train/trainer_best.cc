@@ -95,6 +95,7 @@ void Trainer::load_best() {
   data_parallel_->publish();
   data_parallel_->wait_for_parameters();
   optimizer_->reset_masters();
+  saver_.reset();  // the weights are not this iteration's any more: at a signal nothing is saved
   log_.info("the weights are those of iteration {} again, whose {} {:.6g} is the best", best.iteration, best_.metric(),
             best.value);
 }

@@ -400,6 +400,10 @@ def test_packs_equal_those_of_plain_packers(program, tmp_path):
     cut = inspected(program, folder, rows, "--seq_length", 30, "--enable_packed_sequences", "--truncate")[1][1]["sequences"]
     assert cut == packed([min(length, 30) for length in lengths], 30, 10**9)
     assert inspected(program, folder, rows, "--seq_length", 64)[1][1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(lengths)]
+    # A rated answer is read twice: its question goes with the answer before it too.
+    rated = [{**row, "label": i % 3 > 0} for i, row in enumerate(rows)]
+    of_rated = [length + lengths[i - 1] for i, length in enumerate(lengths)]
+    assert inspected(program, folder, rated, "--seq_length", 128)[1][1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(of_rated)]
     # Texts go on in the next sequence.
     texts = [{"text": "x" * (length - 1)} for length in lengths]
     pieces = inspected(program, folder, texts, *words)[1][1]["sequences"]

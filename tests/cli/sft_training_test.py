@@ -129,6 +129,13 @@ def test_validation_sets_by_name_have_the_losses_that_each_has_alone(program, tu
     for i, path in enumerate(paths):
         alone, _ = run(path.stem, "--sft_valid_data_path", path)
         assert [line["evaluation_loss"] for line in alone] == [line["evaluation_loss"] for line in both[i::2]]
+    # A part of a folder is several files, and one set.
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for k in (0, 3):
+        (folder / f"{k}.jsonl").write_text("\n".join(rows[k : k + 3]) + "\n")
+    parts, _ = run("of_parts", "--sft_valid_data_path", f"{folder}[:100%],{paths[1]}", "--validation_set_names", "short,long")
+    assert [line["evaluation_loss"] for line in parts] == [line["evaluation_loss"] for line in both]
     for words, part in [
         ((*names, "--early_stopping_patience", 5, "--metric_for_best_model", "f1"), "an evaluation shows short_lm_loss, long_lm_loss"),
         ((*names[:3], "short"), "validation_set_names has 1 names, and sft_valid_data_path has 2 paths"),
@@ -183,6 +190,7 @@ def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, t
 def test_the_rate_finder_draws_the_loss_over_the_rate_and_saves_nothing(program, tuned, tmp_path):
     words = ("--seq_length", 128, "--global_batch_size", 8, "--find_lr", "--find_lr_steps", 30, "--find_lr_min", 1e-5, "--find_lr_max", 10)
     words += ("--find_lr_file", tmp_path / "rates.svg", "--save", tmp_path / "checkpoint", "--train_iters", 5)
+    words += ("--lr_warmup_iters", 100, "--loss_spike_action", "rollback")  # of the run itself
     lines, told = train(program, tuned, tmp_path / "a", *words)
     assert "find_lr leaves out save, train_iters" in told and "the loss fell fastest at a learning rate of " in told
     rates = [line["learning_rate"] for line in lines]

@@ -93,7 +93,11 @@ TEST_F(DataSetsTest, ValidationSetsByNameAreThoseThatStandAlone) {
   }
   options.validation_set_names = {"one"};
   EXPECT_THROW(make_data_sets(options, setup(2, 3), log_), UserError);
-  options.validation_set_names = {"one", "one"};
+  for (const char* name : {"one", "", "a/b", "a\nb"}) {
+    options.validation_set_names = {"one", name};
+    EXPECT_THROW(make_data_sets(options, setup(2, 3), log_), UserError) << name;
+  }
+  options.validation_set_names = {"a b", "a_b"};
   EXPECT_THROW(make_data_sets(options, setup(2, 3), log_), UserError);
   options.validation_set_names = {};
   options.multiple_validation_sets = true;

@@ -152,6 +152,7 @@ TEST_F(SftData, ARatedAnswerIsReadWithItsQuestionAndTheAnswerBefore) {
   const auto rows = make_whole_sft_rows(set, {.sft = {.loss = SftLoss::kKto}}, {.sequence_length = 9});
   const Batch batch = rows->read(std::vector<int64_t>{0, 1});
   EXPECT_TRUE(at::equal(batch.at(kRatingSigns), at::tensor({1, 0, 0, 0, 0, -1, 0, 0, 0, 0}, at::kFloat).view({2, 5})));
+  EXPECT_THROW(open({{{1, 2}, {0, 1}}, {{3, 4}, {0, 0}}}, SftForm::kRated), UserError) << "no answer";
 }
 
 TEST_F(SftData, PassesAreNewOrdersThatKnowOfNoLayout) {

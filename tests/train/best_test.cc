@@ -43,9 +43,11 @@ struct Recorded : MetricsSink {
   void on_step(const StepRecord&) override {}
   void on_validation(const ValidationRecord& record) override {
     if (record.set != "test") told.evaluations.push_back(record);
+    if (record.set == "test" && stop != nullptr) stop->store(15);
   }
   void on_event(const EventRecord& record) override { told.events.push_back(record); }
   Told& told;
+  StopRequest* stop = nullptr;  // set by a signal during the test
 };
 
 Words operator+(Words a, const Words& b) {
@@ -53,7 +55,7 @@ Words operator+(Words a, const Words& b) {
   return a;
 }
 
-Told train(const Words& more, const Groups& groups = Groups::single()) {
+Told train(const Words& more, const Groups& groups = Groups::single(), bool stops_in_test = false) {
   const SingleThreadedScope one_thread;
   ConfigInputs inputs;
   inputs.arguments = Words{"--num_layers=1",
@@ -74,11 +76,13 @@ Told train(const Words& more, const Groups& groups = Groups::single()) {
   const auto resolved = resolve_config(all_kinds(), inputs, groups.world->size());
   Told told;
   Logger log({.level = LogLevel::kSilent});
-  StopRequest never{0};
-  Trainer trainer(*resolved, groups, at::kCPU, log, never);
+  StopRequest stop{0};
+  Trainer trainer(*resolved, groups, at::kCPU, log, stop);
   trainer.load();
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  sinks.push_back(std::make_unique<Recorded>(told));
+  auto recorded = std::make_unique<Recorded>(told);
+  if (stops_in_test) recorded->stop = &stop;
+  sinks.push_back(std::move(recorded));
   told.reason = trainer.run(std::move(sinks));
   told.iteration = trainer.iteration();
   for (const Parameter* param : trainer.model().parameters()) told.weights.push_back(param->data().clone());
@@ -127,6 +131,25 @@ TEST(BestWatch, TakesFiguresByTheirNames) {
   EXPECT_EQ(place("eval_prose_loss"), 1u);
   EXPECT_EQ(place("prose accuracy"), 2u);
   EXPECT_THROW(place("f1"), UserError);
+  // A set's name may begin as Hugging Face's figures do.
+  BestWatch watch({.keep_best = 1, .metric_for_best_model = "eval_code_lm_loss"});
+  EXPECT_EQ(watch.choose({{"validation-code", "accuracy", 0}, {"validation-eval_code", "lm loss", 0}}), 1u);
+}
+
+TEST(BestWatch, RefusesDamagedNumbers) {
+  for (const double value : {-1.0, 0.5, 1e300, std::nan("")}) {
+    BestWatch watch({.keep_best = 1});
+    watch.load({{"lm_loss last judged", value}});
+    EXPECT_THROW(watch.choose({{"validation", "lm loss", 0}}), UserError) << value;
+  }
+}
+
+TEST(BestOptions, AreRefusedWhereNothingReadsThem) {
+  const auto errors = [](const BestOptions& options) {
+    return check_best_options(options, /*saves=*/true, /*evaluates=*/true).size();
+  };
+  EXPECT_EQ(errors({.keep_best = 1, .early_stopping_threshold = 0.1}), 1u);
+  EXPECT_EQ(errors({.early_stopping_patience = 2, .early_stopping_threshold = 0.1}), 0u);
 }
 
 TEST(BestCheckpoints, AreKeptBesideTheNewestAndLoadedAtTheEnd) {
@@ -151,6 +174,21 @@ TEST(BestCheckpoints, AreKeptBesideTheNewestAndLoadedAtTheEnd) {
   }
   const Told short_run = train({"--train_iters=" + std::to_string(judged[0].second)});
   for (size_t i = 0; i < told.weights.size(); ++i) EXPECT_TRUE(at::equal(told.weights[i], short_run.weights[i])) << i;
+  // Started again at its end, it evaluates the last weights and then loads the best.
+  const Told again = train(words + Words{"--load=" + folder.path().string()});
+  EXPECT_EQ(again.figures().at(11), told.figures().at(11));
+  for (size_t i = 0; i < told.weights.size(); ++i) EXPECT_TRUE(at::equal(again.weights[i], told.weights[i])) << i;
+}
+
+TEST(BestCheckpoints, AreNotSavedAgainAsTheLastAtASignal) {
+  const TemporaryFolder folder;
+  const Words words = {"--train_iters=7", "--save=" + folder.path().string(), "--greater_is_better",
+                       "--load_best_model_at_end", "--disable_last_saving"};
+  const Told told = train(words, Groups::single(), /*stops_in_test=*/true);
+  EXPECT_EQ(told.reason, StopReason::kSignal);
+  ASSERT_EQ(told.evaluations.back().iteration, 7);
+  ASSERT_EQ(told.evaluations.back().is_best, false) << "the last is the best, so loading it shows nothing";
+  EXPECT_FALSE(kept_in(folder).contains(7));
 }
 
 TEST(EarlyStopping, EndsARunAlikeOnAnyRanksAndWhenResumed) {

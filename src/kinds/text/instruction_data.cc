@@ -71,12 +71,17 @@ void prepare_instructions(Resolved& resolved, Logger& log) {
   std::vector<UserError> errors;
   for (std::vector<std::string>* paths : {&sft.sft_data_path, &sft.sft_valid_data_path}) {
     if (paths->empty()) continue;
-    // Validation sets stay apart.
-    const bool is_apart = paths == &sft.sft_valid_data_path && !validation_sets(resolved.config.data).empty();
     std::vector<std::vector<std::string>> sets;
-    for (const std::string& path : *paths) {
-      if (sets.empty() || is_apart) sets.emplace_back();
-      sets.back().push_back(path);
+    const bool is_apart = paths == &sft.sft_valid_data_path && !validation_sets(resolved.config.data).empty();
+    if (is_apart) {
+      auto next = paths->begin();
+      for (const size_t num_files : sft.num_valid_files) {
+        const auto begin = next;
+        next += static_cast<std::ptrdiff_t>(num_files);
+        sets.emplace_back(begin, next);
+      }
+    } else {
+      sets.push_back(*paths);
     }
     paths->clear();
     for (const auto& set : sets) {

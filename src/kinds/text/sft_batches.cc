@@ -26,8 +26,9 @@ std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions&
   if (!options.sft.truncate && set.longest() > s) {
     int64_t num_longer = 0;
     for (int64_t i = 0; i < set.num_samples(); ++i) num_longer += set.length(i) > s ? 1 : 0;
+    const std::string place = set.is_rated() ? "with the answer before it" : set.report().longest_place;
     throw UserError(fmt::format("{} of {} samples are longer than seq_length {}: the longest has {} tokens ({})",
-                                num_longer, set.num_samples(), s, set.longest(), set.report().longest_place),
+                                num_longer, set.num_samples(), s, set.longest(), place),
                     "raise --seq_length, cut them with --truncate, or leave them out");
   }
   return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
@@ -214,10 +215,9 @@ void SftRows::add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& 
   if (set_->is_rated()) {
     const at::Tensor signs = at::zeros({b, most_pairs(s)}, at::kFloat);
     for (int64_t row = 0; row < b; ++row) {
+      float* at = signs.mutable_data_ptr<float>() + row * most_pairs(s);
       const std::vector<SftPiece>& sequences = rows[static_cast<size_t>(row)];
-      for (int64_t i = 0; i < std::ssize(sequences); i += 2) {
-        signs[row][i / 2] = set_->is_bad(sequences[static_cast<size_t>(i)].sample / 2) ? -1 : 1;
-      }
+      for (size_t i = 0; i < sequences.size(); i += 2) *at++ = set_->is_bad(sequences[i].sample / 2) ? -1.0f : 1.0f;
     }
     batch.set(BatchField::of_rows(kRatingSigns, signs));
   }

@@ -339,32 +339,17 @@ bool is_silent(const std::string& key, const OrderedJson& value, const std::vect
 
 namespace {
 
-// KTO's key of a row with a rated answer.
-const char* rating_key(const OrderedJson& row) {
+// KTO's key of a row with a rated answer; "" for other rows.
+std::string rating_key(const OrderedJson& row) {
   for (const char* key : {"label", "kto_tag"}) {
     if (row.contains(key) && row[key].is_boolean()) return key;
   }
-  return nullptr;
+  return "";
 }
 
-}  // namespace
-
-SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where) {
-  if (!row.is_object()) throw UserError(fmt::format("{}: the row is no JSON object", where));
+// But for the rating.
+SftForm form_by_keys(const OrderedJson& row, const std::string& where) {
   const auto has = [&](const char* key) { return has_any(row, {key}); };
-  if (column) {
-    if (has(column->c_str())) return SftForm::kText;
-    throw UserError(fmt::format("{}: the row has no {} (its keys: {})", where, *column, keys_text(row)),
-                    "sft_column names the key of the text");
-  }
-  if (const char* key = rating_key(row)) {
-    OrderedJson rest = row;
-    rest.erase(key);
-    const SftForm form = sft_form_of(rest, column, where);
-    if (form != SftForm::kText && form != SftForm::kPairs) return SftForm::kRated;
-    throw UserError(fmt::format("{}: {} rates an answer, and the row has {}", where, key, sft_form_name(form)),
-                    "a rated row has a question and one answer: prompt and completion, or messages");
-  }
   if (has("chosen") && has("rejected")) return SftForm::kPairs;
   if (has_any(row, kMessages)) return SftForm::kChat;
   if (has_any(row, kQuestion) && has_any(row, kAnswer)) return SftForm::kAlpaca;
@@ -375,17 +360,33 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
                   "and rejected; text; or the key that --sft_column names");
 }
 
+}  // namespace
+
+SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where) {
+  if (!row.is_object()) throw UserError(fmt::format("{}: the row is no JSON object", where));
+  if (column) {
+    if (has_any(row, {*column})) return SftForm::kText;
+    throw UserError(fmt::format("{}: the row has no {} (its keys: {})", where, *column, keys_text(row)),
+                    "sft_column names the key of the text");
+  }
+  const SftForm form = form_by_keys(row, where);
+  const std::string key = rating_key(row);
+  if (key.empty()) return form;
+  if (form != SftForm::kText && form != SftForm::kPairs) return SftForm::kRated;
+  throw UserError(fmt::format("{}: {} rates an answer, and the row has {}", where, key, sft_form_name(form)),
+                  "a rated row has a question and one answer: prompt and completion, or messages");
+}
+
 SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std::string& where) {
   SftRow read;
   KeyReader reader(row, options, where);
   read.form = sft_form_of(row, options.sft_column, where);
   const bool is_rated = read.form == SftForm::kRated;
   if (is_rated) {
-    OrderedJson rest = row;
-    rest.erase(rating_key(row));
-    reader.drop_if(true, rating_key(row));
-    read.is_bad = row[rating_key(row)] == false;
-    read.form = sft_form_of(rest, options.sft_column, where);
+    const std::string key = rating_key(row);
+    reader.drop_if(true, key);
+    read.is_bad = row[key] == false;
+    read.form = form_by_keys(row, where);
   }
   if (read.form == SftForm::kText) {
     read.texts = {{.answer = reader.take_text({options.sft_column.value_or("text")})}};

@@ -242,14 +242,15 @@ SftSet::SftSet(const std::string& prefix)
               mask_.token_type() == TokenType::kUint8;
   fits = fits && std::ranges::equal(tokens_.length_bytes(), mask_.length_bytes());
   fits = fits && num_samples() == report_.samples && num_sequences() % sequences_per_sample() == 0;
-  if (!fits) {
-    throw UserError(fmt::format("{}.bin, {}_mask.bin and {}.json do not belong together", prefix, prefix, prefix),
-                    "delete them: they are made again from the rows");
-  }
-  for (int64_t i = 0; is_rated() && i < tokens_.num_sequences(); ++i) {
+  for (int64_t i = 0; fits && is_rated() && i < tokens_.num_sequences(); ++i) {
     const std::span<const std::byte> mask = mask_.sequence_bytes(i);
     const auto answer = std::ranges::find_if(mask, [](std::byte weight) { return weight != std::byte{0}; });
     question_lengths_.push_back(answer - mask.begin());
+    fits = answer != mask.end();  // rows without an answer are left out
+  }
+  if (!fits) {
+    throw UserError(fmt::format("{}.bin, {}_mask.bin and {}.json do not belong together", prefix, prefix, prefix),
+                    "delete them: they are made again from the rows");
   }
 }
 

@@ -74,12 +74,21 @@ void fetch_token_files(Resolved& run, const EnvironmentMap& environment, Logger&
 
 void fetch_instructions(Resolved& run, const EnvironmentMap& environment, Logger& log, std::vector<UserError>& errors) {
   SftOptions& sft = run.derived.data.sft;
-  for (auto& [option, values] :
-       {std::pair{"sft_data_path", &sft.sft_data_path}, std::pair{"sft_valid_data_path", &sft.sft_valid_data_path}}) {
-    collect(errors, [&, option = option, values = values] {
-      *values = resolve_sft_paths(option, *values, environment, run.config.hub, sft, log);
+  const auto resolve = [&](const char* option, const std::vector<std::string>& paths) {
+    return resolve_sft_paths(option, paths, environment, run.config.hub, sft, log);
+  };
+  collect(errors, [&] { sft.sft_data_path = resolve("sft_data_path", sft.sft_data_path); });
+  // One by one: validation sets stay apart.
+  std::vector<std::string> valid_files;
+  sft.num_valid_files.clear();
+  for (const std::string& path : sft.sft_valid_data_path) {
+    collect(errors, [&] {
+      const std::vector<std::string> files = resolve("sft_valid_data_path", {path});
+      sft.num_valid_files.push_back(files.size());
+      valid_files.insert(valid_files.end(), files.begin(), files.end());
     });
   }
+  sft.sft_valid_data_path = std::move(valid_files);
 }
 
 at::Tensor row_of(const std::vector<int64_t>& ids) {
