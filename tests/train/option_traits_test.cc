@@ -64,7 +64,8 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "Data parallelism",
                         "Pipeline parallelism",
                         "Recomputation and offloading"};
-  const Names others = {"exit_interval",
+  const Names others = {"keep_best",
+                        "exit_interval",
                         "exit_duration_in_mins",
                         "num_workers",
                         "num_threads",
