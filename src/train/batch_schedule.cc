@@ -36,14 +36,14 @@ std::vector<BatchStep> parse_batch_steps(const std::string& text, int64_t seq_le
   std::vector<BatchStep> steps;
   for (const std::string& word : split_words(words)) {
     const size_t colon = std::min(word.find(':'), word.size());
-    const auto from = scaled_number(word.substr(0, colon));
-    const auto samples = colon < word.size() ? scaled_number(word.substr(colon + 1)) : std::nullopt;
-    if (!from || !samples || *samples < 1) {
+    const int64_t from = scaled_number(word.substr(0, colon)).value_or(-1);
+    const int64_t samples = colon < word.size() ? scaled_number(word.substr(colon + 1)).value_or(0) : 0;
+    if (from < 0 || samples < 1) {
       errors.emplace_back(fmt::format("step_batch_size_schedule has '{}'", word),
                           "write THRESHOLD:BATCH_SIZE, as in --step_batch_size_schedule '0:768 250B:1536'");
       return {};
     }
-    steps.push_back({.from = seq_length > 0 ? *from / seq_length : *from, .samples = *samples});
+    steps.push_back({.from = seq_length > 0 ? from / seq_length : from, .samples = samples});
   }
   std::ranges::sort(steps, {}, &BatchStep::from);
   const bool is_good = !steps.empty() && steps.front().from == 0 &&
