@@ -26,6 +26,8 @@
 #include "gguf/export.h"
 #include "hub/hub.h"
 #include "kinds/kinds.h"
+#include "launch/folder_lock.h"
+#include "metrics/run_stamp.h"
 #include "train/exported_tokenizer.h"
 #include "train/text_tokenizer.h"
 
@@ -140,7 +142,8 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
     std::error_code ignored;
     return a && b && std::filesystem::equivalent(*a, *b, ignored);
   };
-  if (same(options.load, options.save) || same(options.load_hf, options.save_hf)) {
+  if (same(options.load, options.save) || same(options.load_hf, options.save_hf) ||
+      same(options.load_hf, options.save)) {  // beside checkpoints a model is not found
     errors.emplace_back("what is read would be written over", "give another folder to write");
   } else if (!options.overwrite && options.save && !options.is_gguf() && !list_checkpoints(*options.save).empty()) {
     errors.emplace_back(fmt::format("save {}: it holds checkpoints, the newest of iteration {}", *options.save,
@@ -247,9 +250,9 @@ int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapte
 // Compares written with read logits. Equal bits must give equal logits; narrower dtypes may differ.
 int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_lossless) {
   const double difference = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
+  if (!std::isfinite(difference)) return report_not_finite();
   print_out("logits of {} tokens agree to {:.3g} of the largest ({:.3g} of {:.3g})\n", read.size(1),
             scale > 0 ? difference / scale : difference, difference, scale);
-  if (!std::isfinite(difference)) return report_not_finite();
   if (!is_lossless || difference == 0) return kExitSuccess;
   fmt::print(stderr, "error: the dtypes hold every value, so the logits should be equal\n");
   return kExitFailure;
@@ -349,6 +352,11 @@ int run_convert(CommandContext& context) {
   if (!foreign && (options.hf_config || options.global_batch_size)) {
     throw UserError("hf_config and global_batch_size describe another trainer's checkpoint, and load names none",
                     "leave them out");
+  }
+  std::optional<FolderLock> hold;  // against a run that writes there
+  if (options.save && !options.is_gguf()) {
+    hold.emplace(*options.save, fmt::format("save {}", *options.save),
+                 FolderLockSettings{.self = own_holder(make_run_id(), "", utc_timestamp())});
   }
   const auto read = [&] {
     if (!foreign) return open_stored_checkpoint(*options.load, options.ckpt_step, context.log, options.nonfinite());

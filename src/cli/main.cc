@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -105,6 +106,12 @@ int run(const std::vector<std::string>& words, Logger& log, LogCopy& log_copy) {
       "run 'megalith --help' for the list");
 }
 
+// Results lost to a full disk are no success. Training and serving do without a console.
+bool has_lost_results(std::string_view command) {
+  if (command == "train" || command == "launch" || command == "serve") return false;
+  return std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+}
+
 // Memory of a long line is given back, so that `prepare` stays within its limit; that of ordinary lines is kept.
 void tune_malloc_for_texts() {
 #if defined(__GLIBC__)
@@ -120,6 +127,7 @@ void tune_malloc_for_texts() {
 int main(int argc, char** argv) {
   using namespace megalith;
   std::set_terminate(end_for_uncaught_exception);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit (ulimit -f) is an error of its write
   const std::vector<std::string> words = with_entry_resolved({argv, argv + argc});
   const std::string command = words.size() > 1 ? words[1] : "", topic = words.size() > 2 ? words[2] : "";
   // Before any large allocation.
@@ -136,7 +144,9 @@ int main(int argc, char** argv) {
     return code;
   };
   try {
-    return run(words, log, log_copy);
+    const int code = run(words, log, log_copy);
+    if (code != kExitSuccess || !has_lost_results(command)) return code;
+    return end(kExitFailure, "standard output could not be written: is its disk full?");
   } catch (const SilentExit& exit) {
     if (!exit.reason.empty()) leave_error_file(environment_snapshot(), exit.reason);
     return exit.code;

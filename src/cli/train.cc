@@ -56,8 +56,10 @@ void catch_signals() {
   std::signal(SIGALRM, on_alarm);
   std::signal(SIGTERM, on_signal);
   std::signal(SIGINT, on_signal);
-  // nohup ignores it; keep it ignored.
-  if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  // nohup ignores the first; keep what is ignored. Batch systems send the others before a job's end.
+  for (const int number : {SIGHUP, SIGUSR1, SIGUSR2}) {
+    if (std::signal(number, on_signal) == SIG_IGN) std::signal(number, SIG_IGN);
+  }
   std::signal(SIGPIPE, SIG_IGN);  // the printing code notices that its reader is gone
 }
 

@@ -184,6 +184,7 @@ class ConfigReader {
   bool check_framework(const YamlNode& map) {
     const YamlNode* framework = map.find("framework");
     if (!framework || framework->kind == YamlNode::Kind::kNull) return true;
+    framework->refuse_secret();
     result_.framework = framework->text;
     if (contains(kFrameworks, framework->text)) return true;
     const fs::path other = megatron_experiment();
@@ -214,6 +215,7 @@ class ConfigReader {
 
   void read_preset(const std::string& key, const YamlNode& node) {
     if (!node.is_scalar() || node.text.empty()) return fail(node, fmt::format("{} takes a file name", key), "");
+    node.refuse_secret();
     const std::optional<fs::path> path = find_preset(key == "model" ? "models" : "modules", node);
     if (!path) return;
     const YamlDocument document = load(*path);

@@ -252,6 +252,7 @@ class Loader {
     std::vector<YamlNode> entries = list.kind == YamlNode::Kind::kList ? list.items : std::vector<YamlNode>{list};
     std::vector<fs::path> paths;
     for (const YamlNode& entry : entries) {
+      entry.refuse_secret();
       std::error_code code;
       const fs::path path = (file.parent_path() / entry.text).lexically_normal();
       if (!entry.is_scalar() || entry.text.empty()) {
@@ -301,15 +302,18 @@ const YamlNode* YamlNode::find(std::string_view key) const {
   return nullptr;
 }
 
+void YamlNode::refuse_secret() const {
+  if (secret.empty()) return;
+  throw UserError(fmt::format("{}: by its name the variable {} holds a secret, and the values of options are written "
+                              "down: in config.yaml, run.json, the page and checkpoints",
+                              where, secret),
+                  "leave it out of the configuration: the program reads HF_TOKEN from the environment where it needs "
+                  "it. A variable without a secret needs another name");
+}
+
 WrittenValue YamlNode::written() const {
   using Form = WrittenValue::Form;
-  if (!secret.empty()) {
-    throw UserError(fmt::format("{}: by its name the variable {} holds a secret, and the values of options are written "
-                                "down: in config.yaml, run.json, the page and checkpoints",
-                                where, secret),
-                    "leave it out of the configuration: the program reads HF_TOKEN from the environment where it needs "
-                    "it. A variable without a secret needs another name");
-  }
+  refuse_secret();
   switch (kind) {
     case Kind::kNull:
       return WrittenValue::null();

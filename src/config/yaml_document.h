@@ -42,6 +42,8 @@ struct YamlNode {
   // Null, scalar or list of scalars as an option's value; UserError for maps, other lists, and secrets, because options
   // are written down.
   WrittenValue written() const;
+  // UserError for a secret: options are written down, and messages quote file names.
+  void refuse_secret() const;
 };
 
 struct YamlDocument {

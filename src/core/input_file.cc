@@ -60,16 +60,17 @@ void require_input(const struct stat& info, InputKind kind, int descriptor, cons
                   "put the file that belongs there in its place");
 }
 
-// Until data or close. The note bypasses the logger, which may not exist yet.
+// Until data, close or a signal, which fails the read: it may be one that a command handles. The note bypasses the
+// logger, which may not exist yet.
 void wait_for_writer(int descriptor, const fs::path& path) {
   constexpr int kQuiet_ms = 1000;
   pollfd watched{.fd = descriptor, .events = POLLIN, .revents = 0};
-  int found = retry_interrupted([&] { return ::poll(&watched, 1, kQuiet_ms); });
+  int found = ::poll(&watched, 1, kQuiet_ms);
   if (found == 0) {
     const std::string line = fmt::format("note: {} is a pipe (FIFO): waiting for what a program writes into it\n",
                                          visible_text(path.string()));
     (void)retry_interrupted([&] { return ::write(STDERR_FILENO, line.data(), line.size()); });
-    found = retry_interrupted([&] { return ::poll(&watched, 1, -1); });
+    found = ::poll(&watched, 1, -1);
   }
   if (found < 0) fail_file("read", path, errno);
 }

@@ -137,7 +137,7 @@ void FolderLock::take() {
                                            seen_bytes != other->bytes && seen_run != kUnreadable);
       if (moves && !settings_.waits) {
         throw UserError(fmt::format("{}: another run writes there: {}", what_, other->holder.text()),
-                        "wait for its end with --wait_for_folder, stop it, or name another folder");
+                        "wait for its end (train does with --wait_for_folder), stop it, or name another folder");
       }
       if (seen_run != other->holder.run_id || seen_bytes != other->bytes) stands_still.restart();
       seen_run = other->holder.run_id;

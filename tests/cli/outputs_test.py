@@ -4,6 +4,8 @@ mixed, and a resumed run's files show the whole run."""
 import base64
 import json
 import re
+import resource
+import subprocess
 
 import hf_models
 import pytest
@@ -206,6 +208,24 @@ def test_the_log_has_what_the_terminal_had(program, tmp_path):
     assert errors.count("warning: log_file: No space left on device") == 1
     program.run(*RUN, "--log_file", "log.txt", "--overwrite", cwd=tmp_path)
     assert (tmp_path / "log.txt").read_text().count("\n== ") == 0, "one start"
+
+
+def test_results_that_a_full_disk_takes_are_no_success(program):
+    for words in (("presets",), ("help", "lr"), ("inspect", "config", "--config", "demo")):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            process = subprocess.run(
+                program.command(*words), env=program.environment({}), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert process.returncode == 1 and "standard output could not be written" in process.stderr, process.stderr
+
+
+def test_a_limit_on_file_sizes_is_an_error_and_no_signal(program, tmp_path):
+    process = program.start(
+        *(*RUN, "--train_iters", 1, "--save", tmp_path / "save"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1 and "File too large" in errors, errors
 
 
 def test_tracing_says_nothing_of_its_own(program, tmp_path):

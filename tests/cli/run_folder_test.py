@@ -101,6 +101,8 @@ def test_a_run_is_named_by_its_folder_where_a_checkpoint_is_asked_for(program, f
     assert (tmp_path / "hf" / "config.json").exists()
     _, _, errors = program.run("convert", "--load", run, "--save", run / "checkpoints", expected=2)
     assert "what is read would be written over" in errors
+    _, _, errors = program.run("convert", "--load_hf", tmp_path / "hf", "--save", tmp_path / "hf", expected=2)
+    assert "what is read would be written over" in errors
     _, output, _ = program.run(*RUN, "--load", run, "--train_iters", 7, "--save", tmp_path / "more", "--log_format", "megatron")
     assert "iteration        7/       7" in output and "iteration        6/" not in output
 
@@ -307,6 +309,10 @@ def test_a_folder_has_one_run_at_a_time(option, own, program, tmp_path):
         assert json.loads((tmp_path / "run" / "lock.json").read_text())["run_id"] == holder["run_id"]
         # A dry run writes nothing, and another folder is another run's.
         program.run(*words, "--dry_run", cwd=tmp_path)
+        program.run("train", *TINY, "--train_iters", 1, "--save", "other", cwd=tmp_path)
+        checkpoints = "run" if option == "--save" else "run/checkpoints"
+        conversion = ("convert", "--load", "other", "--save", checkpoints, "--overwrite")
+        assert "another run writes there" in program.run(*conversion, expected=2, cwd=tmp_path)[2]
         (tmp_path / "second").mkdir()
         with Started(program, tmp_path / "second", *LONG, option, "../run", *own, "--load", "../run", "--wait_for_folder",
                      "--exit_interval", 1) as second:  # fmt: skip

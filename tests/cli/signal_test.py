@@ -2,6 +2,7 @@
 and a run that goes on from it as if nothing had been."""
 
 import json
+import os
 import random
 import re
 import signal
@@ -220,6 +221,25 @@ def test_retention_keeps_the_newest_and_the_multiples(program, train, tmp_path):
     program.run(*words, "--keep_last", 3, "--save_retain_interval", 6)
     kept = sorted(path.name for path in (tmp_path / "checkpoint").iterdir() if path.is_dir())
     assert kept == [f"iter_{i:07d}" for i in (6, 12, 14, 16, 17)]
+
+
+def test_a_signal_ends_the_wait_for_a_pipes_writer(program, tmp_path):
+    os.mkfifo(tmp_path / "recipe")
+    process = program.start("train", "--config", tmp_path / "recipe", "--mock_data")
+    assert "waiting for what a program writes" in process.stderr.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and "cannot read" in errors, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_batch_systems_warning_stops_a_run(number, program, train, tmp_path):
+    process = program.start(*train, "--save", tmp_path / "checkpoint", "--metrics_file", tmp_path / "metrics.jsonl")
+    wait_until(lambda: count_lines(tmp_path / "metrics.jsonl") >= 1, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3 and "which is saved" in errors, errors
 
 
 def test_a_closed_terminal_stops_a_run_as_a_signal_does(program, train, tmp_path):

@@ -181,6 +181,12 @@ TEST_F(YamlConfig, SecretsAreRefusedInOptionsAndTakenInTheEnvironmentOfARun) {
   EXPECT_EQ(found.find("hf_x"), std::string::npos);
   folder.write("y.yaml", "a: ${NUM_TOKENS} ${TOKENIZER} ${MY_SECRET:none}\nenv: {HF_TOKEN: \"${HF_TOKEN}\"}\n");
   EXPECT_EQ(settings("y.yaml"), "a=5 t none");
+  // Messages quote names of files and frameworks.
+  for (const char* text : {"extends: ${HF_TOKEN}.yaml\n", "modules: {pre_trainer: {model: \"${HF_TOKEN}.yaml\"}}\n",
+                           "modules: {pre_trainer: {framework: \"${HF_TOKEN}\"}}\n"}) {
+    folder.write("z.yaml", text);
+    EXPECT_THROW(read("z.yaml"), UserError) << text;
+  }
 }
 
 TEST_F(YamlConfig, WrongLayoutsAreAllReportedWithTheirLines) {
