@@ -26,7 +26,9 @@ EnvironmentSettings read_environment(const EnvironmentMap& environment, const Op
     const auto has_prefix = [&name = name](std::string_view prefix) { return name.starts_with(prefix); };
     if (has_prefix(kPrefix)) {
       const std::string option = lower_case(std::string_view(name).substr(kPrefix.size()));
-      if (options.find(option)) {
+      if (options.find(option) && value.empty()) {
+        result.notes.push_back(fmt::format("the environment variable {} is empty: taken as not set", name));
+      } else if (options.find(option)) {
         result.settings.push_back({option, WrittenValue::of(value), {OptionLayer::kEnvironment, name}});
       } else if (const std::string nearest = options.nearest(option);
                  !nearest.empty() && others.owners(option).empty()) {

@@ -294,6 +294,7 @@ UNREAD = [
     ({"messages": [say("user", "q", train=True), REPLY]}, "the user's message is marked as one that is learned"),
     ({"messages": [USER, REPLY], "tools": "weather"}, "tools is no list"),
     ({"messages": [USER, REPLY], "chat_template_kwargs": {"enable_thinking": False}}, "reads no variable enable_thinking"),
+    ({"messages": [USER, REPLY], "chat_template_kwargs": '{"enable_thinking": false}'}, "reads no variable enable_thinking"),
     ({"text": "a", "label": False}, "label rates an answer, and the row has texts"),
     ({"chosen": "a", "rejected": "b", "kto_tag": True}, "kto_tag rates an answer, and the row has pairs of answers"),
     ({"prompt": "q", "completion": "a", "system": "s"}, "--sft_conversation_format chat_template"),
@@ -401,7 +402,7 @@ def test_packs_equal_those_of_plain_packers(program, tmp_path):
     assert cut == packed([min(length, 30) for length in lengths], 30, 10**9)
     assert inspected(program, folder, rows, "--seq_length", 64)[1][1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(lengths)]
     # A rated answer is read twice: its question goes with the answer before it too.
-    rated = [{**row, "label": i % 3 > 0} for i, row in enumerate(rows)]
+    rated = [{**row, "label": (False, "True", 1)[i % 3]} for i, row in enumerate(rows)]
     of_rated = [length + lengths[i - 1] for i, length in enumerate(lengths)]
     assert inspected(program, folder, rated, "--seq_length", 128)[1][1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(of_rated)]
     # Texts go on in the next sequence.

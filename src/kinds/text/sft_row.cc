@@ -9,6 +9,7 @@
 #include "core/strings.h"
 #include "kinds/text/common_text.h"
 #include "kinds/text/sft_messages.h"
+#include "tokenizer/chat_template.h"
 
 namespace megalith {
 namespace {
@@ -339,10 +340,20 @@ bool is_silent(const std::string& key, const OrderedJson& value, const std::vect
 
 namespace {
 
+// True, false, 1, 0, and as texts, which is what CSV files have; unset: no rating.
+std::optional<bool> rating_of(const OrderedJson& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (!value.is_string() && !value.is_number_integer()) return std::nullopt;
+  const std::string text = value.is_string() ? lower_case(value.get<std::string>()) : value.dump();
+  if (text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  return std::nullopt;
+}
+
 // KTO's key of a row with a rated answer; "" for other rows.
 std::string rating_key(const OrderedJson& row) {
   for (const char* key : {"label", "kto_tag"}) {
-    if (row.contains(key) && row[key].is_boolean()) return key;
+    if (row.contains(key) && rating_of(row[key])) return key;
   }
   return "";
 }
@@ -385,7 +396,7 @@ SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std
   if (is_rated) {
     const std::string key = rating_key(row);
     reader.drop_if(true, key);
-    read.is_bad = row[key] == false;
+    read.is_bad = !rating_of(row[key]).value_or(true);
     read.form = form_by_keys(row, where);
   }
   if (read.form == SftForm::kText) {
@@ -414,8 +425,15 @@ SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std
         std::ranges::any_of(read.chats, [](const SftMessages& chat) { return chat.is_share_gpt; });
     read.tools = tools_of(reader.take({"tools"}), is_share_gpt, where);
     if (const OrderedJson* variables = reader.take({"chat_template_kwargs"})) {
-      if (!variables->is_object()) throw UserError(where + ": chat_template_kwargs is no object");
       read.variables = *variables;
+      // Parquet files have them as a text, as they have tools.
+      if (variables->is_string()) {
+        read.variables = parse_ordered_json(variables->get<std::string>(), where + ": chat_template_kwargs");
+      }
+      if (!read.variables.is_object()) {
+        throw UserError(where + ": chat_template_kwargs is no object",
+                        "give a JSON object of the template's variables, or its text");
+      }
     }
   }
   reader.refuse_rest();
