@@ -48,6 +48,9 @@ void FinetunerReader::choose_data() {
   const std::string split = share == 0 ? "100,0,0" : fmt::format("{},{},0", number_text(1 - share), number_text(share));
   set_fact("@split", valid.empty() ? split : "", "val_size");
   set_fact("@has_valid", share > 0 || !valid.empty() ? "true" : "false", "val_size");
+  if (has("eval_on_each_dataset") && is_on("eval_on_each_dataset") && is_written("eval_dataset")) {
+    set_fact("@valid_names", fmt::format("[{}]", join(names_in("eval_dataset"), ", ")), "eval_on_each_dataset");
+  }
   apply("evaluation");
 }
 

@@ -46,6 +46,7 @@ const std::vector<Finetuner>& finetuners() {
        {"stage", "finetuning_type", "template", "export_dir", "infer_backend", "model_class"}},
       {"trl_sft", "trl", "sft", trl_keys, trainer_named("TRL"), {"dataset_name", "datasets"}},
       {"trl_dpo", "trl", "dpo", trl_keys, trainer_named("TRL"), {}},
+      {"trl_kto", "trl", "kto", trl_keys, trainer_named("TRL"), {}},
   };
   return all;
 }
@@ -112,11 +113,11 @@ ConfigFile FinetunerReader::read(const FinetunerWords& words) {
   set_fact("@of", std::string(tuner_.of));
   set_fact("@stage", std::string(tuner_.stage));
   set_fact("@pretrains", is_written("pretraining_dataset") || !sets_of("pretraining_dataset").empty() ? "true" : "");
-  apply_all({[&] { apply("method"); }, [&] { apply("model"); }, [&] { choose_adapters(); }, [&] { choose_data(); },
-             [&] { apply("sequence"); }, [&] { apply("batch"); }, [&] { apply("duration"); },
-             [&] { apply("optimizer"); }, [&] { choose_learning_rate(); }, [&] { apply("precision"); },
-             [&] { apply("recomputation"); }, [&] { choose_sharding(); }, [&] { choose_outputs(); },
-             [&] { take_options(); }});
+  apply_all({[&] { apply("method"); }, [&] { apply("model"); }, [&] { choose_trained_weights(); },
+             [&] { choose_adapters(); }, [&] { choose_data(); }, [&] { apply("sequence"); }, [&] { apply("batch"); },
+             [&] { apply("duration"); }, [&] { apply("optimizer"); }, [&] { choose_learning_rate(); },
+             [&] { apply("precision"); }, [&] { apply("recomputation"); }, [&] { choose_sharding(); },
+             [&] { choose_outputs(); }, [&] { take_options(); }});
   name_useless_keys(file_.string(), [&](const std::string& name) { return is_written(name); });
   return std::move(result);
 }

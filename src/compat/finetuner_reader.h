@@ -49,6 +49,7 @@ class FinetunerReader : public FileWords {
   void take_file();
   void apply(std::string_view part);
   void choose_adapters();
+  void choose_trained_weights();  // finetuner_freeze.cc
   void choose_learning_rate();
   void choose_sharding();
   void choose_outputs();

@@ -230,6 +230,24 @@ TEST_F(FinetunerFile, AxolotlsOtherMethodsResolve) {
                      {"split", "100,0,0"},
                      {"eval_iters", "0"}});
   EXPECT_NE(notes.find("the chat template that came with the model is used"), std::string::npos) << notes;
+  // Rated answers, until the loss gets no better.
+  resolved = read_changed("axolotl.yml", kAxolotl,
+                          "rl: kto\nrl_beta: 0.2\nkto_desirable_weight: 0.5\nloraplus_lr_ratio: 16\n"
+                          "chat_template: llama3\nearly_stopping_patience: 3\neval_steps: 10\nsave_steps: 20\nsave_total_limit: 2\n"
+                          "evals_per_epoch:\nsaves_per_epoch:\ngroup_by_length: true\n"
+                          "datasets:\n  - {path: org/rated, type: llama3.ultra}\n");
+  expect(*resolved, {{"loss", "kto"},
+                     {"dpo_beta", "0.2"},
+                     {"kto_desirable_weight", "0.5"},
+                     {"lora.loraplus_lr_ratio", "16"},
+                     {"early_stopping_patience", "3"},
+                     {"load_best_model_at_end", "true"},
+                     {"keep_last", "2"}});
+  EXPECT_NE(notes.find("group_by_length: true: samples are learned in an order"), std::string::npos) << notes;
+  resolved = read_changed("axolotl.yml", kAxolotl,
+                          "adapter:\nunfrozen_parameters: [^lm_head.weight$, \"model.layers.4[4-9]+.mlp\"]\n");
+  EXPECT_EQ(resolved->config.train.freeze, Words{R"((?!(?:^lm_head\.weight$|model\.layers\.4[4-9]+\.mlp)).*)"})
+      << errors;
   std::string text = kAxolotl;
   text.erase(text.find("datasets:"), text.find("val_set_size") - text.find("datasets:"));
   resolved = read_changed("axolotl.yml", text,
@@ -282,6 +300,24 @@ TEST_F(FinetunerFile, LlamaFactorysMethodsResolve) {
                      {"tensorboard_dir", "saves/lora-runs"}});
   resolved = read_factory({"stage=dpo", "dataset=pairs", "pref_beta=0.3", "pref_loss=sigmoid", "quantization_bit=4"});
   expect(*resolved, {{"loss", "dpo"}, {"dpo_beta", "0.3"}, {"lora.quantization", "nf4"}});
+  resolved = read_factory({"stage=kto", "dataset=labels", "kto_rejected_weight=2", "early_stopping_steps=4",
+                           "val_size=0.1", "eval_strategy=steps", "load_best_model_at_end=true"});
+  expect(*resolved, {{"loss", "kto"},
+                     {"kto_desirable_weight", "1"},
+                     {"kto_undesirable_weight", "2"},
+                     {"early_stopping_patience", "4"},
+                     {"load_best_model_at_end", "true"}});
+  resolved = read_factory({"eval_dataset=identity,questions", "eval_on_each_dataset=true", "eval_strategy=steps",
+                           "metric_for_best_model=eval_identity_loss", "load_best_model_at_end=true"});
+  expect(*resolved, {{"validation_set_names", "[identity, questions]"}});
+  resolved = read_factory(
+      {"finetuning_type=freeze", "freeze_trainable_layers=-2", "freeze_extra_modules=embed_tokens"});
+  expect(*resolved, {{"save_hf", "saves/lora"}});
+  EXPECT_EQ(resolved->config.train.freeze, Words{R"((?!(?:.*(?:\.(?:0|1)\.|embed_tokens))).*)"});
+  folder.write("base/config.json", R"({"num_hidden_layers": 4})");
+  resolved = read_factory(
+      {"finetuning_type=freeze", "model_name_or_path=" + in("base"), "freeze_trainable_modules=mlp"});
+  EXPECT_EQ(resolved->config.train.freeze, Words{R"((?!(?:.*(?:\.(?:2|3)\.(?:mlp)))).*)"}) << errors;
   resolved = read_factory({"stage=pt", "dataset=texts", "template=null"});
   expect(*resolved, {{"sft_column", "body"}, {"enable_packed_sequences", "true"}});
 }
@@ -332,6 +368,9 @@ TEST_F(FinetunerFile, TrlsFlagsAndFilesResolve) {
   EXPECT_NE(notes.find("[swanlab, wandb]: nothing is written for it"), std::string::npos) << notes;
   resolved = read({"--dialect=trl_dpo", "--config", in("trl.yaml"), "--learning_rate", "null", "--beta", "0.05"});
   expect(*resolved, {{"loss", "dpo"}, {"dpo_beta", "0.05"}, {"lr", "1e-06"}, {"enable_packed_sequences", "false"}});
+  resolved = read(
+      {"--dialect=trl_kto", "--config", in("trl.yaml"), "--learning_rate", "null", "--desirable_weight", "3"});
+  expect(*resolved, {{"loss", "kto"}, {"kto_desirable_weight", "3"}, {"lr", "1e-06"}});
 }
 
 TEST_F(FinetunerFile, OtherFilesAreNotTheirs) {
@@ -347,8 +386,7 @@ TEST_F(FinetunerFile, OtherFilesAreNotTheirs) {
 
 TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
   const std::pair<const char*, std::vector<std::string>> axolotl[] = {
-      {"rl: kto\n", {"axolotl.yml:", "rl: kto", "not here yet"}},
-      {"rl: orpo\n", {"rl: orpo", "takes: dpo"}},
+      {"rl: orpo\n", {"axolotl.yml:", "rl: orpo", "takes: dpo, kto"}},
       {"reward_model: true\n", {"reward_model: true is not supported: reward models"}},
       {"adapter: llama-adapter\n", {"adapter: llama-adapter", "lora, qlora"}},
       {"adapter:\nload_in_4bit: true\n", {"load_in_4bit: true needs adapters"}},
@@ -369,7 +407,8 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {"plugins:\n  - my.Plugin\n", {"plugins: ", "my.Plugin", "CutCrossEntropyPlugin"}},
       {"lora_modules_to_save: [embed_tokens]\n", {"lora_modules_to_save", "does not support"}},
       {"val_set_size: 200\n", {"val_set_size: 200", "a part of the rows below 1"}},
-      {"unfrozen_parameters: [model.layers.1.*]\n", {"unfrozen_parameters: ", "training of some of the weights"}},
+      {"unfrozen_parameters: [model.layers.1.*]\n", {"unfrozen_parameters: ", "nothing but adapters"}},
+      {"adapter:\nunfrozen_parameters: [\"^lm_head.weight$[:32]\"]\n", {"without a range of their rows"}},
       {"mico_batch_size: 2\n", {"mico_batch_size", "micro_batch_size"}},
       {"bf16: perhaps\n", {"bf16: perhaps", "true or false"}},
       {"deepspeed: {stage: 3}\n", {"deepspeed.stage"}},
@@ -382,12 +421,13 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
     }
   }
   const std::pair<Words, std::vector<std::string>> factory[] = {
-      {{"stage=kto"}, {"stage: kto", "not here yet"}},
-      {{"stage=rm"}, {"stage: rm", "sft, pt, dpo"}},
-      {{"finetuning_type=oft"}, {"finetuning_type: oft", "lora, full"}},
+      {{"stage=kto"}, {"columns.kto_tag", "rated answers"}},
+      {{"stage=rm"}, {"stage: rm", "sft, pt, dpo, kto"}},
+      {{"finetuning_type=oft"}, {"finetuning_type: oft", "lora, full, freeze"}},
+      {{"finetuning_type=freeze"}, {"freeze_trainable_layers: 2", "whose folder is here"}},
       {{"dataset=nothing"}, {"has no data set 'nothing'"}},
       {{"dataset=pictures"}, {"columns.images", "pictures"}},
-      {{"dataset=labels"}, {"kto_tag: label"}},
+      {{"dataset=labels"}, {"rated answers", "stage: kto"}},
       {{"dataset=renamed"}, {"columns.prompt: q", "rename the column"}},
       {{"dataset=pairs"}, {"pairs of answers", "stage: dpo"}},
       {{"stage=dpo"}, {"the set has no ranking"}},

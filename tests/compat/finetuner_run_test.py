@@ -1,4 +1,4 @@
-"""Files of axolotl and LLaMA-Factory and TRL's flags train: adapters on instructions, all weights on conversations, pairs of answers."""
+"""Files of axolotl and LLaMA-Factory and TRL's flags train: adapters on instructions, all weights on conversations, pairs of answers and rated ones."""
 
 import json
 
@@ -7,6 +7,7 @@ from run_files import TINY
 
 INSTRUCTIONS = "".join(json.dumps({"instruction": f"Say {i}", "output": f"It is {i}."}) + "\n" for i in range(24))
 PAIRS = "".join(json.dumps({"prompt": f"{i}?", "chosen": f" {i}.", "rejected": " No."}) + "\n" for i in range(8))
+RATED = "".join(json.dumps({"prompt": f"{i}?", "completion": f" {i}.", "label": i % 2 == 0}) + "\n" for i in range(8))
 AXOLOTL = """
 base_model: base
 datasets:
@@ -49,6 +50,7 @@ def place(program, tmp_path_factory):
     program.run("train", *TINY, "--train_iters", 1, "--vocab_size", 257, "--max_position_embeddings", 256, "--save_hf", folder / "base")
     (folder / "rows.jsonl").write_text(INSTRUCTIONS)
     (folder / "pairs.jsonl").write_text(PAIRS)
+    (folder / "rated.jsonl").write_text(RATED)
     (folder / "axolotl.yml").write_text(AXOLOTL)
     (folder / "factory.yaml").write_text(FACTORY)
     (folder / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.jsonl"}}))
@@ -65,8 +67,9 @@ def steps_of(folder):
         (("train", "--config", "axolotl.yml"), 6, "lora/adapter_config.json"),  # half of 24 rows, two a step
         (("llamafactory-cli", "train", "factory.yaml"), 3, "full/config.json"),
         (("trl", "dpo", "--model_name_or_path", "base", "--dataset_name", "pairs.jsonl", "--max_steps", 2, "--max_length", 128, "--output_dir", "dpo"), 2, "dpo/config.json"),
+        (("trl", "kto", "--model_name_or_path", "base", "--dataset_name", "rated.jsonl", "--max_steps", 2, "--max_length", 128, "--output_dir", "kto"), 2, "kto/config.json"),
     ],
-    ids=["axolotl", "LLaMA-Factory", "TRL"],
+    ids=["axolotl", "LLaMA-Factory", "TRL's DPO", "TRL's KTO"],
 )
 def test_their_words_train(words, steps, written, program, place):
     run = place / f"{written.split('/')[0]}-run"

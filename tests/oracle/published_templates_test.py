@@ -110,6 +110,42 @@ def test_masks_equal_those_of_the_variants_with_marks(program, tmp_path, name):
         assert (name == "llama3") == (sample["weights"] == expected["assistant_masks"])
 
 
+# TRL marks more than the answer and its end, which a model never writes, or which the prompt for an answer says already.
+AFTER_THE_END = {"\n"}
+OF_THE_PROMPT = {"cue": {"<think>", "\n", "<", "t", "h", "i", "n", "k", ">"}, "gptoss": {"<|start|>", *"assistant"}, "deepseek": {"<｜Assistant｜>"}}
+MORE = {
+    **dict.fromkeys(("cohere", "cohere2", "gemma", "gemma3", "idefics3", "smolvlm"), set()),
+    **dict.fromkeys(("lfm2", "lfm2_v2", "qwen2_5_vl", "qwen3", "qwen3_instruct_2507", "qwen3_vl"), AFTER_THE_END),
+    **dict.fromkeys(("nemotron_3_nano", "nemotron_3_ultra", "qwen3_5_think", "qwen3_6", "qwen3_8"), AFTER_THE_END | OF_THE_PROMPT["cue"]),
+    **dict.fromkeys(("phi3", "phi3_5"), {"\n", "</s>"}),  # the text's own end, after all turns
+    "qwen3_5_nothink": AFTER_THE_END | {*"<think></think>"},
+    "gptoss": OF_THE_PROMPT["gptoss"],
+    "deepseek_r1_distill": OF_THE_PROMPT["deepseek"],
+}
+
+
+@pytest.mark.parametrize("name", sorted(MORE))
+def test_masks_differ_from_trls_marks_by_what_a_model_does_not_write(program, tmp_path, name):
+    theirs = model_with(tmp_path / "marked", shipped(f"{name}_training"))
+    model_with(tmp_path / "published", shipped(name))
+    rows = answered(Random(name), 40)
+    expected = []
+    for row in list(rows):
+        try:
+            expected.append(theirs.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True))
+        except Exception:  # some take no system
+            rows.remove(row)
+    samples, _ = inspected(program, tmp_path / "published", rows)
+    # Some marked templates keep earlier thoughts, which the published ones drop.
+    both = [(sample, mask) for sample, mask in zip(samples, expected, strict=True) if sample["tokens"] == mask["input_ids"]]
+    assert len(both) >= 4
+    for sample, mask in both:
+        pairs = list(zip(sample["tokens"], sample["weights"], mask["assistant_masks"], strict=True))
+        assert all(mark for _, weight, mark in pairs if weight)
+        assert {theirs.decode(token) for token, weight, mark in pairs if mark and not weight} <= MORE[name]
+        assert MORE[name] or sample["weights"] == mask["assistant_masks"]
+
+
 # What each of two equal answers learns, the last one in the second place.
 TURNS = {
     "gptoss": ["<|channel|>final<|message|>a<|end|>", "<|channel|>final<|message|>a<|return|>"],
