@@ -23,6 +23,7 @@
 #include "core/output_file.h"
 #include "core/strings.h"
 #include "foreign/foreign_checkpoint.h"
+#include "foreign/foreign_export.h"
 #include "gguf/export.h"
 #include "hub/hub.h"
 #include "kinds/kinds.h"
@@ -57,9 +58,11 @@ struct ConvertOptions {
     v.field("load_hf", load_hf, "Hugging Face folder to read.").alias("hf_path");
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
-    v.field("to", to,
-            "Form of what is written to save: checkpoint (the default), hf (as save_hf) or gguf, one file for llama.cpp"
-            " and Ollama.");
+    v.field(
+        "to", to,
+        "Form of what is written to save: checkpoint (the default), hf (as save_hf), gguf, one file for llama.cpp and "
+        "Ollama, or with the optimizer's state torchtitan, dcp, as torch.distributed.checkpoint loads it under "
+        "Hugging Face's names, or torch_dist of Megatron-core.");
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
     v.field("dtype", dtype,
             "Dtype of the weights in save_hf: bf16, fp16 or fp32; in a GGUF file also q8_0, q6_k, q5_k_m or q4_k_m. "
@@ -75,14 +78,16 @@ struct ConvertOptions {
     v.field("check", check, "Compute logits from both models and print how far they agree.");
     v.field(
         "overwrite", overwrite,
-        "Replace what is there: the checkpoint of this iteration in save, the model's files in save_hf. Other files "
-        "stay.");
+        "Replace what is there: the checkpoint of this iteration in save, a folder of "
+        "torch.distributed.checkpoint, the model's files in save_hf. Other files stay.");
     v.field("allow_nonfinite_weights", allow_nonfinite_weights,
             "Read weights that hold NaN or infinities, which are refused without it.");
     hub.visit(v);
   }
 
   bool is_gguf() const { return to == kGguf; }
+  // Null for our own forms.
+  const ForeignTarget* foreign_target() const { return to ? find_foreign_target(*to) : nullptr; }
   std::string_view target() const { return is_gguf() ? "the GGUF file" : "save_hf"; }
   // A model by itself, with its tokenizer, and not a checkpoint.
   bool is_export() const { return save_hf || is_gguf(); }
@@ -112,8 +117,10 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   if (options.load_hf && options.ckpt_step) {
     errors.emplace_back("ckpt_step is given, but load_hf has no iterations", "leave one of them out");
   }
-  if (options.to && *options.to != kHf && *options.to != kGguf && *options.to != "checkpoint") {
-    errors.emplace_back(fmt::format("to is '{}'", *options.to), "use checkpoint, hf or gguf");
+  const ForeignTarget* target = options.foreign_target();
+  if (options.to && target == nullptr && *options.to != kHf && *options.to != kGguf && *options.to != "checkpoint") {
+    errors.emplace_back(fmt::format("to is '{}'", *options.to),
+                        "use checkpoint, hf, gguf, torchtitan, dcp or torch_dist");
   } else if (options.to && !options.save && !(options.to == kHf && options.save_hf)) {
     errors.emplace_back("to is given, and not where to write", "name it with --save");
   }
@@ -134,8 +141,9 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
     errors.emplace_back("merge_adapter makes adapters part of a Hugging Face folder's weights",
                         "name the folder with --load_hf DIR, and where to write it with --save_hf DIR or --to gguf");
   }
-  if (options.is_gguf() && options.check) {
-    errors.emplace_back("check compares logits, and a GGUF file cannot be loaded here", "leave it out");
+  if (options.check && (options.is_gguf() || target != nullptr)) {
+    errors.emplace_back(fmt::format("check compares logits, and the form {} cannot be loaded here", *options.to),
+                        "leave it out");
   }
   if (options.is_gguf() && options.save) check_gguf_file(*options.save, options.overwrite, errors);
   const auto same = [](const std::optional<std::string>& a, const std::optional<std::string>& b) {
@@ -145,7 +153,8 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   if (same(options.load, options.save) || same(options.load_hf, options.save_hf) ||
       same(options.load_hf, options.save)) {  // beside checkpoints a model is not found
     errors.emplace_back("what is read would be written over", "give another folder to write");
-  } else if (!options.overwrite && options.save && !options.is_gguf() && !list_checkpoints(*options.save).empty()) {
+  } else if (!options.overwrite && options.save && !options.is_gguf() && target == nullptr &&
+             !list_checkpoints(*options.save).empty()) {
     errors.emplace_back(fmt::format("save {}: it holds checkpoints, the newest of iteration {}", *options.save,
                                     list_checkpoints(*options.save).back()),
                         "add this one to them, in place of one of its iteration, with --overwrite, or name another "
@@ -376,7 +385,10 @@ int run_convert(CommandContext& context) {
     adapter = read_adapter_for(*options.merge_adapter, model, options.nonfinite());
     merge_adapter(*adapter, chosen_dtype(options, model.dtype_of(kModelKey)), model);
   }
-  if (options.save && !options.is_gguf()) {
+  if (const ForeignTarget* target = options.foreign_target()) {
+    written = save_foreign(*target, *options.save, model,
+                           {.with_optimizer = !options.no_save_optim, .overwrite = options.overwrite}, context.log);
+  } else if (options.save && !options.is_gguf()) {
     written = save_checkpoint(*options.save, model.state, groups, context.log,
                               {.with_optimizer = !options.no_save_optim, .retention = {}});
   } else {

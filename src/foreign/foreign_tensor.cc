@@ -21,10 +21,8 @@ bool overlap(const Box& a, const Box& b) {
 }
 
 // Adds the part of a piece that a shard holds.
-//   in_foreign  the piece's box
-//   dims        the foreign dim of each canonical one
-void add_shard(CanonicalStore& store, const ForeignTensor::Shard& shard, const Piece& piece, const Box& in_foreign,
-               const std::vector<size_t>& dims) {
+void add_shard(CanonicalStore& store, const ForeignTensor::Shard& shard, const ForeignPiece& found) {
+  const auto& [piece, in_foreign, dims] = found;
   const Box common = intersect(shard.box, in_foreign);
   if (common.is_empty()) return;
   Box in_shard = common;
@@ -52,11 +50,14 @@ void CanonicalTensor::add(const std::string& name, const std::vector<int64_t>& w
   if (parts.empty()) shape = whole;
   const auto place = [](const Part& one) { return one.stored.file->path().string(); };
   if (shape != whole || (!parts.empty() && parts[0].stored.dtype != part.stored.dtype)) {
-    throw UserError(fmt::format("{} has one shape or dtype in {} and another in {}", name,
-                                place(parts[0]), place(part)),
-                    "the files do not belong together: copy the whole checkpoint");
+    throw UserError(
+        fmt::format("{} has one shape or dtype in {} and another in {}", name, place(parts[0]), place(part)),
+        "the files do not belong together: copy the whole checkpoint");
   }
   for (const Part& present : parts) {
+    const FileTensor &a = present.stored, &b = part.stored;
+    const bool is_same = a.file == b.file && a.offset == b.offset && a.strides == b.strides;
+    if (is_same && present.box == part.box) return;
     if (!overlap(present.box, part.box)) continue;
     throw UserError(fmt::format("{} is both in {} and in {}", name, place(present), place(part)),
                     "the files do not belong together: copy the whole checkpoint");
@@ -70,20 +71,31 @@ Patch Patch::whole(const std::vector<int64_t>& shape) {
   return patch;
 }
 
-void add_patches(CanonicalStore& store, const ForeignTensor& tensor, const Placement& placement,
-                 std::span<const Patch> patches) {
-  for (const Patch& patch : patches) {
-    for (const Piece& whole : placement.pieces) {
-      const Piece piece = restrict(whole, patch.local);
-      if (piece.local.is_empty()) continue;
-      Box in_foreign = patch.foreign;
-      std::vector<size_t> dims(piece.shape.size());
-      for (size_t d = 0; d < dims.size(); ++d) {
-        in_foreign.offset[patch.dims[d]] += piece.local.offset[d] - patch.local.offset[d];
-        in_foreign.extent[patch.dims[d]] = piece.local.extent[d];
-        dims[d] = patch.dims[piece.other_dim(d)];
-      }
-      for (const ForeignTensor::Shard& shard : tensor.shards) add_shard(store, shard, piece, in_foreign, dims);
+size_t ForeignLayout::num_leading_dims() const {
+  return view.empty() ? shape.size() - places.at(0).patches.at(0).dims.size() : 0;
+}
+
+void for_each_piece(const Placement& placement, const Patch& patch,
+                    const std::function<void(const ForeignPiece&)>& visit) {
+  for (const Piece& whole : placement.pieces) {
+    const Piece piece = restrict(whole, patch.local);
+    if (piece.local.is_empty()) continue;
+    ForeignPiece found{.piece = piece, .in_foreign = patch.foreign, .dims = std::vector<size_t>(piece.shape.size())};
+    for (size_t d = 0; d < found.dims.size(); ++d) {
+      found.in_foreign.offset[patch.dims[d]] += piece.local.offset[d] - patch.local.offset[d];
+      found.in_foreign.extent[patch.dims[d]] = piece.local.extent[d];
+      found.dims[d] = patch.dims[piece.other_dim(d)];
+    }
+    visit(found);
+  }
+}
+
+void add_patches(CanonicalStore& store, const ForeignTensor& tensor, const ForeignLayout& layout) {
+  for (const ForeignLayout::Place& place : layout.places) {
+    for (const Patch& patch : place.patches) {
+      for_each_piece(*place.placement, patch, [&](const ForeignPiece& piece) {
+        for (const ForeignTensor::Shard& shard : tensor.shards) add_shard(store, shard, piece);
+      });
     }
   }
 }

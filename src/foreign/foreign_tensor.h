@@ -1,8 +1,8 @@
 // Whole tensors of another trainer, in the boxes that its ranks wrote, and how boxes of them become canonical ones.
 #pragma once
 
+#include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +32,29 @@ struct Patch {
   static Patch whole(const std::vector<int64_t>& shape);
 };
 
+// A foreign tensor in terms of local ones: what is read from it, and written to it.
+struct ForeignLayout {
+  struct Place {
+    const Placement* placement;
+    std::vector<Patch> patches;
+  };
+  std::vector<int64_t> shape;
+  std::vector<int64_t> view;  // the dims of the patches, if they split the shape's
+  std::vector<Place> places;  // none: no parameter of the model
+
+  // Dims before a layer's or expert's own.
+  size_t num_leading_dims() const;
+};
+
+// A box of a canonical tensor in a foreign one.
+struct ForeignPiece {
+  Piece piece;
+  Box in_foreign;
+  std::vector<size_t> dims;  // the foreign dim of each canonical one
+};
+void for_each_piece(const Placement& placement, const Patch& patch,
+                    const std::function<void(const ForeignPiece&)>& visit);
+
 // Canonical tensors in the boxes that are found, by name.
 struct CanonicalTensor {
   struct Part {
@@ -42,13 +65,13 @@ struct CanonicalTensor {
   std::vector<Part> parts;
 
   int64_t num_found() const;  // elements
-  // UserError if the shape or dtype differs from earlier parts', or boxes overlap.
+  // A part that has been added, as where a file gives it a second name, changes nothing. UserError if the shape or
+  // dtype differs from earlier parts', or boxes overlap.
   void add(const std::string& name, const std::vector<int64_t>& whole, Part part);
 };
 using CanonicalStore = std::map<std::string, CanonicalTensor, std::less<>>;
 
-// Adds to `store` what the shards hold of the canonical tensors that `placement` says the local tensor is made of.
-void add_patches(CanonicalStore& store, const ForeignTensor& tensor, const Placement& placement,
-                 std::span<const Patch> patches);
+// Adds to `store` what the shards hold of the layout's canonical tensors.
+void add_patches(CanonicalStore& store, const ForeignTensor& tensor, const ForeignLayout& layout);
 
 }  // namespace megalith

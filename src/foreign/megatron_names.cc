@@ -25,13 +25,15 @@ struct MegatronName {
 
 using enum RowForm;
 
-// megatron-core's, then what Megatron-LM before it and Stanford's fork call the same.
+// megatron-core's, and what Megatron-LM before it and Stanford's fork call the same.
 constexpr MegatronName kEnds[] = {
     {"embedding.word_embeddings.weight", "model.embed_tokens.weight", kVocabulary, 0},
     {"embedding.position_embeddings.weight", "model.embed_positions.weight"},
     {"decoder.final_layernorm.weight", "model.norm.weight"},
     {"decoder.final_layernorm.bias", "model.norm.bias"},
     {"output_layer.weight", "lm_head.weight", kVocabulary, 0},
+};
+constexpr MegatronName kOlderEnds[] = {
     {"language_model.embedding.word_embeddings.weight", "model.embed_tokens.weight", kVocabulary, 0},
     {"language_model.embedding.position_embeddings.weight", "model.embed_positions.weight"},
     {"language_model.encoder.final_layernorm.weight", "model.norm.weight"},
@@ -39,8 +41,8 @@ constexpr MegatronName kEnds[] = {
     {"language_model.encoder.final_norm.weight", "model.norm.weight"},
     {"language_model.output_layer.weight", "lm_head.weight", kVocabulary, 0},
 };
-constexpr std::string_view kStacks[] = {"decoder.layers.", "language_model.encoder.layers.",
-                                        "language_model.transformer.layers."};
+constexpr std::string_view kLayerStacks[] = {"decoder.layers.", "language_model.encoder.layers.",
+                                             "language_model.transformer.layers."};
 constexpr MegatronName kOfLayers[] = {
     {"input_layernorm.weight", "input_layernorm.weight"},
     {"input_layernorm.bias", "input_layernorm.bias"},
@@ -74,6 +76,8 @@ constexpr MegatronName kOfLayers[] = {
     {"mlp.experts.linear_fc2.weight", "mlp.experts.down_proj.weight", kExpert, 1},
     {"mlp.shared_experts.linear_fc1.weight", "mlp.shared_experts.?.weight", kGated, 0},
     {"mlp.shared_experts.linear_fc2.weight", "mlp.shared_experts.down_proj.weight", kPlain, 1},
+};
+constexpr MegatronName kOlderOfLayers[] = {
     {"self_attention.query_key_value.weight", "self_attn.qkv_proj.weight", kQkv, 0},
     {"self_attention.query_key_value.bias", "self_attn.qkv_proj.bias", kQkv, 0},
     {"attention.query_key_value.weight", "self_attn.qkv_proj.weight", kQkv, 0},
@@ -109,7 +113,7 @@ struct LayerName {
 };
 
 std::optional<LayerName> layer_name(std::string_view name) {
-  for (const std::string_view stack : kStacks) {
+  for (const std::string_view stack : kLayerStacks) {
     if (!name.starts_with(stack)) continue;
     name.remove_prefix(stack.size());
     LayerName found;
@@ -176,34 +180,38 @@ std::vector<Patch> qkv_patches(const ModelConfig& config, const std::vector<int6
   return patches;
 }
 
-const MegatronName* find_row(std::span<const MegatronName> rows, std::string_view name) {
-  for (const MegatronName& row : rows) {
-    if (row.theirs == name) return &row;
+const MegatronName* find_row(const std::optional<LayerName>& of_layer, std::string_view name) {
+  using Rows = std::span<const MegatronName>;
+  for (const Rows rows :
+       {of_layer ? Rows(kOfLayers) : Rows(kEnds), of_layer ? Rows(kOlderOfLayers) : Rows(kOlderEnds)}) {
+    const auto found = std::ranges::find(rows, of_layer ? of_layer->rest : name, &MegatronName::theirs);
+    if (found != rows.end()) return &*found;
   }
   return nullptr;
 }
 
 }  // namespace
 
-MegatronParameter megatron_parameter(const CanonicalModel& model, std::string_view name,
-                                     const std::vector<int64_t>& shape) {
+ForeignLayout megatron_layout(const CanonicalModel& model, std::string_view name,
+                              const std::optional<std::vector<int64_t>>& stored) {
   const ModelConfig& config = model.config();
   const auto of_layer = layer_name(name);
-  const MegatronName* row = of_layer ? find_row(kOfLayers, of_layer->rest) : find_row(kEnds, name);
+  const MegatronName* row = find_row(of_layer, name);
   if (row == nullptr) return {};
   const bool is_stacked = of_layer && !of_layer->layer, is_expert = row->form == kExpert;
   const int64_t num_experts = is_expert ? config.expert_count() : 1;
   const int64_t first = of_layer && of_layer->layer ? *of_layer->layer : 0;
   const int64_t count = is_stacked ? config.num_layers : 1;
-  MegatronParameter found;
+  ForeignLayout found;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t layer = first + i;
     const std::string ours = our_name(model, row->ours, of_layer ? std::optional(layer) : std::nullopt);
     const Placement* placement = model.find(ours);
     if (placement == nullptr) return {};
     if (is_expert && placement->local_shape.size() != 2) {
-      throw UserError(fmt::format("{}: experts that this family keeps in one tensor are not read", name),
-                      "export the checkpoint to Hugging Face's format with Megatron Bridge, for --load_hf");
+      throw UserError(
+          fmt::format("{}: experts that this family keeps in one tensor have no form in other trainers' files", name),
+          "export the checkpoint to Hugging Face's format with Megatron Bridge, for --load_hf");
     }
     // A layer's own dims, and those of the stack and of the experts before.
     std::vector<int64_t> own = placement->local_shape, lead;
@@ -212,16 +220,19 @@ MegatronParameter megatron_parameter(const CanonicalModel& model, std::string_vi
     std::vector<int64_t> expected = own;
     if (are_stacked_experts) expected.insert(expected.begin(), num_experts);
     if (is_stacked) expected.insert(expected.begin(), config.num_layers);
+    if (row->form == kVocabulary) expected[0] = *config.vocab_size;  // padded or not, in the file and here
+    found.shape = stored.value_or(expected);
+    const std::vector<int64_t>& shape = found.shape;
     bool fits = expected.size() == shape.size() && (!is_expert || of_layer->expert.value_or(0) < num_experts);
     for (size_t d = 0; fits && d < expected.size(); ++d) {
-      fits = shape[d] == expected[d] || (row->form == kVocabulary && d == 0 && shape[d] >= *config.vocab_size);
+      fits = shape[d] == expected[d] || (row->form == kVocabulary && d == 0 && shape[d] > expected[d]);
     }
     if (!fits) {
       throw UserError(fmt::format("{} is [{}] in the checkpoint, and [{}] in this model", name, fmt::join(shape, ", "),
                                   fmt::join(expected, ", ")),
                       "give the architecture that it was trained with");
     }
-    MegatronParameter::Place place{.placement = placement, .patches = {}};
+    ForeignLayout::Place place{.placement = placement, .patches = {}};
     if (is_stacked) lead.push_back(layer);
     if (row->form == kQkv) {
       place.patches = qkv_patches(config, own, lead);
@@ -240,9 +251,43 @@ MegatronParameter megatron_parameter(const CanonicalModel& model, std::string_vi
   return found;
 }
 
+std::vector<MegatronTensor> megatron_tensors(const CanonicalModel& model) {
+  std::vector<MegatronTensor> tensors;
+  const auto add = [&](const std::string& name) {
+    ForeignLayout layout = megatron_layout(model, name);
+    if (layout.places.empty()) return;
+    const Placement* placement = layout.places.front().placement;
+    const auto same = std::ranges::find(
+        tensors, placement, [](const MegatronTensor& tensor) { return tensor.layout.places.front().placement; });
+    if (same == tensors.end()) {
+      tensors.push_back({.names = {name}, .layout = std::move(layout)});
+    } else {
+      same->names.push_back(name);
+    }
+  };
+  for (const MegatronName& row : kEnds) add(std::string(row.theirs));
+  const int64_t num_layers = model.config().num_layers;
+  bool are_alike = true;
+  for (int64_t layer = 1; layer < num_layers; ++layer) {
+    for (const MegatronName& row : kOfLayers) {
+      const auto has_it = [&](int64_t i) { return model.find(our_name(model, row.ours, i)) != nullptr; };
+      are_alike = are_alike && has_it(layer) == has_it(0);
+    }
+  }
+  for (int64_t layer = 0; layer < (are_alike ? 1 : num_layers); ++layer) {
+    for (const MegatronName& row : kOfLayers) {
+      constexpr std::string_view kExperts = "mlp.experts.";
+      std::string name(row.theirs);
+      if (name.starts_with(kExperts)) name.insert(kExperts.size(), "experts.");
+      add(fmt::format("{}{}{}", kLayerStacks[0], are_alike ? "" : fmt::format("{}.", layer), name));
+    }
+  }
+  return tensors;
+}
+
 std::optional<MegatronCut> megatron_cut(const CanonicalModel& model, std::string_view name) {
   const auto of_layer = layer_name(name);
-  const MegatronName* row = of_layer ? find_row(kOfLayers, of_layer->rest) : find_row(kEnds, name);
+  const MegatronName* row = find_row(of_layer, name);
   if (row == nullptr) return std::nullopt;
   const std::string ours = our_name(model, row->ours, of_layer ? of_layer->layer : std::nullopt);
   if (model.find(ours) == nullptr) return std::nullopt;

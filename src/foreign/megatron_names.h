@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,17 +16,19 @@
 
 namespace megalith {
 
-struct MegatronParameter {
-  struct Place {
-    const Placement* placement;
-    std::vector<Patch> patches;
-  };
-  std::vector<Place> places;  // a stack's layers each have one; empty: no parameter of the model
-};
+// A whole tensor of this name; a stack's layers are a place each. UserError, with both shapes, if the one that is
+// stored does not fit the model.
+ForeignLayout megatron_layout(const CanonicalModel& model, std::string_view name,
+                              const std::optional<std::vector<int64_t>>& stored = std::nullopt);
 
-// The parameter of a whole tensor of this name and shape. UserError, with both shapes, if it does not fit the model.
-MegatronParameter megatron_parameter(const CanonicalModel& model, std::string_view name,
-                                     const std::vector<int64_t>& shape);
+// A tensor to write for megatron-core, which names some differently in models of its own layers and of Transformer
+// Engine's: all names of one.
+struct MegatronTensor {
+  std::vector<std::string> names;
+  ForeignLayout layout;
+};
+// Layers are stacked if they are alike, as megatron-core does.
+std::vector<MegatronTensor> megatron_tensors(const CanonicalModel& model);
 
 // How tensor-parallel ranks cut a layer's parameter; null if the name is none of the model.
 struct MegatronCut {

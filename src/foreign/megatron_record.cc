@@ -16,9 +16,9 @@ namespace {
 struct StateRow {
   std::string_view theirs, ours;
 };
-constexpr StateRow kStates[] = {{"exp_avg", "exp_avg"},           {"exp_avg_sq", "exp_avg_sq"},
-                                {"fp32_param", kMasterKey},       {"param", kMasterKey},
-                                {"master_param", kMasterKey},     {"momentum_buffer", "momentum_buffer"}};
+constexpr StateRow kStates[] = {{"exp_avg", "exp_avg"},       {"exp_avg_sq", "exp_avg_sq"},
+                                {"fp32_param", kMasterKey},   {"param", kMasterKey},
+                                {"master_param", kMasterKey}, {"momentum_buffer", "momentum_buffer"}};
 
 }  // namespace
 
@@ -35,15 +35,13 @@ void leave_over(ForeignTensors& tensors, std::string_view reason, std::string_vi
 
 void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
                           const CanonicalModel& model, ForeignTensors& tensors) {
-  const MegatronParameter parameter = megatron_parameter(model, name, tensor.shape);
-  if (parameter.places.empty()) {
+  const ForeignLayout layout = megatron_layout(model, name, tensor.shape);
+  if (layout.places.empty()) {
     const std::string_view why = unused_in_megatron(name);
     leave_over(tensors, why.empty() ? "no parameter of this model" : why, tensor.name);
     return;
   }
-  for (const MegatronParameter::Place& place : parameter.places) {
-    add_patches(tensors.stores[key], tensor, *place.placement, place.patches);
-  }
+  add_patches(tensors.stores[key], tensor, layout);
   ++tensors.num_read;
 }
 

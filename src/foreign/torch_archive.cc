@@ -19,17 +19,13 @@ constexpr std::string_view kLocalHeader = "PK\x03\x04", kDirectoryHeader = "PK\x
                            kLongEndRecord = "PK\x06\x06", kLongEndLocator = "PK\x06\x07";
 constexpr size_t kEndRecordBytes = 22, kMostEntries = 10'000'000, kMostComment = 65535;
 
-struct StorageRow {
-  std::string_view name;  // torch.FloatStorage, or the dtype beside an untyped storage
-  SafetensorsDtype dtype;
-};
-constexpr StorageRow kStorages[] = {
-    {"torch.FloatStorage", SafetensorsDtype::kF32},     {"torch.DoubleStorage", SafetensorsDtype::kF64},
-    {"torch.HalfStorage", SafetensorsDtype::kF16},      {"torch.BFloat16Storage", SafetensorsDtype::kBf16},
-    {"torch.LongStorage", SafetensorsDtype::kI64},      {"torch.IntStorage", SafetensorsDtype::kI32},
-    {"torch.ShortStorage", SafetensorsDtype::kI16},     {"torch.CharStorage", SafetensorsDtype::kI8},
-    {"torch.ByteStorage", SafetensorsDtype::kU8},       {"torch.BoolStorage", SafetensorsDtype::kBool},
-    {"torch.UntypedStorage", SafetensorsDtype::kU8},    {"torch.storage.UntypedStorage", SafetensorsDtype::kU8},
+constexpr TorchDtype kDtypes[] = {
+    {SafetensorsDtype::kF32, "FloatStorage", "float32"}, {SafetensorsDtype::kF64, "DoubleStorage", "float64"},
+    {SafetensorsDtype::kF16, "HalfStorage", "float16"},  {SafetensorsDtype::kBf16, "BFloat16Storage", "bfloat16"},
+    {SafetensorsDtype::kI64, "LongStorage", "int64"},    {SafetensorsDtype::kI32, "IntStorage", "int32"},
+    {SafetensorsDtype::kI16, "ShortStorage", "int16"},   {SafetensorsDtype::kI8, "CharStorage", "int8"},
+    {SafetensorsDtype::kU8, "ByteStorage", "uint8"},     {SafetensorsDtype::kBool, "BoolStorage", "bool"},
+    {SafetensorsDtype::kU8, "UntypedStorage", "uint8"},  {SafetensorsDtype::kU8, "storage.UntypedStorage", "uint8"},
 };
 
 // Little-endian fields of zip records; nothing beyond the end.
@@ -59,6 +55,15 @@ class Fields {
 };
 
 }  // namespace
+
+const TorchDtype& torch_dtype(SafetensorsDtype dtype) {
+  const auto* row = std::ranges::find(kDtypes, dtype, &TorchDtype::dtype);
+  if (row == std::end(kDtypes)) {
+    throw UserError(fmt::format("tensors of type {} have no place in torch's files", name_of(dtype)),
+                    "convert them to BF16");
+  }
+  return *row;
+}
 
 bool is_zip(std::string_view bytes) { return bytes.starts_with(kLocalHeader); }
 
@@ -138,7 +143,7 @@ void TorchArchive::read_directory(int64_t offset, int64_t length) {
   const auto short_count = last.take<uint16_t>();
   last.skip(4);
   const auto short_start = last.take<uint32_t>();
-  if (!short_count || !short_start) fail("the zip file's end record is cut off");
+  if (!short_count || !short_start || !last.skip(2)) fail("the zip file's end record is cut off");
   uint64_t count = *short_count, start = *short_start;
   // Large archives have a longer record, which a locator right before the end record points to.
   if (end >= 20 && all.substr(end - 20).starts_with(kLongEndLocator)) {
@@ -234,9 +239,11 @@ std::optional<FileTensor> TorchArchive::tensor(const PickleValue& value) const {
     fail("a storage without a key");
   }
   const std::string_view storage = id.items[1]->text, key = id.items[2]->text;
-  const auto* row = std::find_if(std::begin(kStorages), std::end(kStorages),
-                                 [&](const StorageRow& one) { return one.name == storage; });
-  if (row == std::end(kStorages)) fail(fmt::format("a tensor in a {}, which is not read", storage));
+  constexpr std::string_view kTorch = "torch.";
+  const auto* row = std::ranges::find_if(kDtypes, [&](const TorchDtype& one) {
+    return storage.starts_with(kTorch) && storage.substr(kTorch.size()) == one.storage;
+  });
+  if (row == std::end(kDtypes)) fail(fmt::format("a tensor in a {}, which is not read", storage));
   const auto count = id.items[4]->whole(), first = made->items[1]->whole();
   // Checked before they are copied: many tensors may share one long tuple.
   const auto sizes = [&](const PickleValue& list) -> std::optional<std::vector<int64_t>> {

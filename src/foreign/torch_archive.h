@@ -40,6 +40,14 @@ std::vector<int64_t> row_major(const std::vector<int64_t>& shape);
 // A box of it.
 FileTensor sub_tensor(const FileTensor& whole, const Box& box);
 
+// A dtype in torch's words: torch.FloatStorage holds torch.float32.
+struct TorchDtype {
+  SafetensorsDtype dtype;
+  std::string_view storage, name;
+};
+// UserError for those that torch.save has no word for.
+const TorchDtype& torch_dtype(SafetensorsDtype dtype);
+
 class TorchArchive {
  public:
   explicit TorchArchive(const std::filesystem::path& path);

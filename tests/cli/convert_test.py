@@ -136,7 +136,7 @@ WRONG = {
     "quantised folder": (("--load", "a", "--save_hf", "x", "--dtype", "q8_0"), "quantised types are GGUF's: --to gguf"),
     "type unknown": (("--load", "a", "--save", "x", "--to", "gguf", "--dtype", "q3"), "or q8_0, q6_k, q5_k_m or q4_k_m"),
     "file is a folder": (("--load", "a", "--save", ".", "--to", "gguf"), "save . is a folder"),
-    "check of a file": (("--load", "a", "--save", "x", "--to", "gguf", "--check"), "a GGUF file cannot be loaded here"),
+    "check of a file": (("--load", "a", "--save", "x", "--to", "gguf", "--check"), "the form gguf cannot be loaded here"),
     "step of a folder": (("--load_hf", "a", "--save", "x", "--ckpt_step", 3), "load_hf has no iterations"),
 }
 

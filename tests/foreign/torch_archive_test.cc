@@ -1,7 +1,9 @@
 // Archives of torch.save and their pickles: values and tensors in place, and everything that is refused.
 #include "foreign/torch_archive.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +12,9 @@
 #include <string>
 
 #include "core/error.h"
+#include "foreign/dcp.h"
+#include "foreign/dcp_writer.h"
+#include "foreign/torch_archive_writer.h"
 #include "foreign/torch_file.h"
 #include "support/temporary_folder.h"
 
@@ -43,6 +48,54 @@ TEST(TorchArchive, OpensAnArchiveInsideAFileAtAnyByte) {
   const auto found = archive.tensor(archive.root());
   ASSERT_TRUE(found);
   EXPECT_TRUE(at::equal(found->view(), at::tensor({7.f, 8.f})));
+}
+
+TEST(TorchArchive, ReadsWhatIsWritten) {
+  const TemporaryFolder folder;
+  const at::Tensor matrix = at::arange(6, at::kBFloat16).view({2, 3});
+  const std::string values = dict({{"large", whole(int64_t{1} << 40)},
+                                   {"negative", whole(-3)},
+                                   {"real", real(0.1)},
+                                   {"none", none()},
+                                   {"list", list({boolean(true), text("é")})},
+                                   {"fields", object("argparse", "Namespace", dict({{"lr", real(1e-3)}}))}});
+  AtomicFile file(folder.path() / "two");
+  file.append("xyz");
+  const int64_t first = append_archive(file, matrix), second = append_archive(file, values);
+  file.commit();
+  const auto mapped = std::make_shared<MappedFile>(folder.path() / "two");
+  const TorchArchive of_tensor(mapped, 3, first, "tensor"), of_values(mapped, 3 + first, second, "values");
+  const auto found = of_tensor.tensor(of_tensor.root());
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(at::equal(found->view(), matrix));
+  EXPECT_EQ(found->offset % 64, 0);
+  const PickleValue& root = of_values.root();
+  EXPECT_EQ(root.find("large")->whole(), int64_t{1} << 40);
+  EXPECT_EQ(root.find("negative")->whole(), -3);
+  EXPECT_EQ(root.find("real")->number(), 0.1);
+  EXPECT_TRUE(root.find("none")->is(PickleValue::Kind::kNone));
+  EXPECT_EQ(root.find("list")->items.at(1)->text, "é");
+  EXPECT_EQ(root.find("fields")->find("lr")->number(), 1e-3);
+}
+
+TEST(TorchArchive, FoldersReadWhatIsWrittenUnderAllNames) {
+  const TemporaryFolder folder;
+  const at::Tensor whole_tensor = at::arange(12, at::kFloat).view({2, 6});
+  DcpWriter writer(folder.path());
+  writer.add_tensor({"a", "b"}, at::kFloat, {2, 6}, {{{0, 0}, {1, 6}}, {{1, 0}, {1, 6}}},
+                    [&](const Box& box) { return whole_tensor.narrow(0, box.offset[0], 1).contiguous(); });
+  writer.add_tensor({"step"}, at::scalar_tensor(3.0f));
+  writer.add_object({"rate"}, real(0.5));
+  writer.finish();
+  const DcpFolder read(folder.path());
+  for (const char* name : {"a", "b"}) {
+    const ForeignTensor tensor = read.tensor(name);
+    EXPECT_EQ(tensor.shape, (std::vector<int64_t>{2, 6}));
+    ASSERT_EQ(tensor.shards.size(), 2u);
+    EXPECT_TRUE(at::equal(tensor.shards[1].stored.view(), whole_tensor.narrow(0, 1, 1)));
+  }
+  EXPECT_EQ(read.tensor("step").shards.at(0).stored.view().item<float>(), 3);
+  EXPECT_EQ(read.object("rate")->root().number(), 0.5);
 }
 
 // A fault of a file, and what the message says of it.
@@ -106,8 +159,8 @@ TEST(TorchArchive, RefusesTensorsOutsideTheirStorage) {
   for (const BadPickle& row : rows) {
     SCOPED_TRACE(row.what);
     const std::string storage = floats({0, 1, 2, 3});
-    const TorchArchive archive(folder.write(
-        "bad.pt", pickled::archive({{"data.pkl", whole_pickle(row.value)}, {"data/0", storage}})));
+    const TorchArchive archive(
+        folder.write("bad.pt", pickled::archive({{"data.pkl", whole_pickle(row.value)}, {"data/0", storage}})));
     try {
       archive.tensor(archive.root());
       ADD_FAILURE() << "it was read";
@@ -149,7 +202,8 @@ TEST(Pickle, EndlessTreesAreRefusedWhenWalked) {
   for (const std::string& one : {bytes, doubled}) {
     try {
       const Pickle pickle(one, "tree");
-      for_each_item(pickle, pickle.root(), [](const std::string&, const PickleValue&) {}, 1000);
+      for_each_item(
+          pickle, pickle.root(), [](const std::string&, const PickleValue&) {}, 1000);
       ADD_FAILURE() << "it was walked";
     } catch (const UserError& error) {
       EXPECT_NE(error.message().find("tree"), std::string::npos);

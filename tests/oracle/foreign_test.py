@@ -30,7 +30,7 @@ def common(data, steps=STEPS):
 class MegatronRun:
     """A model that megatron-core trained on `world` tensor-parallel ranks, saved in several forms."""
 
-    def __init__(self, folder, name, world, distributed, forms, data):
+    def __init__(self, folder, name, world, distributed, forms, data, load=None):
         self.folder, self.later = folder, folder / "later"
         samples = data.samples(STEPS * BATCH, SEQUENCE)
         spec = dict(
@@ -38,6 +38,8 @@ class MegatronRun:
             samples=torch.as_tensor(samples).tolist(), saves={str(folder / form): form for form in forms},
             later=str(self.later), later_form=forms[0],
         )  # fmt: skip
+        if load is not None:
+            spec.update(load=str(load), saves={})
         ranks = []
         for rank in range(world):
             (folder / f"spec{rank}.json").write_text(json.dumps({**spec, "rank": rank}))

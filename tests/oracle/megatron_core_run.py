@@ -1,7 +1,8 @@
 """Trains a tiny model with megatron-core on the CPU and saves it as Megatron-LM does: `python megatron_core_run.py SPEC.json`.
 
 The spec has model, samples (rows of tokens), saves {folder: format}, steps, world and rank. Three steps, a save in each
-format, two more steps, a save; losses go to the folder's losses.json.
+format, two more steps, a save; losses go to the folder's losses.json. With "load", a folder of torch_dist, the first three
+steps are those that it had.
 """
 
 import argparse
@@ -110,6 +111,7 @@ def main(spec):
     from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     torch.set_num_threads(1)
     tp, name, rank = spec["world"], spec["model"], spec["rank"]
@@ -177,7 +179,31 @@ def main(spec):
         if rank == 0:
             (pathlib.Path(folder) / "latest_checkpointed_iteration.txt").write_text(str(iteration))
 
-    for number in range(BEFORE):
+    def load_state(self, parameter, tensors, load=DistributedOptimizer._set_main_param_and_optimizer_states):
+        """Without Apex, megatron-core forgets that PyTorch's AdamW counts among its states, for each parameter."""
+        group, place = self.model_param_group_index_map[parameter]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][place]]
+        state["step"] = state["step"].clone()
+        load(self, parameter, {**tensors, "step": state["step"]})
+
+    def load(folder):
+        """As Megatron-LM's load_checkpoint() does, over the state of a step: without Apex there must be one."""
+        step(AFTER)
+        losses.clear()
+        DistributedOptimizer._set_main_param_and_optimizer_states = load_state
+        metadata = dist_checkpointing.load_content_metadata(folder)
+        state = {"model": model.sharded_state_dict(metadata=metadata)}
+        state["optimizer"] = optimizer.sharded_state_dict(state["model"], is_loading=True, metadata=metadata)
+        found = dist_checkpointing.load(state, folder)
+        model.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optimizer"])
+        for group in optimizer.param_groups:
+            group.pop("step", None)  # Apex counts there, PyTorch's AdamW in the states
+        losses.extend([0.0] * found["iteration"])
+
+    if "load" in spec:
+        load(spec["load"])
+    for number in range(len(losses), BEFORE):
         step(number)
     for folder, form in spec["saves"].items():
         save(folder, form)
