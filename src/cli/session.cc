@@ -149,7 +149,7 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   for (const std::string& note : resolved->notes) context.log.note("{}", note);
   for (const auto& [name, value] : resolved->exports) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   const RuntimeOptions& runtime = resolved->config.runtime;
-  count_cpu_memory();
+  manage_cpu_memory();
   const int threads = set_num_threads(runtime.threads, launch.local_world_size);
   if (const auto note = choose_thread_waiting(processor_share(threads, launch.local_world_size))) {
     context.log.note("{}", *note);

@@ -15,19 +15,35 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "device/block_arena.h"
 
 namespace megalith {
 namespace {
 
-// Process-wide and permanent, like LibTorch's. Asks malloc for sizes: a header would break alignment.
-class CountingAllocator final : public c10::Allocator {
+// AddressSanitizer watches only malloc's blocks.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kHasArena = false;
+#else
+constexpr bool kHasArena = true;
+#endif
+
+// Process-wide and permanent, like LibTorch's. Large blocks are the arena's, others LibTorch's allocator's: malloc is
+// asked for their sizes, for a header would break alignment.
+class CpuAllocator final : public c10::Allocator {
  public:
-  static CountingAllocator& instance() {
-    static CountingAllocator allocator(c10::GetCPUAllocator());
+  static CpuAllocator& instance() {
+    // Never destroyed: tensors may outlive main.
+    static CpuAllocator& allocator = *new CpuAllocator(c10::GetCPUAllocator());
     return allocator;
   }
 
   c10::DataPtr allocate(size_t num_bytes) override {
+    if (kHasArena && num_bytes >= BlockArena::kSmallest) {
+      if (void* const block = arena_.allocate(num_bytes)) {
+        add(static_cast<int64_t>(num_bytes));
+        return {block, block, &release, c10::Device(c10::kCPU)};
+      }
+    }
     c10::DataPtr data = inner_->allocate(num_bytes);
     // Blocks with their own context are another allocator's.
     if (data.get() == nullptr || data.get_context() != data.get()) return data;
@@ -43,10 +59,14 @@ class CountingAllocator final : public c10::Allocator {
   void reset_peak() { peak_.store(current(), std::memory_order_relaxed); }
 
  private:
-  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
+  explicit CpuAllocator(c10::Allocator* inner) : inner_(inner) {}
 
   static void release(void* block) {
-    CountingAllocator& self = instance();
+    CpuAllocator& self = instance();
+    if (const size_t num_bytes = self.arena_.release(block)) {
+      self.current_.fetch_sub(static_cast<int64_t>(num_bytes), std::memory_order_relaxed);
+      return;
+    }
     self.current_.fetch_sub(static_cast<int64_t>(malloc_usable_size(block)), std::memory_order_relaxed);
     self.inner_->raw_deallocate(block);
   }
@@ -59,12 +79,13 @@ class CountingAllocator final : public c10::Allocator {
   }
 
   c10::Allocator* inner_;
+  BlockArena arena_;
   std::atomic<int64_t> current_{0}, peak_{0};
 };
 
-bool is_counting() {
+bool is_managing() {
   // Calling instance() would wrap whatever is current.
-  return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()) != nullptr;
+  return dynamic_cast<CpuAllocator*>(c10::GetCPUAllocator()) != nullptr;
 }
 
 // From "VmRSS:   1234 kB"; 0 if missing.
@@ -87,9 +108,9 @@ int64_t cgroup_limit() {
 
 MemoryStats cpu_memory_stats() {
   MemoryStats stats;
-  if (is_counting()) {
-    stats.allocated_bytes = CountingAllocator::instance().current();
-    stats.peak_allocated_bytes = CountingAllocator::instance().peak();
+  if (is_managing()) {
+    stats.allocated_bytes = CpuAllocator::instance().current();
+    stats.peak_allocated_bytes = CpuAllocator::instance().peak();
   }
   stats.reserved_bytes = proc_bytes("/proc/self/status", "VmRSS");
   stats.peak_reserved_bytes = proc_bytes("/proc/self/status", "VmHWM");
@@ -125,14 +146,14 @@ void reset_peak_memory(const c10::Device& device) {
     at::accelerator::resetPeakStats(device.index());
     return;
   }
-  if (is_counting()) CountingAllocator::instance().reset_peak();
+  if (is_managing()) CpuAllocator::instance().reset_peak();
   std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM (Linux 4.0)
 }
 
-void count_cpu_memory() {
-  if (is_counting()) return;
+void manage_cpu_memory() {
+  if (is_managing()) return;
   // LibTorch's own has priority 0.
-  c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
+  c10::SetCPUAllocator(&CpuAllocator::instance(), /*priority=*/1);
 }
 
 void tune_malloc_for_training() {

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "nn/packed_weight.h"
+#include "ops/standard_normal/kernel.h"
 
 namespace megalith {
 
@@ -39,10 +40,47 @@ c10::Half round_once(double value) {
   return c10::Half(round_to_odd(value));
 }
 
-void fill_drawn(Init::Kind kind, uint64_t key, uint64_t first, double* out, uint64_t count) {
-  if (kind == Init::Kind::kNormal) return fill_normal(key, first, out, count);
-  for (uint64_t i = 0; i < count; ++i) out[i] = 2 * uniform_at(key, first + i) - 1;
-}
+// out[i * step] = scale * the draw of element first + i, rounded once.
+template <typename T>
+struct DrawnRun {
+  uint64_t key, first;
+  double scale;
+  T* out;
+  int64_t step, count;
+
+  void fill(Init::Kind kind) const {
+    if (kind == Init::Kind::kNormal) {
+      if constexpr (std::is_same_v<T, double>) return fill_all_digits();
+      return fill_normals();
+    }
+    for (int64_t i = 0; i < count; ++i) out[i * step] = round_once<T>(scale * (2 * uniform_at(key, index(i)) - 1));
+  }
+
+ private:
+  uint64_t index(int64_t i) const { return first + static_cast<uint64_t>(i); }
+
+  void fill_all_digits() const {
+    for (int64_t i = 0; i < count;) {
+      const std::array<double, 4> values = normals_of_block(key, index(i) / 4);
+      for (uint64_t lane = index(i) % 4; lane < 4 && i < count; ++lane, ++i) out[i * step] = scale * values[lane];
+    }
+  }
+
+  // Equal to the bit to normal_at(): where the approximation's error could change the rounding, it decides.
+  void fill_normals() const {
+    constexpr int64_t kBatch = 4 * ops::kNormalBlocks;
+    auto* const approximate = MEGALITH_CPU_KERNEL(approximate_normals);
+    double values[kBatch];
+    for (int64_t i = 0; i < count;) {
+      approximate(key, index(i) / 4, values);
+      for (auto lane = static_cast<int64_t>(index(i) % 4); lane < kBatch && i < count; ++lane, ++i) {
+        const double value = scale * values[lane], margin = ops::kNormalError * std::abs(value);
+        const T least = round_once<T>(value - margin), most = round_once<T>(value + margin);
+        out[i * step] = least == most ? least : round_once<T>(scale * normal_at(key, index(i)));
+      }
+    }
+  }
+};
 
 // `local` is contiguous, on the CPU.
 template <typename T>
@@ -63,9 +101,8 @@ void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& 
   const int64_t step = dims == 0 ? 1 : local_stride[dims - 1];
   if (row_elements == 0) return;
   const int64_t num_rows = piece.canonical.num_elements() / row_elements;
-  constexpr int64_t kChunk = 1024;
-  at::parallel_for(0, num_rows, div_up(4 * kChunk, row_elements), [&](int64_t begin, int64_t end) {
-    double values[kChunk];
+  constexpr int64_t kFewestElements = 4096;  // of a thread
+  at::parallel_for(0, num_rows, div_up(kFewestElements, row_elements), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       int64_t from = dims == 0 ? 0 : piece.canonical.offset[dims - 1] * canonical_stride[dims - 1];
       int64_t to = dims == 0 ? 0 : local_offset[dims - 1] * step;
@@ -77,12 +114,7 @@ void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& 
         from += (piece.canonical.offset[d] + index) * canonical_stride[d];
         to += (local_offset[d] + index) * local_stride[d];
       }
-      for (int64_t first = 0; first < row_elements; first += kChunk) {
-        const int64_t count = std::min(kChunk, row_elements - first);
-        fill_drawn(init.kind, key, static_cast<uint64_t>(from + first), values, static_cast<uint64_t>(count));
-        T* out = local + to + first * step;
-        for (int64_t i = 0; i < count; ++i) out[i * step] = round_once<T>(init.value * values[i]);
-      }
+      DrawnRun<T>{key, static_cast<uint64_t>(from), init.value, local + to, step, row_elements}.fill(init.kind);
     }
   });
 }

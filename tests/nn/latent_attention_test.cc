@@ -204,7 +204,7 @@ LatentOutcome run_latent(LayerOptions options, LatentRun& run) {
     return kept.clone();
   });
   const LatentAttentionCounter counter;
-  count_cpu_memory();
+  manage_cpu_memory();
   const int64_t before = memory_stats(at::kCPU).allocated_bytes;
   const BlockBody body = [&](const std::vector<at::Tensor>& in) {
     return std::vector<at::Tensor>{layer.forward({in[0], run.keeps_input ? Kept() : restored}, forward, angles)};

@@ -104,6 +104,26 @@ TEST(Initialise, LowPrecisionIsRoundedOnce) {
   }
 }
 
+TEST(Initialise, LanesEqualTheDefinitionToTheBit) {
+  // First elements within a block and far off; among 360 thousand draws the approximation leaves about eight
+  // roundings open.
+  for (const uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    for (const int64_t first : {int64_t{0}, int64_t{3}, (int64_t{1} << 40) + 1}) {
+      for (const int64_t count : {1, 63, 20'000}) {
+        const Placement part{.local_shape = {count},
+                             .pieces = {{"w", {int64_t{1} << 41}, Box{{first}, {count}}, Box{{0}, {count}}}}};
+        Parameter drawn("w", part, normal_options(at::kFloat, 0.02));
+        drawn.initialise(seed);
+        const auto* values = drawn.data().const_data_ptr<float>();
+        for (int64_t i = 0; i < count; ++i) {
+          const double value = 0.02 * normal_at(make_philox_key(seed, "w"), static_cast<uint64_t>(first + i));
+          ASSERT_EQ(values[i], static_cast<float>(value)) << seed << ", " << first + i;
+        }
+      }
+    }
+  }
+}
+
 TEST(Initialise, HasTheAskedForSpread) {
   Parameter parameter("w", Placement::whole("w", {400, 400}), normal_options(at::kFloat, 0.02));
   parameter.initialise(7);

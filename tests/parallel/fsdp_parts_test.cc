@@ -109,7 +109,7 @@ TEST(FsdpParts, ALargeVocabularyTakesLessThanWithZero1) {
   s.config.hidden_size = 96;
   s.config.ffn_hidden_size = 384;
   s.config.vocab_size = 6000;
-  count_cpu_memory();
+  manage_cpu_memory();
   const c10::Device cpu(at::kCPU);
   const auto peak_of = [&](const DataParallelOptions& options) {
     reset_peak_memory(cpu);

@@ -230,7 +230,7 @@ struct MeasuredMemory {
 
 // The memory of one microbatch of a model whose activations are far larger than anything else in it.
 MeasuredMemory measure_memory(const RecomputeOptions& options, at::ScalarType dtype, bool has_head_norms = false) {
-  count_cpu_memory();
+  manage_cpu_memory();
   const Groups groups = Groups::single();
   ModelConfig config = test::tiny_config();
   config.num_layers = 6;
