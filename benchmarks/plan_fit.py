@@ -1,28 +1,32 @@
 """How well `megalith plan` predicts published training runs, and the shares of configs/clusters.yaml that fit them.
 
-Every row of published_runs.csv whose model and layout this program can state is planned (`megalith plan --cluster … --json`).
-A step's time is then products / share + memory-bound / share + the rest, so the shares are fitted on the rows without
-planning again. Errors are of rows whose family (the people who measured) was left out of the fit; Kendall's tau is over runs
-of one model and chip within a family. Rows that are left out are listed with the reason.
+Every row of published_runs.csv whose model and layout this program can state is planned (`megalith plan --cluster …
+--json`). What a row's program does otherwise than Megalith is a line of SOFTWARE, from its sources or from counting its
+operators, and never fitted. A step's time is then products / share + memory-bound / share + the rest, so the shares are
+fitted on the rows without planning again. Errors are of rows whose family (the people who measured) was left out of
+the fit; Kendall's tau is over runs of one model and chip within a family. Rows left out are listed with the reason.
 
 usage: plan_fit.py --program build/megalith [--data published_runs.csv] [--cache plans.json]
 """
 
 import argparse
 import csv
+import functools
 import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Who measured, by the first words of a row's source.
-FAMILIES = ("LLMQ", "MBridge", "Megatron-Bridge", "torchtitan", "torchao", "nanotron", "mcore", "MLPerf", "llm.c", "MosaicML",
-            "Megatron MoE")
+FAMILIES = ("LLMQ", "MBridge", "Megatron-Bridge", "torchtitan", "torchao", "nanotron", "mcore", "MLPerf", "llm.c",
+            "MosaicML", "Megatron MoE")
 PRESETS = {"dsv3": "deepseek_v3", "gpt-oss-120b": "gpt_oss_120B", "qwen3-235b": "qwen3_235B_A22B",
            "qwen3-30b-a3b": "qwen3_30B_A3B", "mixtral-8x22b": "mixtral_8x22B_v0.1"}  # fmt: skip
 LLAMA = {"position_embedding_type": "rope", "normalization": "RMSNorm", "swiglu": "true", "add_bias_linear": "false",
@@ -31,13 +35,73 @@ GPT2 = {"position_embedding_type": "learned_absolute", "attention_dropout": "0",
 SHARES = ("product_share", "fp8_share", "memory_share")
 
 
+@dataclass(frozen=True)
+class Software:
+    """A program that made rows."""
+
+    # Bytes that its memory-bound operators move for a byte of fused ones: counted for a layer of norms, rotation,
+    # SwiGLU and additions, forward and backward.
+    passes: float = 1.1
+    # Bytes a logit: whether the loss keeps them in fp32, and how often it reads them. Megalith keeps none.
+    logit_bytes: float = 16
+    # Shares of what products reach that attention reaches, forward and backward: cuDNN's and FlashAttention-3's.
+    attention: tuple = (0.74, 0.66)
+    launches: int = 1  # for one of ours
+    # Tensor-parallel collectives run beside parts of products: only the first part is waited for.
+    hides_tp: bool = False
+    # A token goes to a rank once, however many of its experts are there.
+    sends_tokens_once: bool = False
+    # Selective recomputation is of every second product and all that is cheap: as half of the layers whole.
+    recomputes_operators: bool = False
+    bucket: int = 0  # elements of a reduction, and then parameters are gathered after the update
+    rates: tuple = ()  # of its machines' network
+
+
+FLASH2 = (0.5, 0.42)  # FlashAttention-2 on an H100, of the FlashAttention-3 paper
+AOTRITON = (0.6, 0.35)  # PyTorch's attention on ROCm
+SOFTWARE = {
+    "LLMQ": Software(passes=1, logit_bytes=8),
+    "llm.c": Software(passes=1, logit_bytes=8),
+    "MLPerf": Software(hides_tp=True),
+    "MBridge": Software(hides_tp=True),
+    "Megatron-Bridge": Software(hides_tp=True, sends_tokens_once=True),
+    "mcore": Software(),
+    # Triton norms and rotation, the rest eager, and a loss in fp32; gradients in DDP's buckets of 25 MB. Its machines
+    # are AWS's with EFA, whose collectives over 64 nodes the same people measured at half (recalled).
+    "nanotron": Software(1.5, 50, FLASH2, 3, bucket=12_500_000, rates=(("network_gb_per_s", 20), ("network_us", 25))),
+    "torchtitan eager": Software(4.2, 32, FLASH2, 3, recomputes_operators=True),
+    "torchtitan": Software(1.1, 16, FLASH2, recomputes_operators=True),
+    "torchao": Software(1.1, 16, FLASH2, recomputes_operators=True),
+    "torchao MI300X": Software(1.1, 16, AOTRITON, recomputes_operators=True),
+}
+# Meta's H100s are allowed 500 W instead of 700 W, and have HBM2e.
+CAPPED = "H100 at 500 W"
+# What large products of the vendors' libraries reach of the data sheet, in 16 and 8 bits: an MI300X and an H100 in
+# SemiAnalysis's comparison of December 2024, an A100 with cuBLAS. Chips with few rows begin from these ratios.
+LIBRARY = {"NVIDIA": (720 / 989, 1280 / 1979), "AMD": (620 / 1307, 990 / 2615), "A100": (275 / 312, 1)}
+
+
 def family_of(row):
     return next(name for name in FAMILIES if row["source"].startswith(name))
+
+
+def software_of(row):
+    family = family_of(row)
+    if "; eager" in row["notes"]:
+        family += " eager"
+    return SOFTWARE.get(f"{family} {row['gpu']}") or SOFTWARE[family]
+
+
+def chip_of(row):
+    # torchao's numbers are by the same people.
+    return CAPPED if row["gpu"] == "H100" and family_of(row) in ("torchtitan", "torchao") else row["gpu"]
 
 
 def why_left_out(row):
     if not row["tokens_per_s_gpu"] and not row["step_s"]:
         return "no throughput"
+    if row["id"].startswith("TCP-"):
+        row["gpus"] = "8"  # the largest cp
     if not row["gpus"] or not row["seq"]:
         return "GPUs or sequence not known"
     if row["model"] not in PRESETS and not (row["layers"] and row["hidden"] and row["ffn"]):
@@ -46,6 +110,8 @@ def why_left_out(row):
         return "4-bit products, or perhaps"
     if not row["mbs"] and row["gpus"] != "1":
         return "layout not known"
+    if "deterministic" in row["notes"]:
+        return "a functional test with deterministic kernels"
     return None
 
 
@@ -90,16 +156,25 @@ def layout_words(row):
             words["pipeline_model_parallel_layout"] = "|".join(parts)
         elif vp > 1:
             words["num_virtual_stages_per_pipeline_rank"] = vp
+    software = software_of(row)
     if row["dp_sharding"] == "fsdp":
         words["use_torch_fsdp2"] = "true"
+    elif row["dp_sharding"] == "none":
+        words["overlap_grad_reduce"] = "true"
     else:
         words |= {"use_distributed_optimizer": "true", "overlap_grad_reduce": "true", "overlap_param_gather": "true"}
-    if row["recompute"] in ("selective", "full"):
-        words["recompute_granularity"] = row["recompute"]
-        if row["recompute"] == "full":
-            words |= {"recompute_method": "uniform", "recompute_num_layers": 1}
+    if row["recompute"] == "full":
+        words |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    elif row["recompute"] == "selective" and software.recomputes_operators:
+        words |= {"recompute_granularity": "full", "recompute_method": "block",
+                  "recompute_num_layers": int(row["layers"]) // 2}  # fmt: skip
+    elif row["recompute"] == "selective":
+        words["recompute_granularity"] = "selective"
+    if software.bucket and row["dp_sharding"] != "fsdp":
+        words |= {"ddp_bucket_size": software.bucket, "overlap_param_gather": "false"}
     if row["precision"] != "bf16":
-        words |= {"fp8_format": "hybrid", "fp8_recipe": "tensorwise"}
+        recipe = {"mxfp8": "blockwise", "fp8": "delayed" if family_of(row) == "MLPerf" else "tensorwise"}
+        words |= {"fp8_format": "hybrid", "fp8_recipe": recipe.get(row["precision"], "tensorwise")}
     return [f"--{name}={value}" for name, value in words.items()]
 
 
@@ -118,7 +193,7 @@ def cluster_words(row):
 
 
 def plan(program, rates, row):
-    command = [program, "plan", "--cluster", f"{rates[row['gpu']]}:{cluster_words(row)}", "--json", *model_words(row),
+    command = [program, "plan", "--cluster", f"{rates(row)}:{cluster_words(row)}", "--json", *model_words(row),
                *layout_words(row)]  # fmt: skip
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
@@ -126,53 +201,97 @@ def plan(program, rates, row):
     return json.loads(done.stdout)
 
 
-def plan_all(program, rows):
-    """Plans with every share 1, so that a share divides its part of the time."""
-    import re
-
+def chips():
+    """Rates by chip, of configs/clusters.yaml and of two chips that only published runs have."""
     text = (ROOT / "configs/clusters.yaml").read_text()
+    found = {name.upper(): body for name, body in re.findall(r"^(\w+):\n((?:  .*\n)+)", text, re.MULTILINE)}
+    a100 = {"tflops": 311.8, "fp8_tflops": 0, "units": 108, "memory_tb_per_s": 2.0, "link_gb_per_s": 240}
+    # A chip's clock goes with the root of its power, about.
+    capped = {"tflops": 989.4 * math.sqrt(500 / 700), "fp8_tflops": 1978.9 * math.sqrt(500 / 700), "memory_gib": 94,
+              "memory_tb_per_s": 2.4}  # fmt: skip
+    return found | {"A100": changed(found["H100"], a100), CAPPED: changed(found["H100"], capped)}
+
+
+def changed(body, values):
+    for key, value in values.items():
+        body = re.sub(rf"^  {key}: .*\n", "", body, flags=re.MULTILINE) + f"  {key}: {value}\n"
+    return body
+
+
+def plan_all(program, rows):
+    """Plans with the shares of the file, which a fit then moves."""
+    known = chips()
     with tempfile.TemporaryDirectory() as folder:
-        rates = {}
-        for name, body in re.findall(r"^(\w+):\n((?:  .*\n)+)", text, re.MULTILINE):
-            body = re.sub(r"((?:product|fp8|memory)_share): \S+", r"\1: 1", body)
-            rates[name.upper()] = Path(folder) / f"{name}.yaml"
-            rates[name.upper()].write_text(f"{name}:\n{body}")
-        a100 = re.sub(r"^h100", "a100", rates["H100"].read_text())
-        for key, value in (("tflops", 311.8), ("fp8_tflops", 0), ("memory_tb_per_s", 2.0), ("link_gb_per_s", 240)):
-            a100 = re.sub(rf"(\n  {key}): \S+", rf"\1: {value}", a100)
-        rates["A100"] = Path(folder) / "a100.yaml"
-        rates["A100"].write_text(a100)
+
+        @functools.cache
+        def file_of(chip, software_name, software):
+            forward, backward = software.attention
+            rates = {"attention_share": forward, "attention_backward_share": backward,
+                     "operator_us": 5 * software.launches, **dict(software.rates)}  # fmt: skip
+            file = Path(folder) / f"{chip}_{software_name}.yaml".replace(" ", "_")
+            file.write_text(f"chip:\n{changed(known[chip], rates)}")
+            return file
+
+        def rates(row):
+            software = software_of(row)
+            name = next(name for name, value in SOFTWARE.items() if value is software)
+            return file_of(chip_of(row), name, software)
+
+        for row in rows:
+            rates(row)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(lambda row: plan(program, rates, row), rows))
 
 
-def predicted(planned, shares):
-    causes = planned["causes_s"]
+def rates_of(chip):
+    return {key: float(value) for key, value in re.findall(r"^  (\w+): ([\d.]+)$", chips()[chip], re.MULTILINE)}
+
+
+def logits_s(row, memory_bytes_per_s):
+    """What the loss moves of a step's logits in the rank that has them."""
+    tokens = row["tokens"] * int(row["pp"] or 1)
+    return tokens * int(row["vocab"]) * software_of(row).logit_bytes / memory_bytes_per_s
+
+
+def predicted(row, shares):
+    causes, rates, software = row["plan"]["causes_s"], row["rates"], software_of(row)
+    tp, ep = int(row["tp"] or 1), int(row["ep"] or 1)
+    moved = causes.get("memory-bound operators", 0) * software.passes
+    moved += logits_s(row, rates["memory_tb_per_s"] * 1e12 * rates["memory_share"])
     work = {"product_share": causes.get("products", 0) + causes.get("attention", 0),
-            "fp8_share": causes.get("products in 8 bits", 0), "memory_share": causes.get("memory-bound operators", 0)}
+            "fp8_share": causes.get("products in 8 bits", 0), "memory_share": moved}
     bubble = causes.get("bubble", 0)
-    rest = planned["step_s"] - sum(work.values()) - bubble
-    busy = sum(work[share] / shares[share] for share in SHARES)
+    rest = row["plan"]["step_s"] - sum(work.values()) - bubble
+    rest += moved - causes.get("memory-bound operators", 0)
+    if software.hides_tp:
+        rest -= (1 - 1 / tp) * causes.get("tp over the link", 0)
+    if software.sends_tokens_once and row["experts"]:
+        picked = int(row["topk"])
+        met = ep * (1 - (1 - 1 / ep) ** picked)
+        rest -= (1 - met / picked) * causes.get("etp_ep over the link", 0)
+    busy = sum(work[share] * rates[share] / shares[share] for share in SHARES)
     # A bubble is in proportion to the work around it.
     return busy * (1 + bubble / max(sum(work.values()), 1e-9)) + rest
 
 
-def is_amd(row):
-    return row["gpu"].startswith("MI")
+def kind_of(row):
+    if row["gpu"].startswith("MI") or row["gpu"] == "A100":
+        return "A100" if row["gpu"] == "A100" else "AMD"
+    return CAPPED if chip_of(row) == CAPPED else "NVIDIA"
 
 
 def fit(rows):
-    """Shares by vendor; those of AMD begin from NVIDIA's, which have more rows."""
+    """Shares by kind of chip; those of AMD and of capped chips begin from NVIDIA's, which have more rows."""
 
     def descend(some, start):
         def loss(shares):
-            errors = [abs(math.log(predicted(r["plan"], shares) / r["measured_s"])) for r in some]
+            errors = [abs(math.log(predicted(r, shares) / r["measured_s"])) for r in some]
             drift = sum(math.log(shares[s] / start[s]) ** 2 for s in SHARES)
-            return sum(errors) + 0.5 * drift
+            return sum(errors) + 2 * drift
 
         best, step = dict(start), 0.2
         while step > 0.002 and some:
-            moves = [{**best, s: min(best[s] * math.exp(sign * step), 1.2)} for s in SHARES for sign in (-1, 1)]
+            moves = [{**best, s: min(best[s] * math.exp(sign * step), 1.0)} for s in SHARES for sign in (-1, 1)]
             better = min(moves, key=loss)
             if loss(better) < loss(best) - 1e-9:
                 best = better
@@ -180,8 +299,14 @@ def fit(rows):
                 step /= 2
         return best
 
-    nvidia = descend([r for r in rows if not is_amd(r)], {"product_share": 0.72, "fp8_share": 0.6, "memory_share": 0.8})
-    return {False: nvidia, True: descend([r for r in rows if is_amd(r)], nvidia)}
+    of = lambda kind: [row for row in rows if kind_of(row) == kind]  # noqa: E731
+    nvidia = descend(of("NVIDIA"), dict(zip(SHARES, (*LIBRARY["NVIDIA"], 0.85))))
+    fits = {"NVIDIA": nvidia, CAPPED: descend(of(CAPPED), nvidia)}
+    for kind in ("AMD", "A100"):
+        ratios = [of_kind / of_nvidia for of_kind, of_nvidia in zip(LIBRARY[kind], LIBRARY["NVIDIA"])]
+        start = {share: nvidia[share] * ratio for share, ratio in zip(SHARES, (*ratios, 1))}
+        fits[kind] = descend(of(kind), start)
+    return fits
 
 
 def kendall(pairs):
@@ -225,19 +350,22 @@ def main():
         tokens = row["plan"]["tokens_per_s_gpu"] * row["plan"]["step_s"]
         row["measured_s"] = tokens / tokens_per_s(row)
         row["tokens"] = tokens
+        row["rates"] = rates_of(chip_of(row))
         row["family"] = family_of(row)
     families = sorted({row["family"] for row in rows})
     for family in families:
         shares = fit([row for row in rows if row["family"] != family])
         for row in rows:
             if row["family"] == family:
-                row["out_s"] = predicted(row["plan"], shares[is_amd(row)])
+                row["out_s"] = predicted(row, shares[kind_of(row)])
     everything = fit(rows)
-    print("| run | model | chip | GPUs | measured, s | left out, s | error | fitted, s |\n|---|---|---|---|---|---|---|---|")
+    print("| run | model | chip | GPUs | measured, s | left out, s | error | fitted, s |")
+    print("|---|---|---|---|---|---|---|---|")
     for row in rows:
-        row["in_s"] = predicted(row["plan"], everything[is_amd(row)])
+        row["in_s"] = predicted(row, everything[kind_of(row)])
         error = row["out_s"] / row["measured_s"] - 1
-        print(f"| {row['id']} | {row['model']} | {row['gpu']} | {row['gpus']} | {row['measured_s']:.4g} | {row['out_s']:.4g} | "
+        print(f"| {row['id']} | {row['model']} | {row['gpu']} | {row['gpus']} | {row['measured_s']:.4g} | "
+              f"{row['out_s']:.4g} | "
               f"{100 * error:+.0f} % | {row['in_s']:.4g} |")  # fmt: skip
 
     def mape(some, key):
@@ -254,12 +382,13 @@ def main():
     for row in rows:
         sweeps.setdefault((row["family"], row["model"], row["gpu"]), []).append(row)
     for (family, model, gpu), some in sorted(sweeps.items()):
-        tau = kendall([(row["tokens"] / row["out_s"], row["tokens"] / row["measured_s"]) for row in some]) if len(some) > 2 else None
+        rates = [(row["tokens"] / row["out_s"], row["tokens"] / row["measured_s"]) for row in some]
+        tau = kendall(rates) if len(some) > 2 else None
         if tau is not None:
             print(f"| {family} {model} {gpu} | {len(some)} | {tau:.2f} |")
     print()
-    for vendor, shares in (("NVIDIA", everything[False]), ("AMD", everything[True])):
-        print(f"{vendor}: " + ", ".join(f"{name} {value:.3f}" for name, value in shares.items()))
+    for kind, shares in everything.items():
+        print(f"{kind}: " + ", ".join(f"{name} {value:.3f}" for name, value in shares.items()))
     for reason, ids in left_out.items():
         print(f"left out, {reason}: {', '.join(ids)}")
 

@@ -91,7 +91,7 @@ ChipRates measure_chip(CommandContext& context, const Session& session, const Ca
   ChipRates chip;
   chip.name = options.chip_name;
   chip.tflops = rates[0] / 1e12;
-  chip.attention_share = rates[1] / rates[0];
+  chip.attention_share = chip.attention_backward_share = rates[1] / rates[0];
   chip.memory_tb_per_s = rates[2] / 1e12;
   chip.product_share = chip.fp8_share = chip.memory_share = 1;
   const int ranks = session.device.is_cpu() ? std::max(local, 1) : 1;

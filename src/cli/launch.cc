@@ -324,7 +324,7 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
   throw_if_any(errors);
   if (is_dry) {
     shown.insert(shown.end(), arguments.begin() + static_cast<std::ptrdiff_t>(num_shown), arguments.end());
-    const DryRun run = make_dry_run(*resolved);
+    const DryRun run = make_dry_run(*resolved, context.config_root);
     const auto commands = planned_commands(context, plan, words, shown);
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     if (plan.dry_run == DryRunKind::kJson) {

@@ -61,31 +61,33 @@ double checkpoint_bytes(const Resolved& run, const UnitCosts& units, const Model
 }
 
 void print_json(const Resolved& run, const Cluster& cluster, const ClusterPlan& plan, const UnitCosts& units,
-                const DryRun& dry) {
+                const DryRun& dry, const std::vector<PlanChange>& changes) {
   OrderedJson memory = OrderedJson::object(), causes = OrderedJson::object(), shapes = OrderedJson::object();
   for (const MemoryRow& row : dry.memory.rows()) memory[row.owner] = row.bytes;
   for (const auto& [name, seconds] : causes_of(plan.step)) causes[name] = seconds;
   for (const auto& [name, seconds] : plan.step.work.products_of) shapes[name] = seconds;
   const auto gpus = static_cast<double>(cluster.world_size());
   const double tflops = tflops_of(plan.flops, plan.step, cluster);
-  print_out("{}", dump_json_pretty(OrderedJson{
-                      {"cluster", cluster.text()},
-                      {"rates", cluster.file.string()},
-                      {"gpus", cluster.world_size()},
-                      {"step_s", plan.step.step_s},
-                      {"causes_s", std::move(causes)},
-                      {"products_s", std::move(shapes)},
-                      {"tokens_per_s", plan.tokens_per_s()},
-                      {"tokens_per_s_gpu", plan.tokens_per_s() / gpus},
-                      {"tflops_gpu", tflops},
-                      {"tflops_gpu_seen", tflops_of(plan.flops_seen, plan.step, cluster)},
-                      {"mfu", tflops / cluster.chip.tflops},
-                      {"memory_bytes", std::move(memory)},
-                      {"memory_total_bytes", dry.memory.total()},
-                      {"memory_at_most_bytes", upper_memory_bound(dry.memory.total())},
-                      {"memory_by_units_bytes", plan.step.memory_bytes()},
-                      {"fits", fits_cluster(dry.memory, cluster)},
-                      {"checkpoint_bytes", checkpoint_bytes(run, units, dry.numbers)}}));
+  OrderedJson all{
+      {"cluster", cluster.text()},
+      {"rates", cluster.file.string()},
+      {"gpus", cluster.world_size()},
+      {"step_s", plan.step.step_s},
+      {"causes_s", std::move(causes)},
+      {"products_s", std::move(shapes)},
+      {"tokens_per_s", plan.tokens_per_s()},
+      {"tokens_per_s_gpu", plan.tokens_per_s() / gpus},
+      {"tflops_gpu", tflops},
+      {"tflops_gpu_seen", tflops_of(plan.flops_seen, plan.step, cluster)},
+      {"mfu", tflops / cluster.chip.tflops},
+      {"memory_bytes", std::move(memory)},
+      {"memory_total_bytes", dry.memory.total()},
+      {"memory_at_most_bytes", upper_memory_bound(dry.memory.total())},
+      {"memory_by_units_bytes", plan.step.memory_bytes()},
+      {"fits", fits_cluster(dry.memory, cluster)},
+      {"checkpoint_bytes", checkpoint_bytes(run, units, dry.numbers)}};
+  if (!changes.empty()) all["changes"] = changes_json(changes);
+  print_out("{}", dump_json_pretty(all));
 }
 
 void print_plan(const Resolved& run, const Cluster& cluster, const ClusterPlan& plan, const UnitCosts& units,
@@ -108,7 +110,9 @@ void print_plan(const Resolved& run, const Cluster& cluster, const ClusterPlan& 
             cluster.chip.name, format_bytes(there));
   if (!fits_cluster(dry.memory, cluster)) {
     const int64_t missing = dry.memory.total() - static_cast<int64_t>(kUsableMemory * static_cast<double>(there));
-    for (const MemorySaving& saving : cheapest_savings(run, dry.memory, missing, /*may_add_ranks=*/true)) {
+    const SpeedOf speed_of = [&](const Resolved& other) { return planned_speed(other, cluster.chip); };
+    for (const MemorySaving& saving :
+         cheapest_savings(run, dry.memory, missing, /*may_add_ranks=*/true, estimate_memory, speed_of)) {
       print_out("  {} gives {}, and costs {}\n", saving.words, format_bytes(saving.bytes), saving.cost);
     }
   }
@@ -127,10 +131,15 @@ void PlanClusterOptions::visit(OptionVisitor& v) {
   v.group("Plan for a cluster");
   v.field("cluster", cluster, "Chip, GPUs of a node and nodes: h200:8x16; or a file of rates: mine.yaml:8x16.");
   v.field("search", search, "Find the ten fastest layouts instead of planning the configured one.");
+  v.field("explain", explain, "Plan again with a faster link, more memory, another batch …, and say what each gains.");
   v.field("json", json, "Print one JSON object.");
   v.field("budget_tokens", budget_tokens, "Also print days and GPU hours for this many tokens.").above(0);
   v.field("dollars_per_gpu_hour", dollars_per_gpu_hour, "Also print what budget_tokens cost.").above(0);
   v.field("pareto_file", pareto_file, "With search: SVG of step time against memory.");
+}
+
+double tokens_of_step(const Resolved& run) {
+  return static_cast<double>(run.derived.global_batch_size * run.kind().tokens_per_sample(run));
 }
 
 double tflops_of(double flops, const StepPlan& step, const Cluster& cluster) {
@@ -185,11 +194,16 @@ int run_plan_cluster(CommandContext& context) {
   ClusterPlan plan{.step = plan_step(*run, units, cluster),
                    .flops = dry.numbers.flops_per_step,
                    .flops_seen = dry.numbers.flops_per_step_seen};
-  plan.tokens = static_cast<double>(run->derived.global_batch_size * run->kind().tokens_per_sample(*run));
+  plan.tokens = tokens_of_step(*run);
+  const auto answer = [&](const Resolved& other, const Cluster& on) -> std::optional<PlanAnswer> {
+    return PlanAnswer{tokens_of_step(other) / plan_step(other, units, on).step_s, ""};
+  };
+  const std::vector<PlanChange> changes = own.explain ? explain_plan(*run, cluster, answer) : std::vector<PlanChange>{};
   if (own.json) {
-    print_json(*run, cluster, plan, units, dry);
+    print_json(*run, cluster, plan, units, dry, changes);
   } else {
     print_plan(*run, cluster, plan, units, dry, own);
+    print_out("{}", changes_text(changes));
   }
   return kExitSuccess;
 }

@@ -1,7 +1,7 @@
 // megalith plan --cluster … --search: the fastest layouts of a model on a cluster.
 //
-// Rules prune first (those of train/config.h), then lower bounds of the step's time, then memory; the schedules of what
-// is left are simulated, best bound first, until no bound is below the tenth best time.
+// Rules prune first (those of train/config.h), then memory; the schedules of what is left are simulated, best lower
+// bound of the step's time first, until no bound is below the tenth best time.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -34,7 +34,7 @@ enum class Recompute { kNone, kSelective, kFull };
 constexpr std::string_view kRecomputeWords[] = {"null", "selective", "full"};
 
 struct Layout {
-  int64_t tp = 1, cp = 1, pp = 1, ep = 1, etp = 1, micro = 1, chunks = 1;
+  int64_t tp = 1, cp = 1, pp = 1, ep = 1, etp = 1, dp = 1, micro = 1, chunks = 1;
   std::string_view algorithm = "1f1b";
   bool is_fsdp = false;
   Recompute recompute = Recompute::kNone;
@@ -103,9 +103,9 @@ std::vector<int64_t> powers_to(int64_t most) {
   return powers;
 }
 
-// What divides; the rules of options decide the rest.
+// Without micro-batches and recomputation. What divides; the rules of options decide the rest.
 std::vector<Layout> all_layouts(const Resolved& run, const Cluster& cluster) {
-  constexpr int64_t kMostTensorParallel = 8, kMostMicro = 8, kLayersPerContextRank = 8192;
+  constexpr int64_t kMostTensorParallel = 8, kTokensPerContextRank = 8192;
   const ModelConfig& model = run.config.model;
   const int64_t world = cluster.world_size(), batch = run.derived.global_batch_size, length = run.derived.seq_length;
   const int64_t experts = model.has_experts() ? *model.num_experts : 1;
@@ -118,35 +118,28 @@ std::vector<Layout> all_layouts(const Resolved& run, const Cluster& cluster) {
   std::vector<Layout> layouts;
   for (const int64_t tp : powers_to(std::min(kMostTensorParallel, cluster.gpus_per_node))) {
     if (model.num_attention_heads % tp != 0) continue;
-    for (const int64_t cp : powers_to(std::max<int64_t>(1, length / kLayersPerContextRank))) {
+    for (const int64_t cp : powers_to(std::max<int64_t>(1, length / kTokensPerContextRank))) {
       for (const int64_t pp : powers_to(std::min<int64_t>(model.num_layers, 32))) {
         if (world % (tp * cp * pp) != 0) continue;
         const int64_t dp = world / (tp * cp * pp);
         if (batch % dp != 0) continue;
-        for (const int64_t micro : powers_to(std::min(kMostMicro, batch / dp))) {
-          if (batch % (dp * micro) != 0) continue;
-          for (const int64_t ep : powers_to(experts)) {
-            if (experts % ep != 0 || (world / pp) % ep != 0) continue;
-            for (const int64_t etp : {int64_t{1}, tp}) {
-              if (etp == tp && tp > 1 && experts == 1) continue;
-              if ((world / pp) % (ep * etp) != 0) continue;
-              for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-                Layout layout{.tp = tp, .cp = cp, .pp = pp, .ep = ep, .etp = etp, .micro = micro};
-                layout.recompute = recompute;
-                if (pp == 1) {
-                  layouts.push_back(layout);
-                  layout.is_fsdp = true;
-                  if (dp * cp > 1) layouts.push_back(layout);
-                  continue;
-                }
-                for (const Schedule& schedule : kSchedules) {
-                  if (pp * schedule.chunks > model.num_layers) continue;
-                  layout.algorithm = schedule.algorithm, layout.chunks = schedule.chunks;
-                  layouts.push_back(layout);
-                }
-              }
-              if (tp == 1) break;
+        for (const int64_t ep : powers_to(experts)) {
+          if (experts % ep != 0 || (world / pp) % ep != 0) continue;
+          for (const int64_t etp : {int64_t{1}, tp}) {
+            if (etp == tp && tp > 1 && experts == 1) continue;
+            if ((world / pp) % (ep * etp) != 0) continue;
+            Layout layout{.tp = tp, .cp = cp, .pp = pp, .ep = ep, .etp = etp, .dp = dp};
+            if (pp == 1) {
+              layouts.push_back(layout);
+              layout.is_fsdp = true;
+              if (dp * cp > 1) layouts.push_back(layout);
             }
+            for (const Schedule& schedule : kSchedules) {
+              if (pp == 1 || pp * schedule.chunks > model.num_layers) continue;
+              layout.algorithm = schedule.algorithm, layout.chunks = schedule.chunks;
+              layouts.push_back(layout);
+            }
+            if (tp == 1) break;
           }
         }
       }
@@ -162,9 +155,36 @@ struct Candidate {
   StepPlan plan;  // its bounds, then the simulated one
 };
 
+// Units of all layouts that searches met, whatever their clusters.
+class KnownUnits {
+ public:
+  // Null if the model refuses the layout.
+  const UnitCosts* of(const Layout& layout, const Resolved& run) {
+    Slot* slot = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      slot = &slots_[layout.units_key()];
+    }
+    std::call_once(slot->once, [&] {
+      std::vector<UserError> errors;
+      collect(errors, [&] { slot->units = measure_units(run); });
+    });
+    return slot->units ? &*slot->units : nullptr;
+  }
+
+ private:
+  struct Slot {
+    std::once_flag once;
+    std::optional<UnitCosts> units;
+  };
+  std::mutex mutex_;
+  std::map<decltype(Layout().units_key()), Slot> slots_;
+};
+
 class Search {
  public:
-  Search(const Resolved& run, const Cluster& cluster) : run_(run), cluster_(cluster) {
+  Search(const Resolved& run, const Cluster& cluster, KnownUnits& units)
+      : run_(run), cluster_(cluster), units_(units) {
     std::vector<UserError> errors;
     alter_run(run, [](Resolved&) {}, run.derived.world_size, errors);
     for (const UserError& error : errors) known_.insert(error.message());
@@ -172,11 +192,7 @@ class Search {
 
   // Fastest first.
   std::vector<Candidate> find() {
-    const std::vector<Layout> layouts = all_layouts(run_, cluster_);
-    num_layouts = layouts.size();
-    std::vector<Candidate> candidates = bound(layouts);
-    num_allowed = candidates.size();
-    std::erase_if(candidates, [&](const Candidate& one) { return !has_room(one.plan); });
+    std::vector<Candidate> candidates = bound(all_layouts(run_, cluster_));
     num_fitting = candidates.size();
     std::ranges::sort(candidates, {},
                       [](const Candidate& one) { return std::pair(one.plan.step_s, one.plan.memory_bytes()); });
@@ -226,42 +242,53 @@ class Search {
     return std::ranges::all_of(errors, is_old) ? std::move(copy) : nullptr;
   }
 
+  struct Fitting {
+    std::vector<Candidate> candidates;
+    size_t num_tried = 0, num_allowed = 0;
+  };
+
+  // A layout with every micro-batch and the least recomputation that fits: more only takes longer. Once none fits,
+  // larger micro-batches hold more still.
+  Fitting fit(Layout layout) const {
+    constexpr int64_t kMostMicro = 8;
+    const int64_t batch = run_.derived.global_batch_size;
+    Fitting found;
+    for (const int64_t micro : powers_to(std::min(kMostMicro, batch / layout.dp))) {
+      if (batch % (layout.dp * micro) != 0) continue;
+      layout.micro = micro;
+      const size_t allowed_before = found.num_allowed, fitting_before = found.candidates.size();
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        layout.recompute = recompute;
+        ++found.num_tried;
+        auto copy = altered(layout);
+        const UnitCosts* units = copy == nullptr ? nullptr : units_.of(layout, *copy);
+        if (units == nullptr) continue;
+        ++found.num_allowed;
+        StepPlan bounds = plan_bounds(*copy, *units, cluster_);
+        if (!has_room(bounds)) continue;
+        found.candidates.push_back({layout, std::move(copy), units, std::move(bounds)});
+        break;
+      }
+      if (found.num_allowed > allowed_before && found.candidates.size() == fitting_before) break;
+    }
+    return found;
+  }
+
   std::vector<Candidate> bound(const std::vector<Layout>& layouts) {
-    std::vector<Candidate> all(layouts.size());
-    for_each_on_threads(layouts.size(), kThreads, [&](size_t i) {
-      auto copy = altered(layouts[i]);
-      const UnitCosts* units = copy == nullptr ? nullptr : units_of(layouts[i], *copy);
-      if (units == nullptr) return;
-      StepPlan bounds = plan_bounds(*copy, *units, cluster_);
-      all[i] = {layouts[i], std::move(copy), units, std::move(bounds)};
-    });
-    std::erase_if(all, [](const Candidate& one) { return one.run == nullptr; });
+    std::vector<Fitting> fitting(layouts.size());
+    for_each_on_threads(layouts.size(), kThreads, [&](size_t i) { fitting[i] = fit(layouts[i]); });
+    std::vector<Candidate> all;
+    for (Fitting& one : fitting) {
+      num_layouts += one.num_tried, num_allowed += one.num_allowed;
+      std::ranges::move(one.candidates, std::back_inserter(all));
+    }
     return all;
   }
 
-  const UnitCosts* units_of(const Layout& layout, const Resolved& run) {
-    Slot* slot = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      slot = &units_[layout.units_key()];
-    }
-    std::call_once(slot->once, [&] {
-      std::vector<UserError> errors;
-      collect(errors, [&] { slot->units = measure_units(run); });
-    });
-    return slot->units ? &*slot->units : nullptr;
-  }
-
-  struct Slot {
-    std::once_flag once;
-    std::optional<UnitCosts> units;
-  };
-
   const Resolved& run_;
   const Cluster& cluster_;
+  KnownUnits& units_;
   std::set<std::string> known_;
-  std::mutex mutex_;
-  std::map<decltype(Layout().units_key()), Slot> units_;
 };
 
 // The causes that cost most against the first: "+0.31 s bubble, +0.12 s tp over the link".
@@ -345,7 +372,8 @@ void search_layouts(CommandContext& context, const Resolved& run, const Cluster&
     auto taken = check_replaceable("pareto_file", *options.pareto_file, kParetoMark, run.config.checkpoint.overwrite);
     if (taken) throw std::move(*taken);
   }
-  Search search(run, cluster);
+  KnownUnits units;
+  Search search(run, cluster, units);
   const std::vector<Candidate> best = search.find();
   if (best.empty()) {
     throw UserError(fmt::format("none of {} layouts runs this model on {}: rules leave {}, memory {}", search.num_layouts,
@@ -355,7 +383,7 @@ void search_layouts(CommandContext& context, const Resolved& run, const Cluster&
   const StepPlan& first = best.front().plan;
   PlanClusterOptions names;
   OptionSet own(names);
-  const auto tokens = static_cast<double>(run.derived.global_batch_size * run.kind().tokens_per_sample(run));
+  const double tokens = tokens_of_step(run);
   OrderedJson rows = OrderedJson::array();
   if (!options.json) {
     print_out("cluster    {}, rates of {}\n", cluster.text(), cluster.file.string());
@@ -381,12 +409,25 @@ void search_layouts(CommandContext& context, const Resolved& run, const Cluster&
               format_bytes(one.plan.memory_bytes()), behind);
   }
   if (options.pareto_file) write_pareto(*options.pareto_file, search, best);
+  const PlanAnswerer answer = [&](const Resolved& other_run, const Cluster& other) -> std::optional<PlanAnswer> {
+    Search again(other_run, other, units);
+    const std::vector<Candidate> found = again.find();
+    if (found.empty()) return std::nullopt;
+    const double of_step = tokens_of_step(other_run);
+    return PlanAnswer{of_step / found.front().plan.step_s,
+                      short_text(found.front().layout, run.config.model.has_experts())};
+  };
+  const std::vector<PlanChange> changes =
+      options.explain ? explain_plan(run, cluster, answer) : std::vector<PlanChange>{};
   if (options.json) {
-    print_out("{}", dump_json_pretty(OrderedJson{{"cluster", cluster.text()}, {"layouts", std::move(rows)}}));
+    OrderedJson all{{"cluster", cluster.text()}, {"layouts", std::move(rows)}};
+    if (options.explain) all["changes"] = changes_json(changes);
+    print_out("{}", dump_json_pretty(all));
     return;
   }
   print_out("\n");
   for (size_t i = 0; i < best.size(); ++i) print_out("{:>2}  {}\n", i + 1, command_line(context, best[i].layout, run, own));
+  print_out("{}", changes_text(changes));
   if (options.pareto_file) print_out("\nwrote {}\n", *options.pareto_file);
 }
 

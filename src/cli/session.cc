@@ -166,7 +166,13 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   }
   check_device(*resolved, device, context.log);
   if (launch.world_size == 1) {
-    return {std::move(resolved), nullptr, Groups::single(), device, std::move(gpu_settings), &context.log};
+    return {.resolved = std::move(resolved),
+            .world = nullptr,
+            .groups = Groups::single(),
+            .device = device,
+            .gpu_settings = std::move(gpu_settings),
+            .log = &context.log,
+            .config_root = context.config_root};
   }
   const Stopwatch meeting;
   auto world = meet_ranks(context, *resolved, launch, device);
@@ -179,7 +185,8 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   }
   Groups groups(mesh, launch.rank, factory);
   return {std::move(resolved),     std::move(world), std::move(groups),    device,
-          std::move(gpu_settings), &context.log,     meeting.elapsed_ms(), std::move(watch)};
+          std::move(gpu_settings), &context.log,     meeting.elapsed_ms(), std::move(watch),
+          context.config_root};
 }
 
 void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log) {

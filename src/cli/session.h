@@ -2,6 +2,7 @@
 // other ranks.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct Session {
   double meeting_ms = 0;  // until all ranks came and were connected; 0 in a world of one
 
   std::shared_ptr<CollectiveWatch> watch = {};  // for the groups' collectives; null without check_determinism
+  std::filesystem::path config_root = {};  // of the command
 
   // The last rank prints iteration lines and writes metrics, as in Megatron-LM: the last pipeline stage knows the loss.
   bool is_reporting() const { return groups.world->is_last(); }

@@ -165,7 +165,7 @@ int run_train(CommandContext& context) {
   }
   if (resolved->config.train.dry_run) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
-    print_out("{}", dry_run_text(*resolved, make_dry_run(*resolved)));
+    print_out("{}", dry_run_text(*resolved, make_dry_run(*resolved, context.config_root)));
     return kExitSuccess;
   }
   check_num_nodes(launch, context.environment);

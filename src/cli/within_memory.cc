@@ -3,6 +3,9 @@
 
 #include <stdexcept>
 
+#include "device/peak_flops.h"
+#include "train/step_plan.h"
+
 namespace megalith {
 
 int run_within_memory(const Session& session, const Launch& launch, const MemoryMeasure& measure,
@@ -14,13 +17,15 @@ int run_within_memory(const Session& session, const Launch& launch, const Memory
   };
   const MemoryEstimate estimate = measured(run, launch.rank);
   const std::optional<MemoryThere> there = memory_there(session.device, launch.local_world_size);
-  check_memory(run, estimate, session.device, there, measured);
+  const std::optional<KnownGpu> gpu = gpu_of(session.device);
+  const SpeedOf speed_of = gpu && estimate.gradients > 0 ? speed_on(gpu->name, session.config_root) : SpeedOf{};
+  check_memory(run, estimate, session.device, there, measured, speed_of);
   std::string text;
   try {
     return body(estimate);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    text = out_of_memory_text(error, run, estimate, session.device, there, measured);
+    text = out_of_memory_text(error, run, estimate, session.device, there, measured, speed_of);
   }
   throw std::runtime_error(text);
 }

@@ -1,6 +1,6 @@
-// Sources: NVIDIA's data sheets of A10, A30, A100, L4, L40S, H20, H100, H200, GH200, B200 and GB200; AMD's of MI210,
-// MI250X (half of the card: a GPU is one of its two dies), MI300A, MI300X, MI325X, MI350X, MI355X. Memory as drivers
-// report it, in whole GiB.
+// Sources: NVIDIA's data sheets of A10, A30, A100, L4, L40S, H20, H100, H200, GH200, B200, B300, GB200, GB300; AMD's of
+// MI210, MI250X (half of the card: a GPU is one of its two dies), MI300A, MI300X, MI325X, MI350X, MI355X. Memory as
+// drivers report it, in whole GiB.
 #include "device/peak_flops.h"
 
 #include <algorithm>
@@ -23,6 +23,7 @@ struct GpuRow {
 
 // The first match decides, so special rows precede general ones.
 constexpr GpuRow kGpus[] = {
+    {"GB300", "sm_103", 2500, 268},    {"B300", "sm_103", 2250, 268},
     {"GB200", "sm_100", 2500, 185},    {"B200", "sm_100", 2250, 179},   {"GH200", "sm_90", 989.4, 95},
     {"H200 NVL", "sm_90", 835.5, 140}, {"H200", "sm_90", 989.4, 140},   {"H100 PCIe", "sm_90", 756, 79},
     {"H100 NVL", "sm_90", 835, 93},    {"H100", "sm_90", 989.4, 79},    {"H20", "sm_90", 148, 95},
@@ -57,6 +58,20 @@ bool fits(const GpuRow& row, std::string_view name, std::string_view architectur
   return true;
 }
 
+KnownGpu known(const GpuRow& row) {
+  return {std::string(row.words), std::string(row.architecture), row.memory_gib * (int64_t{1} << 30)};
+}
+
+// The name of this machine's GPUs. Invisible ones are listed, too: names count only if alike.
+std::string common_name() {
+  std::string name;
+  for (const GpuFacts::Device& one : read_gpus("/").devices) {
+    if (!name.empty() && name != one.name) return "";
+    name = one.name;
+  }
+  return name;
+}
+
 }  // namespace
 
 std::optional<double> known_peak_flops(std::string_view name, std::string_view architecture, at::ScalarType dtype) {
@@ -71,7 +86,7 @@ std::optional<KnownGpu> known_gpu(std::string_view name) {
   const std::string wanted = lower_case(name);
   for (const GpuRow& row : kGpus) {
     if (row.memory_gib == 0 || lower_case(row.words) != wanted) continue;
-    return KnownGpu{std::string(row.words), std::string(row.architecture), row.memory_gib * (int64_t{1} << 30)};
+    return known(row);
   }
   return std::nullopt;
 }
@@ -84,15 +99,18 @@ std::vector<std::string> known_gpu_names() {
   return names;
 }
 
+std::optional<KnownGpu> gpu_of(const c10::Device& device) {
+  if (device.is_cpu()) return std::nullopt;
+  const std::string name = common_name(), architecture = architecture_of(device);
+  for (const GpuRow& row : kGpus) {
+    if (fits(row, name, architecture)) return row.memory_gib == 0 ? std::nullopt : std::optional(known(row));
+  }
+  return std::nullopt;
+}
+
 std::optional<double> peak_flops(const c10::Device& device, at::ScalarType dtype) {
   if (device.is_cpu()) return std::nullopt;
-  // Invisible GPUs are listed, too: names count only if alike.
-  std::string name;
-  for (const GpuFacts::Device& one : read_gpus("/").devices) {
-    if (!name.empty() && name != one.name) return known_peak_flops("", architecture_of(device), dtype);
-    name = one.name;
-  }
-  return known_peak_flops(name, architecture_of(device), dtype);
+  return known_peak_flops(common_name(), architecture_of(device), dtype);
 }
 
 }  // namespace megalith

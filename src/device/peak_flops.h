@@ -23,6 +23,8 @@ struct KnownGpu {
   int64_t memory_bytes;  // as its driver reports it
 };
 std::optional<KnownGpu> known_gpu(std::string_view name);
+// This machine's, if all its GPUs are of one kind.
+std::optional<KnownGpu> gpu_of(const c10::Device& device);
 // All that known_gpu() knows.
 std::vector<std::string> known_gpu_names();
 

@@ -82,7 +82,9 @@ void ChipRates::visit(OptionVisitor& v) {
   v.field("link_us", link_us, "A step of a collective over the link.").unit("µs").at_least(0);
   v.field("network_us", network_us, "The same over the network.").unit("µs").at_least(0);
   v.field("operator_us", operator_us, "The host's time to launch an operator.").unit("µs").at_least(0);
-  v.field("attention_share", attention_share, "Share of what products reach that attention reaches.").above(0);
+  v.field("units", units, "What takes a product's tiles at once: SMs, CUs; 0: products have no tiles.").at_least(0);
+  v.field("attention_share", attention_share, "Share of what products reach that attention reaches forward.").above(0);
+  v.field("attention_backward_share", attention_backward_share, "The same backward.").above(0);
   v.field("product_share", product_share, "Share of tflops that large products reach.").above(0).at_most(1.5);
   v.field("fp8_share", fp8_share, "Share of fp8_tflops that large products reach.").above(0).at_most(1.5);
   v.field("memory_share", memory_share, "Share of memory_tb_per_s that operators reach.").above(0).at_most(1.5);
@@ -106,6 +108,13 @@ std::vector<ChipRates> load_chips(const std::filesystem::path& file) {
   }
   if (!errors.empty()) throw UserErrors(std::move(errors));
   return chips;
+}
+
+std::optional<ChipRates> find_chip(const std::string& name, const std::filesystem::path& config_root) {
+  for (ChipRates& chip : load_chips(config_root / "clusters.yaml")) {
+    if (chip.name == lower_case(name)) return std::move(chip);
+  }
+  return std::nullopt;
 }
 
 Cluster read_cluster(const std::string& text, const std::filesystem::path& config_root) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,9 @@ struct ChipRates {
   double link_gb_per_s = 0, network_gb_per_s = 0;     // of a GPU, each direction, as collectives reach
   double link_us = 5, network_us = 12;                // a step of a collective
   double operator_us = 5;                             // of the host, to launch an operator
-  double attention_share = 0.7;                       // of what products reach; 560 forward and 500 backward of 760
-                                                      // TFLOP/s on an H200
+  int64_t units = 0;                                  // that take a product's tiles: SMs, CUs; 0: no tiles
+  // Of what products reach: 560 and 500 of 760 TFLOP/s on an H200.
+  double attention_share = 0.74, attention_backward_share = 0.66;
   double product_share = 0.7, fp8_share = 0.6, memory_share = 0.8;  // fitted
   std::vector<std::string> sources;
 
@@ -41,6 +43,9 @@ struct Cluster {
 // "h200:8x16": 16 nodes of 8 GPUs; "h200:8": one node; or FILE.yaml in place of the name, a file with one chip.
 // UserErrors for unknown chips, keys and values.
 Cluster read_cluster(const std::string& text, const std::filesystem::path& config_root);
+
+// The shipped rates of a chip by its name in any case, if known.
+std::optional<ChipRates> find_chip(const std::string& name, const std::filesystem::path& config_root);
 
 // The chips of a file of rates, in its order.
 std::vector<ChipRates> load_chips(const std::filesystem::path& file);

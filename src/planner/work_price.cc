@@ -9,10 +9,35 @@
 namespace megalith {
 namespace {
 
-// Products are cut into tiles, and a kernel runs as many at once as the chip has units: sides round up.
-constexpr double kTile = 128;
+// A product's output is cut into tiles, and every unit takes one at a time: sides round up, and the last wave is part
+// empty. Smaller tiles read operands more often. Where tiles are few, K is split.
+struct Tile {
+  double m, n, share;
+};
+constexpr Tile kTiles[] = {{128, 256, 1}, {256, 128, 1}, {128, 128, 0.9}, {64, 128, 0.7}, {128, 64, 0.7}};
+// A tile's loads before its first product and stores after its last take as long as this much of K.
+constexpr double kRamp = 128;
 
-double rounded_up(double side) { return std::ceil(side / kTile) * kTile; }
+double product_flops_on(const TracedWork& work, double units) {
+  if (units <= 0) return 2 * work.m * work.n * work.k * work.count;
+  double least = HUGE_VAL;
+  for (const Tile& tile : kTiles) {
+    const double tiles = std::ceil(work.m / tile.m) * std::ceil(work.n / tile.n) * work.count;
+    for (const double splits : {1.0, 2.0, 4.0, 8.0}) {
+      const double waves = std::ceil(tiles * splits / units);
+      least = std::min(least, 2 * waves * units * tile.m * tile.n * (work.k / splits + kRamp) / tile.share);
+      if (tiles * splits >= units) break;
+    }
+  }
+  return least;
+}
+
+// An operand in 16 bits is read, and written in 8 with its transpose. Weight gradients find both rounded, and weights
+// are rounded once a step.
+double rounding_bytes(const TracedWork& work) {
+  constexpr double kReadAndWritten = 2 + 1 + 1;
+  return work.is_in_eight_bits && !work.is_weight_gradient ? kReadAndWritten * work.m * work.k * work.count : 0;
+}
 
 int num_nodes(std::span<const int> ranks, const Cluster& cluster) {
   std::set<int64_t> nodes;
@@ -40,16 +65,21 @@ WorkTimes& WorkTimes::add(const WorkTimes& other, double times) {
 }
 
 double operator_s(const TracedWork& work, const ChipRates& chip) {
-  const double moving = work.bytes / (chip.memory_tb_per_s * 1e12 * chip.memory_share);
+  const double memory = chip.memory_tb_per_s * 1e12 * chip.memory_share, moving = work.bytes / memory;
   if (work.kind == WorkKind::kAttention) {
-    return std::max(moving, work.flops / (chip.tflops * 1e12 * chip.product_share * chip.attention_share));
+    // Exponentials do not shrink with the heads: FlashAttention-3 reaches two thirds with 64 channels. Calibration
+    // measures the heads it is for.
+    constexpr double kWholeHead = 128;
+    const double of_head = chip.units > 0 ? std::sqrt(std::clamp(work.k / kWholeHead, 0.01, 1.0)) : 1;
+    const double share = of_head * (work.is_backward ? chip.attention_backward_share : chip.attention_share);
+    return std::max(moving, work.flops / (chip.tflops * 1e12 * chip.product_share * share));
   }
   if (work.kind != WorkKind::kProduct) return moving;
   double rate = chip.tflops * chip.product_share;
   if (work.is_in_eight_bits && chip.fp8_tflops > 0) rate = chip.fp8_tflops * chip.fp8_share;
   if (work.is_wide && chip.fp32_tflops > 0) rate = chip.fp32_tflops * chip.product_share;
-  const double flops = 2 * rounded_up(work.m) * rounded_up(work.n) * work.k * work.count;
-  return std::max(moving, flops / (rate * 1e12));
+  const double flops = product_flops_on(work, static_cast<double>(chip.units));
+  return std::max(moving, flops / (rate * 1e12)) + rounding_bytes(work) / memory;
 }
 
 double collective_s(CollectiveKind kind, double bytes, std::span<const int> ranks, const Cluster& cluster) {
@@ -58,21 +88,25 @@ double collective_s(CollectiveKind kind, double bytes, std::span<const int> rank
   const ChipRates& chip = cluster.chip;
   const double nodes = num_nodes(ranks, cluster), local = n / nodes;
   const double link = bytes / (chip.link_gb_per_s * 1e9), network = bytes / (chip.network_gb_per_s * 1e9);
-  double within = link * (local - 1) / local, between = network / local * (nodes - 1) / nodes, steps = std::log2(n);
+  double within = link * (local - 1) / local, between = network / local * (nodes - 1) / nodes;
+  // Gathers and scatters go round a ring of nodes, reductions up and down a tree.
+  double local_steps = std::log2(local), node_steps = nodes - 1;
   switch (kind) {
     case CollectiveKind::kAllReduce:
-      within *= 2, between *= 2, steps *= 2;
+      within *= 2, between *= 2, local_steps *= 2, node_steps = 2 * std::log2(nodes);
       break;
     case CollectiveKind::kAllToAll:
       within = link * (local - 1) / n, between = network * (n - local) / n;
+      local_steps = std::min(1.0, local_steps), node_steps = std::min(1.0, node_steps);
       break;
     case CollectiveKind::kSendReceive:
-      within = nodes > 1 ? 0 : link, between = nodes > 1 ? network : 0, steps = 1;
+      within = nodes > 1 ? 0 : link, between = nodes > 1 ? network : 0;
+      local_steps = nodes > 1 ? 0 : 1, node_steps = nodes > 1 ? 1 : 0;
       break;
     default:
       break;
   }
-  return std::max(within, between) + steps * 1e-6 * (nodes > 1 ? chip.network_us : chip.link_us);
+  return std::max(within, between) + 1e-6 * (local_steps * chip.link_us + node_steps * chip.network_us);
 }
 
 std::string link_name(std::span<const int> ranks, const Cluster& cluster) {

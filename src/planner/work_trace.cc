@@ -107,6 +107,8 @@ void set_attention(const std::vector<at::Tensor>& in, bool is_backward, TracedWo
   const double pairs = side(q, 0) * side(q, 1) * side(k, 1) * side(q, 2);
   const double d = side(q, 3), dv = side(v, 3);
   work.kind = WorkKind::kAttention;
+  work.is_backward = is_backward;
+  work.k = d;
   work.flops = 2 * pairs * (is_backward ? 3 * d + 2 * dv : d + dv);
 }
 

@@ -13,7 +13,7 @@ namespace megalith {
 
 enum class WorkKind {
   kProduct,     // m n k, `count` of them
-  kAttention,   // flops of all pairs of queries and keys
+  kAttention,   // flops of all pairs of queries and keys, whose heads have k channels
   kMemory,      // bytes read and written
   kCollective,  // begins
   kWait,        // for the collective with the same id
@@ -23,6 +23,7 @@ struct TracedWork {
   WorkKind kind = WorkKind::kMemory;
   std::string name = {};  // of an operator, or the label of a collective
   bool is_weight_gradient = false;
+  bool is_backward = false;  // of attention
   double m = 0, n = 0, k = 0, count = 1;
   bool is_in_eight_bits = false, is_wide = false;  // else 16 bits
   double flops = 0, bytes = 0;

@@ -43,11 +43,15 @@ std::optional<UserError> check_dry_run_device(const std::string& device) {
                    fmt::format("use one of {}", fmt::join(known_gpu_names(), ", ")));
 }
 
-DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device) {
+DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device,
+                          const SpeedOf& speed_of) {
   const std::optional<KnownGpu> gpu = known_gpu(device);
   MEGALITH_CHECK(gpu, "dry_run_device {} was not checked", device);
   DeviceFit fit{.gpu = *gpu, .needed_bytes = estimate.total() - estimate.data, .savings = {}, .notes = {}};
-  if (!fit.fits()) fit.savings = cheapest_savings(resolved, estimate, -fit.left_bytes(), /*may_add_ranks=*/true);
+  if (!fit.fits()) {
+    fit.savings = cheapest_savings(resolved, estimate, -fit.left_bytes(), /*may_add_ranks=*/true, estimate_memory,
+                                   speed_of);
+  }
   fit.notes = reference_notes(resolved, *gpu);
   return fit;
 }

@@ -29,8 +29,10 @@ struct DeviceFit {
 // The error for a GPU whose memory is not known.
 std::optional<UserError> check_dry_run_device(const std::string& device);
 
-// device  passed check_dry_run_device()
-DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device);
+// device    passed check_dry_run_device()
+// speed_of  prices savings, if given
+DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estimate, const std::string& device,
+                          const SpeedOf& speed_of = {});
 
 // Verdict and details, with a final newline.
 std::string device_fit_text(const DeviceFit& fit);

@@ -3,16 +3,17 @@
 #include "comm/fake_group.h"
 #include "config/help.h"
 #include "train/setup.h"
+#include "train/step_plan.h"
 
 namespace megalith {
 
-DryRun make_dry_run(const Resolved& resolved) {
+DryRun make_dry_run(const Resolved& resolved, const std::filesystem::path& config_root) {
   const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
                       fake_group_factory(/*rank=*/0));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   DryRun run{count_model(built, resolved), estimate_largest(resolved), {}};
   if (const auto& device = resolved.config.train.dry_run_device) {
-    run.fit = find_device_fit(resolved, run.memory, *device);
+    run.fit = find_device_fit(resolved, run.memory, *device, speed_on(*device, config_root));
   }
   return run;
 }

@@ -1,6 +1,7 @@
 // A dry run's report: configuration, layout, size, a rank's memory by owner. Allocates nothing.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -17,7 +18,8 @@ struct DryRun {
 };
 
 // For the configuration's world, on the meta device.
-DryRun make_dry_run(const Resolved& resolved);
+// config_root  has the rates that price savings on a dry_run_device; may be empty
+DryRun make_dry_run(const Resolved& resolved, const std::filesystem::path& config_root = {});
 
 // As printed, with a final newline.
 std::string dry_run_text(const Resolved& resolved, const DryRun& run);

@@ -18,12 +18,13 @@ namespace {
 
 // One line per option that saves memory, and how to continue regardless.
 std::string savings_text(const Resolved& resolved, const MemoryEstimate& estimate, int64_t missing_bytes,
-                         c10::Device device, const MemoryMeasure& measure) {
+                         c10::Device device, const MemoryMeasure& measure, const SpeedOf& speed_of) {
   std::vector<std::string> lines;
   int64_t saved = 0;
   for (const MemorySaving& saving :
-       cheapest_savings(resolved, estimate, missing_bytes, /*may_add_ranks=*/!device.is_cpu(), measure)) {
-    lines.push_back(fmt::format("{} saves {}", saving.words, format_bytes(saving.bytes)));
+       cheapest_savings(resolved, estimate, missing_bytes, /*may_add_ranks=*/!device.is_cpu(), measure, speed_of)) {
+    lines.push_back(fmt::format("{} saves {}{}", saving.words, format_bytes(saving.bytes),
+                                speed_of ? ", and costs " + saving.cost : ""));
     saved += saving.bytes;
   }
   if (saved < missing_bytes) {
@@ -71,12 +72,13 @@ std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size
 }
 
 void check_memory(const Resolved& resolved, const MemoryEstimate& estimate, c10::Device device,
-                  const std::optional<MemoryThere>& there, const MemoryMeasure& measure) {
+                  const std::optional<MemoryThere>& there, const MemoryMeasure& measure, const SpeedOf& speed_of) {
   if (resolved.config.runtime.allow_oversubscription || !there || estimate.total() <= there->bytes) return;
   throw UserError(fmt::format("rank {} needs about {}, and {} are there for it ({})", estimate.rank,
                               format_bytes(estimate.total()), format_bytes(there->bytes), there->text),
                   fmt::format("{}\n  {}\n  --allow_oversubscription starts all the same", owners_text(estimate),
-                              savings_text(resolved, estimate, estimate.total() - there->bytes, device, measure)));
+                              savings_text(resolved, estimate, estimate.total() - there->bytes, device, measure,
+                                           speed_of)));
 }
 
 bool is_out_of_memory(const std::exception& error) {
@@ -92,13 +94,13 @@ bool is_out_of_memory(const std::exception& error) {
 
 std::string out_of_memory_text(const std::exception& error, const Resolved& resolved, const MemoryEstimate& estimate,
                                c10::Device device, const std::optional<MemoryThere>& there,
-                               const MemoryMeasure& measure) {
+                               const MemoryMeasure& measure, const SpeedOf& speed_of) {
   std::string text =
       fmt::format("out of memory: rank {} needs about {}", estimate.rank, format_bytes(estimate.total()));
   if (there)
     text += fmt::format(", and {} were there for it at its start ({})", format_bytes(there->bytes), there->text);
   text += fmt::format("\n  {}\n  {}", owners_text(estimate),
-                      savings_text(resolved, estimate, estimate.total() / 4, device, measure));
+                      savings_text(resolved, estimate, estimate.total() / 4, device, measure, speed_of));
   if (const auto* of_torch = dynamic_cast<const c10::Error*>(&error)) {
     const std::string_view told = of_torch->what_without_backtrace();
     text += fmt::format("\n  LibTorch said: {}", told.substr(0, told.find('\n')));

@@ -29,12 +29,13 @@ std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size
 
 // UserError if the rank does not fit, unless allow_oversubscription is on. Allocates nothing.
 void check_memory(const Resolved& resolved, const MemoryEstimate& estimate, c10::Device device,
-                  const std::optional<MemoryThere>& there, const MemoryMeasure& measure = estimate_memory);
+                  const std::optional<MemoryThere>& there, const MemoryMeasure& measure = estimate_memory,
+                  const SpeedOf& speed_of = {});
 
 bool is_out_of_memory(const std::exception& error);
 
 std::string out_of_memory_text(const std::exception& error, const Resolved& resolved, const MemoryEstimate& estimate,
                                c10::Device device, const std::optional<MemoryThere>& there,
-                               const MemoryMeasure& measure = estimate_memory);
+                               const MemoryMeasure& measure = estimate_memory, const SpeedOf& speed_of = {});
 
 }  // namespace megalith

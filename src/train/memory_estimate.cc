@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -211,7 +212,8 @@ MemoryEstimate estimate_largest(const Resolved& resolved) {
 }
 
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,
-                                           int64_t missing_bytes, bool may_add_ranks, const MemoryMeasure& measure) {
+                                           int64_t missing_bytes, bool may_add_ranks, const MemoryMeasure& measure,
+                                           const SpeedOf& speed_of) {
   constexpr size_t kMost = 3;
   // Errors due to what the copy lacks, such as a tokenizer, do not count.
   std::vector<UserError> before;
@@ -219,6 +221,7 @@ std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const Memor
       resolved, [](Resolved&) {}, resolved.derived.world_size, before);
   const std::set<std::string> known = messages(before);
   std::vector<MemorySaving> savings;
+  std::vector<double> slowdowns;
   for (const Candidate& candidate : candidates(resolved)) {
     if (savings.size() == kMost) break;
     if (candidate.times_ranks > 1 && !may_add_ranks) continue;
@@ -233,9 +236,21 @@ std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const Memor
     // The rank at or near the same pipeline stage.
     const int rank = std::min(estimate.rank, narrow<int>(changed->derived.world_size) - 1);
     const int64_t saved = estimate.total() - measure(*changed, rank).total();
-    if (saved > 0 && saved >= missing_bytes / 10) savings.push_back({candidate.words, saved, candidate.cost});
+    if (saved <= 0 || saved < missing_bytes / 10) continue;
+    savings.push_back({candidate.words, saved, candidate.cost});
+    if (speed_of) slowdowns.push_back(1 / speed_of(*changed));
   }
-  return savings;
+  if (savings.empty() || !speed_of) return savings;
+  const double now = 1 / speed_of(resolved);
+  std::vector<size_t> order(savings.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return slowdowns[i]; });
+  std::vector<MemorySaving> sorted;
+  for (const size_t i : order) {
+    savings[i].cost = fmt::format("{:+.1f} % GPU time a token ({})", 100 * (slowdowns[i] / now - 1), savings[i].cost);
+    sorted.push_back(std::move(savings[i]));
+  }
+  return sorted;
 }
 
 }  // namespace megalith

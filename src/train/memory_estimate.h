@@ -67,10 +67,15 @@ struct MemorySaving {
 // Estimates a command's memory. Training: estimate_memory; others: train/inference_memory.h.
 using MemoryMeasure = std::function<MemoryEstimate(const Resolved& resolved, int rank)>;
 
+// Tokens per second and GPU (planned_speed() in train/step_plan.h).
+using SpeedOf = std::function<double(const Resolved& resolved)>;
+
 // At most three that save at least a tenth of `missing_bytes`, cheapest in speed first.
 // may_add_ranks  each rank has its own memory, as with a GPU each
+// speed_of       if given, costs say how much more GPU time a token takes
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,
                                            int64_t missing_bytes, bool may_add_ranks,
-                                           const MemoryMeasure& measure = estimate_memory);
+                                           const MemoryMeasure& measure = estimate_memory,
+                                           const SpeedOf& speed_of = {});
 
 }  // namespace megalith

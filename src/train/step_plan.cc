@@ -51,7 +51,8 @@ class StepPlanner {
     double longest = 0;
     for (int rank = 0; rank < d_.pipeline.num_ranks; ++rank) {
       const WorkTimes work = work_of(rank);
-      if (work.total() > longest) longest = work.total(), plan.work = work;
+      const double until_end = work.total() + beside_s(rank);
+      if (until_end > longest) longest = until_end, plan.work = work;
     }
     finish(plan, longest);
     return plan;
@@ -110,15 +111,21 @@ class StepPlanner {
     const std::vector<int>& ranks = ranks_of(is_sharded ? reduction.shard : reduction.whole);
     if (ranks.empty()) return traffic;
     traffic.link = fmt::format("dp over the {}", link_name(ranks, cluster_));
+    // Every bucket, or unit of FSDP, pays for a collective's steps.
+    const auto bucket = static_cast<double>(bucket_elements(data_, sum.elements, d_.data_parallel_size));
+    const double buckets = is_fsdp() ? 1 : traffic.updated / bucket;
+    const auto moving_s = [&](CollectiveKind kind, double bytes, const std::vector<int>& over) {
+      return collective_s(kind, bytes, over, cluster_) + (buckets - 1) * collective_s(kind, 0, over, cluster_);
+    };
     if (!is_sharded) {
-      traffic.gradient_s = collective_s(CollectiveKind::kAllReduce, gradients, ranks, cluster_);
+      traffic.gradient_s = moving_s(CollectiveKind::kAllReduce, gradients, ranks);
       return traffic;
     }
     const auto shards = static_cast<double>(ranks.size());
     const std::vector<int>& replicas = ranks_of(reduction.replicate);
-    traffic.gradient_s = collective_s(CollectiveKind::kReduceScatter, gradients, ranks, cluster_) +
-                         collective_s(CollectiveKind::kAllReduce, gradients / shards, replicas, cluster_);
-    traffic.parameter_s = collective_s(CollectiveKind::kAllGather, parameters, ranks, cluster_);
+    traffic.gradient_s = moving_s(CollectiveKind::kReduceScatter, gradients, ranks) +
+                         moving_s(CollectiveKind::kAllReduce, gradients / shards, replicas);
+    traffic.parameter_s = moving_s(CollectiveKind::kAllGather, parameters, ranks);
     traffic.updated /= shards;
     return traffic;
   }
@@ -180,6 +187,19 @@ class StepPlanner {
     const PipelineShape shape = d_.pipeline.shape(1);
     for (int chunk = 0; chunk < shape.num_chunks; ++chunk) stages.push_back(shape.stage_of(rank, chunk));
     return stages;
+  }
+
+  // Before a rank's first microbatch come the stages before its first, and after its last backward theirs; weight
+  // gradients may wait for the end.
+  double beside_s(int rank) const {
+    const int first = std::ranges::min(stages_of(rank));
+    double seconds = 0;
+    for (int stage = 0; stage < first; ++stage) {
+      const PassTimes& times = stages_[static_cast<size_t>(stage)];
+      seconds += times.forward.total();
+      if (!d_.pipeline.splits_backward()) seconds += times.input_backward.total() + times.weight_backward.total();
+    }
+    return seconds;
   }
 
   // All of a step's microbatches.
@@ -287,6 +307,20 @@ StepPlan plan_bounds(const Resolved& run, const UnitCosts& units, const Cluster&
 
 StepPlan plan_step(const Resolved& run, const UnitCosts& units, const Cluster& cluster) {
   return StepPlanner(run, units, cluster).simulate();
+}
+
+double planned_speed(const Resolved& run, const ChipRates& chip) {
+  const int64_t ranks = run.derived.world_size, per_node = std::min(ranks, chip.gpus_per_node);
+  const Cluster cluster{
+      .chip = chip, .nodes = (ranks + per_node - 1) / per_node, .gpus_per_node = per_node, .file = {}};
+  const auto tokens = static_cast<double>(run.derived.global_batch_size * run.kind().tokens_per_sample(run));
+  return tokens / plan_step(run, measure_units(run), cluster).step_s / static_cast<double>(ranks);
+}
+
+SpeedOf speed_on(const std::string& gpu, const std::filesystem::path& config_root) {
+  const auto chip = config_root.empty() ? std::nullopt : find_chip(gpu, config_root);
+  if (!chip) return {};
+  return [chip](const Resolved& run) { return planned_speed(run, *chip); };
 }
 
 int64_t upper_memory_bound(int64_t estimate_bytes) {

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <string>
 
 #include "planner/work_price.h"
+#include "train/memory_estimate.h"
 #include "train/step_units.h"
 
 namespace megalith {
@@ -22,6 +25,12 @@ struct StepPlan {
 // A lower bound of step_s, without simulating the schedule, and the memory.
 StepPlan plan_bounds(const Resolved& run, const UnitCosts& units, const Cluster& cluster);
 StepPlan plan_step(const Resolved& run, const UnitCosts& units, const Cluster& cluster);
+
+// A run's tokens per second and GPU on as many of these chips as it has ranks.
+double planned_speed(const Resolved& run, const ChipRates& chip);
+
+// The same on a GPU by its name; null if its rates are not in config_root's file.
+SpeedOf speed_on(const std::string& gpu, const std::filesystem::path& config_root);
 
 // What a rank may need beyond an estimate: communicators' buffers, contexts, workspaces, fragments.
 int64_t upper_memory_bound(int64_t estimate_bytes);

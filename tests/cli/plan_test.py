@@ -199,20 +199,26 @@ LLAMA = ("--config", "llama3.1_8B", "--bf16", "--seq_length", 8192, "--global_ba
 
 def test_a_step_on_a_cluster_is_the_sum_of_its_causes(program):
     words = ("--cluster", "h200:8x2", *LLAMA, "--use_distributed_optimizer", "--tensor_model_parallel_size", 2, "--sequence_parallel")
-    found = json.loads(plan(program, *words, "--json"))
+    found = json.loads(plan(program, *words, "--json", "--explain"))
+    gains = {row["change"]: row["gain"] for row in found["changes"]}
+    assert gains["memory a fifth larger"] == 0 and gains["attention at the products' rate"] > 0, gains
+    assert 0 < gains["links within nodes twice as fast"] < 1 and gains["half the batch"] <= 0 <= gains["twice the batch"], gains
     assert sum(found["causes_s"].values()) == pytest.approx(found["step_s"], rel=1e-3)
     assert found["gpus"] == 16 and {"products", "attention", "memory-bound operators", "optimizer", "tp over the link"} <= set(found["causes_s"])
     assert 0.3 < found["mfu"] < 0.72
     assert found["memory_total_bytes"] < found["memory_at_most_bytes"]
     assert found["memory_by_units_bytes"] == pytest.approx(found["memory_total_bytes"], rel=0.03)
-    text = plan(program, *words, "--budget_tokens", "15e12", "--dollars_per_gpu_hour", 2)
-    for part in ("16 h200 in 2 nodes of 8", "clusters.yaml", "tp 2, dp 8", "MFU", "GPU hours", "$", "of those that hold most", "at most"):
+    text = plan(program, *words, "--budget_tokens", "15e12", "--dollars_per_gpu_hour", 2, "--explain")
+    for part in ("would change the tokens", "16 h200 in 2 nodes of 8", "clusters.yaml", "tp 2, dp 8", "MFU", "GPU hours", "$", "of those that hold most", "at most"):
         assert part in text, text
 
 
 def test_a_search_ranks_layouts_and_gives_their_commands(program, tmp_path):
     words = ("--cluster", "mi300x:8", *LLAMA, "--search", "--pareto_file", tmp_path / "front.svg")
-    rows = json.loads(plan(program, *words, "--json"))["layouts"]
+    found = json.loads(plan(program, *words, "--json", "--explain"))
+    rows = found["layouts"]
+    assert all(row["gain"] >= -1e-9 for row in found["changes"] if "batch" not in row["change"]), found["changes"]
+    assert len(found["changes"]) == 7 and all("tp" in row["layout"] for row in found["changes"] if row["is_possible"])
     seconds = [row["step_s"] for row in rows]
     assert len(rows) == 10 and seconds == sorted(seconds)
     assert rows[0]["behind"] == "" and all(" s " in row["behind"] or row["behind"] == "equal" for row in rows[1:])

@@ -20,6 +20,8 @@ TEST(PeakFlops, AreFoundByTheDriversNames) {
   EXPECT_EQ(tflops("NVIDIA A10", "sm_86"), 125) << "not taken for an A100";
   EXPECT_EQ(tflops("NVIDIA B200", "sm_100"), 2250);
   EXPECT_EQ(tflops("NVIDIA GB200", "sm_100"), 2500);
+  EXPECT_EQ(tflops("NVIDIA B300 SXM6 AC", "sm_103"), 2250);
+  EXPECT_EQ(known_gpu("gb300")->memory_bytes >> 30, 268);
   EXPECT_EQ(tflops("AMD Instinct MI300X", "gfx942"), 1307.4);
   EXPECT_EQ(tflops("AMD Instinct MI300A", "gfx942"), 980.6);
   EXPECT_EQ(tflops("AMD Instinct MI250X", "gfx90a"), 191.5);

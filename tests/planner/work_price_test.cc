@@ -19,7 +19,8 @@ Cluster plain_cluster(int64_t nodes = 1) {
   cluster.chip.tflops = 100, cluster.chip.fp8_tflops = 200, cluster.chip.memory_tb_per_s = 1;
   cluster.chip.link_gb_per_s = 100, cluster.chip.network_gb_per_s = 10;
   cluster.chip.link_us = cluster.chip.network_us = cluster.chip.operator_us = 0;
-  cluster.chip.product_share = cluster.chip.fp8_share = cluster.chip.memory_share = cluster.chip.attention_share = 1;
+  cluster.chip.product_share = cluster.chip.fp8_share = cluster.chip.memory_share = 1;
+  cluster.chip.attention_share = 0.8, cluster.chip.attention_backward_share = 0.5;
   return cluster;
 }
 
@@ -30,14 +31,35 @@ TracedWork product(double m, double n, double k) {
 TEST(WorkPrice, AnOperatorTakesWhatBoundsIt) {
   const Cluster cluster = plain_cluster();
   EXPECT_NEAR(operator_s(product(1024, 1024, 1000), cluster.chip), 2 * 1024.0 * 1024 * 1000 / 100e12, kRounding);
-  // 130 columns are two tiles.
-  EXPECT_NEAR(operator_s(product(1024, 130, 1000), cluster.chip), 2 * 1024.0 * 256 * 1000 / 100e12, kRounding);
   TracedWork moving = product(1024, 1024, 1000);
   moving.bytes = 1e9;
   EXPECT_NEAR(operator_s(moving, cluster.chip), 1e-3, kRounding);
   TracedWork eight = product(1024, 1024, 1000);
   eight.is_in_eight_bits = true;
-  EXPECT_NEAR(operator_s(eight, cluster.chip), 1024.0 * 1024 * 1000 / 100e12, kRounding);
+  // Its first operand is read in 16 bits and written twice in 8, unless a product before it did so.
+  const double rounding_s = 4 * 1024.0 * 1000 / 1e12, eight_s = 1024.0 * 1024 * 1000 / 100e12;
+  EXPECT_NEAR(operator_s(eight, cluster.chip), eight_s + rounding_s, kRounding);
+  eight.is_weight_gradient = true;
+  EXPECT_NEAR(operator_s(eight, cluster.chip), eight_s, kRounding);
+  TracedWork attention{.kind = WorkKind::kAttention, .name = "attention_forward", .k = 128, .flops = 1e12};
+  EXPECT_NEAR(operator_s(attention, cluster.chip), 0.01 / 0.8, kRounding);
+  attention.is_backward = true, attention.k = 32;
+  EXPECT_NEAR(operator_s(attention, cluster.chip), 0.01 / 0.5, kRounding);
+  ChipRates with_units = cluster.chip;
+  with_units.units = 132;
+  EXPECT_NEAR(operator_s(attention, with_units), 0.01 / 0.5 * 2, kRounding);
+}
+
+TEST(WorkPrice, TilesFillWholeWavesOfUnits) {
+  ChipRates chip = plain_cluster().chip;
+  chip.units = 4;
+  // 128 of K are a tile's loads and stores.
+  const auto of = [&](double elements, double k) { return 2 * elements * (k + 128) / 100e12; };
+  EXPECT_NEAR(operator_s(product(1024, 1024, 1000), chip), of(1024.0 * 1024, 1000), kRounding);
+  // 130 columns are two tiles' worth.
+  EXPECT_NEAR(operator_s(product(1024, 130, 1000), chip), of(1024.0 * 256, 1000), kRounding);
+  // One tile leaves three units idle, so K is split.
+  EXPECT_NEAR(operator_s(product(128, 256, 4096), chip), of(4 * 128.0 * 256, 4096.0 / 4), kRounding);
 }
 
 TEST(WorkPrice, CollectivesAreRingsOfTheirLink) {
@@ -54,6 +76,11 @@ TEST(WorkPrice, CollectivesAreRingsOfTheirLink) {
   EXPECT_NEAR(seconds(CollectiveKind::kAllToAll, both), 0.1 * 4 / 8, kRounding);
   EXPECT_NEAR(seconds(CollectiveKind::kSendReceive, across), 0.1, kRounding);
   EXPECT_EQ(collective_s(CollectiveKind::kAllReduce, 1e9, std::vector<int>{0}, cluster), 0);
+  // Rings of nodes, trees, and steps within nodes.
+  Cluster slow = cluster;
+  slow.chip.link_us = 1, slow.chip.network_us = 10;
+  EXPECT_NEAR(collective_s(CollectiveKind::kAllGather, 0, both, slow), 12e-6, kRounding);
+  EXPECT_NEAR(collective_s(CollectiveKind::kAllReduce, 0, both, slow), 24e-6, kRounding);
   EXPECT_EQ(link_name(node, cluster), "link");
   EXPECT_EQ(link_name(across, cluster), "network");
 }
