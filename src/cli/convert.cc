@@ -363,7 +363,7 @@ int run_convert(CommandContext& context) {
                     "leave them out");
   }
   std::optional<FolderLock> hold;  // against a run that writes there
-  if (options.save && !options.is_gguf()) {
+  if (options.save && !options.is_gguf() && options.foreign_target() == nullptr) {
     hold.emplace(*options.save, fmt::format("save {}", *options.save),
                  FolderLockSettings{.self = own_holder(make_run_id(), "", utc_timestamp())});
   }
