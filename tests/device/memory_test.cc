@@ -127,14 +127,19 @@ TEST(Memory, StaysNearTheTensorsWhenSizesChange) {
   manage_cpu_memory();
   const int64_t resident = memory_stats(kCpu).reserved_bytes, allocated = memory_stats(kCpu).allocated_bytes;
   reset_peak_memory(kCpu);
+  const auto touched = [](int64_t num_bytes) {
+    at::Tensor tensor = at::empty({num_bytes}, at::kByte);
+    std::memset(tensor.mutable_data_ptr(), 1, static_cast<size_t>(num_bytes));  // in one thread
+    return tensor;
+  };
   std::vector<at::Tensor> kept;
   for (uint64_t step = 0; step < 12; ++step) {
     std::vector<at::Tensor> of_step;
     for (uint64_t i = 0; i < 16; ++i) {
       const int64_t size = kMiB / 2 + random_word_at(step, i) % (4 * kMiB);
-      const at::Tensor passing = at::ones({size / 2}, at::kByte);
-      of_step.push_back(at::ones({size}, at::kByte));
-      if (i == 7) kept.push_back(at::ones({kMiB / 4}, at::kByte));
+      const at::Tensor passing = touched(size / 2);
+      of_step.push_back(touched(size));
+      if (i == 7) kept.push_back(touched(kMiB / 4));
     }
   }
   const MemoryStats after = memory_stats(kCpu);
