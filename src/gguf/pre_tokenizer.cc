@@ -63,12 +63,6 @@ constexpr std::string_view kProbe =
     "Български ''''''```````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'll make "
     "it, 'D you like some tea? We'Ve a'lL";
 
-// The expression of GPT-4o's tokenizer. Source: ggml-org/llama.cpp, src/llama-vocab.cpp.
-constexpr std::string_view kGpt4oPattern =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
 // Appends the expressions of a pre_tokenizer; "digits" are single ones.
 void add_cuts(const Json& pre_tokenizer, const std::string& where, std::vector<std::string>& cuts) {
   const auto type = json_get_or<std::string>(pre_tokenizer, "type", "", where);
@@ -109,9 +103,15 @@ std::string gguf_pre_tokenizer(const Tokenizer& tokenizer, const Json& tokenizer
         return takes_whole_words ? "llama-bpe" : "dbrx";
       case KnownPattern::kQwen2:
         return "qwen2";
+      case KnownPattern::kO200k:
+        return "gpt-4o";
+      case KnownPattern::kTekken:
+      case KnownPattern::kNumbers:
+      case KnownPattern::kCjk:
+      case KnownPattern::kDeepSeek:
+        break;
     }
   }
-  if (joined == kGpt4oPattern) return "gpt-4o";
   if (joined == fmt::format("digits\n{}", kGpt2Pattern)) return "smollm";
   throw UserError(fmt::format("{}: llama.cpp has no pre-tokenizer that cuts texts as this one ({})", where,
                               cuts.empty() ? "none" : joined),

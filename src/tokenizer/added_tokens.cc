@@ -29,7 +29,10 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
 
 size_t AddedTokenMatcher::next_candidate(std::string_view text, size_t from) const {
   if (first_bytes_.size() == 1) return text.find(first_bytes_[0], from);
-  while (from < text.size() && trie_.step(ByteTrie::kRoot, static_cast<uint8_t>(text[from])) == ByteTrie::kNone) ++from;
+  const auto begins = [&](char c) {
+    return trie_.step(ByteTrie::kRoot, static_cast<uint8_t>(c)).node != ByteTrie::kNone;
+  };
+  while (from < text.size() && !begins(text[from])) ++from;
   return from;
 }
 

@@ -1,15 +1,15 @@
-// Byte-pair encoding over bytes; merging is in merge_table.h.
-//
-// Most pieces of real text are tokens themselves and take one look-up: whether merging really gives that token is
-// computed at its first use and cached.
+// Byte-pair encoding over bytes. Pieces come from the cache; a new one is merged (merge_table.h), a long one cut by
+// backtracking (backtracking_bpe.h) if every byte has a token.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "tokenizer/backtracking_bpe.h"
 #include "tokenizer/bpe_merges.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/piece_cache.h"
@@ -30,40 +30,35 @@ class ByteLevelBpe final : public TokenModel {
       : vocabulary_(std::move(vocabulary)),
         merges_(std::move(merges)),
         options_(options),
-        owner_(PieceCache::new_owner()),
-        reach_(static_cast<size_t>(vocabulary_.end_id())) {
+        owner_(PieceCache::new_owner()) {
     for (int byte = 0; byte < 256; ++byte) {
       const char c = static_cast<char>(byte);
       byte_ids_[static_cast<size_t>(byte)] = vocabulary_.find({&c, 1});
     }
+    has_all_bytes_ = *std::min_element(byte_ids_.begin(), byte_ids_.end()) >= 0;
   }
 
   void encode(std::string_view piece, std::vector<int32_t>& ids) const override {
-    const int32_t whole = vocabulary_.find(piece);
-    if (whole >= 0 && (options_.ignore_merges || is_reached(whole, piece))) {
-      ids.push_back(whole);
-    } else {
-      PieceCache::encode(owner_, piece, ids, [&](std::vector<int32_t>& out) { merge(piece, out); });
-    }
+    PieceCache::encode(owner_, piece, ids, [&](std::vector<int32_t>& out) { compute(piece, out); });
   }
 
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
  private:
-  enum Reach : uint8_t { kUnknown, kReached, kNotReached };
+  static constexpr size_t kFewBytes = 32;  // up to here merging is as fast
 
-  // True if merging the token's own bytes gives the token. All threads compute the same answer, so the order of writes
-  // does not matter.
-  bool is_reached(int32_t id, std::string_view bytes) const {
-    std::atomic<uint8_t>& known = reach_[static_cast<size_t>(id)];
-    uint8_t reach = known.load(std::memory_order_relaxed);
-    if (reach == kUnknown) {
-      std::vector<int32_t> ids;
-      merge(bytes, ids);
-      reach = ids.size() == 1 && ids[0] == id ? kReached : kNotReached;
-      known.store(reach, std::memory_order_relaxed);
+  void compute(std::string_view piece, std::vector<int32_t>& ids) const {
+    const int32_t whole = options_.ignore_merges ? vocabulary_.find(piece) : -1;
+    if (whole >= 0) {
+      ids.push_back(whole);
+    } else if (has_all_bytes_ && piece.size() > kFewBytes) {
+      std::call_once(is_backtracking_made_, [&] {
+        backtracking_ = std::make_unique<BacktrackingBpe>(merges_, vocabulary_, byte_ids_);
+      });
+      backtracking_->encode(piece, ids);
+    } else {
+      merge(piece, ids);
     }
-    return reach == kReached;
   }
 
   // Starts from the ids of single bytes; a byte without a token becomes the unknown token, or is dropped if there is
@@ -88,7 +83,9 @@ class ByteLevelBpe final : public TokenModel {
   Options options_;
   uint32_t owner_;
   std::array<int32_t, 256> byte_ids_;
-  mutable std::vector<std::atomic<uint8_t>> reach_;
+  bool has_all_bytes_;
+  mutable std::once_flag is_backtracking_made_;  // for the first long piece
+  mutable std::unique_ptr<BacktrackingBpe> backtracking_;
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/huge_pages.h"
+
 namespace megalith {
 
 class ByteTrie {
@@ -16,17 +18,19 @@ class ByteTrie {
   // A repeated key's last value wins. value must not be negative.
   void insert(std::string_view key, int32_t value);
 
-  // The node one byte further, or kNone.
-  uint32_t step(uint32_t node, uint8_t byte) const {
+  // One byte further: the node, kNone if no key goes on so, and the value of the key that ends there, or -1.
+  struct Step {
+    uint32_t node = kNone;
+    int32_t value = -1;
+  };
+  Step step(uint32_t node, uint8_t byte) const {
     if (node == kRoot) return roots_[byte];
     const uint64_t key = uint64_t{node} << 8 | byte;
     for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
-      if (slots_[slot].key == key) return slots_[slot].child;
-      if (slots_[slot].key == kFree) return kNone;
+      if (slots_[slot].key == key) return slots_[slot].step;
+      if (slots_[slot].key == kFree) return {};
     }
   }
-  // The value of the key that ends at a node, or -1.
-  int32_t value(uint32_t node) const { return values_[node]; }
 
   struct Match {
     int32_t value = -1;
@@ -34,21 +38,21 @@ class ByteTrie {
   };
   // The longest key that is a prefix of `text`; value -1 if there is none.
   Match longest_prefix(std::string_view text) const;
-  bool is_empty() const { return values_.size() == 1; }
+  bool is_empty() const { return num_nodes_ == 1; }
 
  private:
   static constexpr uint64_t kFree = UINT64_MAX;
   struct Slot {
     uint64_t key = kFree;
-    uint32_t child = kNone;
+    Step step;
   };
   size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15 >> 32) & mask_; }
-  void put(uint64_t key, uint32_t child);
+  void put(uint64_t key, Step step);
 
-  std::vector<uint32_t> roots_;  // children of the root, by byte
-  std::vector<Slot> slots_;      // all other edges, open addressing
+  std::vector<Step> roots_;     // from the root, by byte
+  HugePageVector<Slot> slots_;  // all other edges, open addressing
   size_t mask_ = 0, num_edges_ = 0;
-  std::vector<int32_t> values_;  // by node
+  uint32_t num_nodes_ = 1;
 };
 
 }  // namespace megalith

@@ -1,6 +1,7 @@
 // Normalizers that work character by character; see normalizer.h.
 #include <utf8proc.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -24,7 +25,8 @@ void rewrite(NormalText& text, Put&& put) {
   std::string out;
   out.reserve(whole.size());
   for (size_t i = 0; i < whole.size();) {
-    const Utf8Step step = decode_utf8(whole.substr(i));
+    const auto byte = static_cast<uint8_t>(whole[i]);
+    const Utf8Step step = byte < 0x80 ? Utf8Step{byte, 1, true} : decode_utf8(whole.substr(i));
     const size_t before = out.size();
     put(step.code_point, out);
     if (i == 0 && out.size() == before) text.starts_input = false;
@@ -77,20 +79,24 @@ class BertNormalizer final : public CharacterNormalizer {
   struct Options {
     bool clean_text, handle_chinese_chars, strip_accents, lowercase;
   };
-  explicit BertNormalizer(Options options) : options_(options) {}
+  explicit BertNormalizer(Options options) : options_(options) {
+    for (uint32_t c = 0; c < ascii_.size(); ++c) {
+      std::string kept;
+      if (options_.clean_text) {
+        put_clean(c, kept);
+      } else {
+        kept += static_cast<char>(c);
+      }
+      std::string result;
+      if (!kept.empty() && options_.lowercase) put_lower_case(static_cast<uint8_t>(kept[0]), result);
+      if (!options_.lowercase) result = kept;
+      ascii_[c] = result.empty() ? kDropped : static_cast<int16_t>(result[0]);
+    }
+  }
 
   void apply(NormalText& text) const override {
-    if (options_.clean_text) {
-      rewrite(text, [](uint32_t c, std::string& out) {
-        const bool is_line_or_tab = c == '\t' || c == '\n' || c == '\r';
-        if (!is_line_or_tab && is_in(kControls, c)) return;
-        append_utf8(is_space(c) ? ' ' : c, out);
-      });
-    }
-    if (is_ascii(text.text)) {
-      if (options_.lowercase) rewrite(text, put_lower_case);
-      return;
-    }
+    if (is_ascii(text.text)) return apply_to_ascii(text);
+    if (options_.clean_text) rewrite(text, put_clean);
     if (options_.handle_chinese_chars) {
       rewrite(text, [](uint32_t c, std::string& out) {
         const bool is_chinese = is_in(kChinese, c);
@@ -109,11 +115,32 @@ class BertNormalizer final : public CharacterNormalizer {
   }
 
  private:
+  static constexpr int16_t kDropped = -1;
+
+  static void put_clean(uint32_t c, std::string& out) {
+    const bool is_line_or_tab = c == '\t' || c == '\n' || c == '\r';
+    if (!is_line_or_tab && is_in(kControls, c)) return;
+    append_utf8(is_space(c) ? ' ' : c, out);
+  }
+
+  // All steps at once.
+  void apply_to_ascii(NormalText& text) const {
+    std::string& whole = text.text;
+    if (!whole.empty() && ascii_[static_cast<uint8_t>(whole[0])] == kDropped) text.starts_input = false;
+    size_t size = 0;
+    for (const char c : whole) {
+      const int16_t result = ascii_[static_cast<uint8_t>(c)];
+      if (result != kDropped) whole[size++] = static_cast<char>(result);
+    }
+    whole.resize(size);
+  }
+
   // BERT's blocks of Chinese characters, which also omit 2B820–2B91F.
   static constexpr CodePointRange kChinese[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
                                                 {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F},
                                                 {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
   Options options_;
+  std::array<int16_t, 128> ascii_;  // what a character becomes
 };
 
 // Spells the bytes in ByteLevel's alphabet.

@@ -4,89 +4,133 @@
 #include <utf8proc.h>
 
 #include <array>
+#include <bit>
 #include <cstdint>
-#include <memory>
+#include <cstring>
 #include <vector>
 
-#include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/unicode_additions.h"
 #include "tokenizer/utf8.h"
 
 namespace megalith {
 namespace {
 
-enum Class : uint8_t { kSymbol, kLetter, kNumber, kBlank, kLineEnd };
+// What a character is: one of these, and perhaps kIdeograph besides.
+enum Trait : uint16_t {
+  kUpper = 1,         // \p{Lu}, \p{Lt}
+  kLower = 2,         // \p{Ll}
+  kOtherLetter = 4,   // \p{Lm}, \p{Lo}
+  kNewLetter = 8,     // \p{L}, but of none of these kinds to the engine: see unicode_additions.h
+  kMark = 16,         // \p{M}
+  kPunctOrSymbol = 32,  // \p{P}, \p{S}
+  kOther = 64,
+  kNumber = 128,
+  kBlank = 256,  // \s but \r and \n
+  kLineEnd = 512,
+  kIdeograph = 1024,  // [一-龥぀-ゟ゠-ヿ]
+};
+constexpr unsigned kLetter = kUpper | kLower | kOtherLetter | kNewLetter;
+constexpr unsigned kSymbol = kMark | kPunctOrSymbol | kOther;  // [^\s\p{L}\p{N}]
+constexpr unsigned kSpace = kBlank | kLineEnd;
 
-Class compute_class(uint32_t c) {
+uint16_t compute_trait(uint32_t c) {
   if (c == '\r' || c == '\n') return kLineEnd;
   if (is_space(c)) return kBlank;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-      return kLetter;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-      return kNumber;
-    default:
-      return kSymbol;
-  }
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  if (category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LT) return kUpper;
+  if (category == UTF8PROC_CATEGORY_LL) return kLower;
+  if (category == UTF8PROC_CATEGORY_LM || category == UTF8PROC_CATEGORY_LO) return kOtherLetter;
+  if (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME) return kMark;
+  if (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) return kNumber;
+  if (category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_SO) return kPunctOrSymbol;
+  return kOther;
 }
 
-// The class of every code point, computed once: 1.1 MB, of which only the text's characters are touched.
-class ClassTable {
- public:
-  ClassTable() : classes_(0x110000) {
-    for (uint32_t c = 0; c < classes_.size(); ++c) classes_[c] = compute_class(c);
-    for (const char category : {'L', 'N'}) {
-      for (const CodePointRange& range : new_code_points(category)) {
-        for (uint32_t c = range.first; c <= range.last; ++c) classes_[c] = category == 'L' ? kLetter : kNumber;
+// The traits of every code point, computed once: 2.2 MB, of which only the text's characters are touched.
+const uint16_t* trait_table() {
+  static const std::vector<uint16_t> table = [] {
+    std::vector<uint16_t> traits(0x110000);
+    for (uint32_t c = 0; c < traits.size(); ++c) traits[c] = compute_trait(c);
+    struct Row {
+      char category;
+      Trait trait;
+    };
+    constexpr Row kRows[] = {
+        {'L', kNewLetter}, {'N', kNumber}, {'P', kPunctOrSymbol}, {'S', kPunctOrSymbol}, {'M', kMark}};
+    for (const Row& row : kRows) {
+      for (const CodePointRange& range : new_code_points(row.category)) {
+        for (uint32_t c = range.first; c <= range.last; ++c) traits[c] = row.trait;
       }
     }
-  }
-  const uint8_t* data() const { return classes_.data(); }
-
- private:
-  std::vector<uint8_t> classes_;
-};
-
-const uint8_t* class_table() {
-  static const ClassTable table;
+    for (const CodePointRange& range : {CodePointRange{0x4E00, 0x9FA5}, {0x3040, 0x30FF}}) {
+      for (uint32_t c = range.first; c <= range.last; ++c) traits[c] = static_cast<uint16_t>(traits[c] | kIdeograph);
+    }
+    return traits;
+  }();
   return table.data();
+}
+
+// Eight characters at a time. Bit 7 of each byte is set if the byte is from `first` to `last`, which are ASCII.
+constexpr uint64_t kOnes = 0x0101010101010101, kHighBits = 0x8080808080808080;
+uint64_t load_eight(const char* text) {
+  uint64_t eight = 0;
+  std::memcpy(&eight, text, sizeof eight);
+  return eight;
+}
+uint64_t bytes_in_range(uint64_t eight, uint8_t first, uint8_t last) {
+  const uint64_t low = eight & ~kHighBits;
+  return (low + kOnes * (0x80u - first)) & ~(low + kOnes * (0x7Fu - last)) & ~eight & kHighBits;
 }
 
 struct Scan {
   std::string_view text;
-  const uint8_t* classes = class_table();
+  const uint16_t* traits = trait_table();
 
-  // The class of the character at i and its length in bytes.
-  Class at(size_t i, size_t& length) const {
+  // The traits of the character at i and its length in bytes.
+  unsigned at(size_t i, size_t& length) const {
     const auto byte = static_cast<uint8_t>(text[i]);
     if (byte < 0x80) {
       length = 1;
-      return static_cast<Class>(classes[byte]);
+      return traits[byte];
     }
     const auto low = [&](size_t k) { return static_cast<uint32_t>(static_cast<uint8_t>(text[i + k]) & 0x3F); };
     if (byte < 0xE0) {
       length = 2;
-      return static_cast<Class>(classes[(byte & 0x1Fu) << 6 | low(1)]);
+      return traits[(byte & 0x1Fu) << 6 | low(1)];
     }
     if (byte < 0xF0) {
       length = 3;
-      return static_cast<Class>(classes[(byte & 0x0Fu) << 12 | low(1) << 6 | low(2)]);
+      return traits[(byte & 0x0Fu) << 12 | low(1) << 6 | low(2)];
     }
     length = 4;
-    return static_cast<Class>(classes[(byte & 0x07u) << 18 | low(1) << 12 | low(2) << 6 | low(3)]);
+    return traits[(byte & 0x07u) << 18 | low(1) << 12 | low(2) << 6 | low(3)];
   }
-  bool is(Class wanted, size_t i, size_t& length) const { return i < text.size() && at(i, length) == wanted; }
+  bool is(unsigned wanted, size_t i, size_t& length) const { return i < text.size() && (at(i, length) & wanted) != 0; }
 
-  // The end of the run of one class from i, of at most `most` characters.
-  size_t run(Class wanted, size_t i, size_t most = SIZE_MAX) const {
+  // The end of the run of wanted characters from i, of at most `most`.
+  size_t run(unsigned wanted, size_t i, size_t most = SIZE_MAX) const {
     for (size_t length = 0; most > 0 && is(wanted, i, length); --most) i += length;
     return i;
+  }
+
+  // The end of the run of letters (and perhaps marks) from i; small and capital ASCII letters only if wanted.
+  size_t letters(unsigned wanted, size_t i) const {
+    while (i + 8 <= text.size()) {
+      const uint64_t eight = load_eight(text.data() + i);
+      uint64_t others = kHighBits;
+      if (wanted & kLower) others &= ~bytes_in_range(eight, 'a', 'z');
+      if (wanted & kUpper) others &= ~bytes_in_range(eight, 'A', 'Z');
+      if (others == 0) {
+        i += 8;
+        continue;
+      }
+      i += static_cast<size_t>(std::countr_zero(others)) / 8;
+      if (static_cast<uint8_t>(text[i]) < 0x80) return i;
+      for (size_t length = 0; i < text.size() && static_cast<uint8_t>(text[i]) >= 0x80; i += length) {
+        if ((at(i, length) & wanted) == 0) return i;
+      }
+    }
+    return run(wanted, i);
   }
 
   // \s+(?!\S)|\s+ from i, for white space ending at `end`: all of it at the end of the text, else all but its last
@@ -96,6 +140,21 @@ struct Scan {
     size_t last = end - 1;
     while (last > i && (static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
     return last > i ? last : end;
+  }
+
+  // \s*[\r\n]+|\s+(?!\S)|\s+: to the last line end of the white space, if it has one. i if none begins there.
+  size_t white_space(size_t i) const {
+    size_t end = i, after_line = 0;
+    for (size_t length = 0;;) {
+      if (is(kLineEnd, end, length)) {
+        after_line = end + length;
+      } else if (!is(kBlank, end, length)) {
+        break;
+      }
+      end += length;
+    }
+    if (end == i) return i;
+    return after_line > 0 ? after_line : blanks(i, end);
   }
 };
 
@@ -114,76 +173,207 @@ size_t contraction_end(std::string_view text, size_t i, bool ignore_case) {
   return 0;
 }
 
+// The matchers: the end of the match that begins at `begin`, or `begin` if there is none.
+
 size_t match_gpt2(const Scan& scan, size_t begin) {
   const std::string_view text = scan.text;
   if (text[begin] == '\'') {
     if (const size_t end = contraction_end(text, begin, false)) return end;
   }
   size_t length = 0;
-  const Class first = scan.at(begin, length);
   // ' ?\p{L}+', ' ?\p{N}+' and ' ?[^\s\p{L}\p{N}]+'
-  if (first == kLetter || first == kNumber || first == kSymbol) return scan.run(first, begin + length);
-  if (text[begin] == ' ' && begin + 1 < text.size()) {
-    const Class second = scan.at(begin + 1, length);
-    if (second == kLetter || second == kNumber || second == kSymbol) return scan.run(second, begin + 1 + length);
+  const size_t first = begin + (text[begin] == ' ' && begin + 1 < text.size() ? 1 : 0);
+  const unsigned trait = scan.at(first, length);
+  if (trait & kLetter) return scan.letters(kLetter, first + length);
+  for (const unsigned wanted : {unsigned{kNumber}, kSymbol}) {
+    if (trait & wanted) return scan.run(wanted, first + length);
   }
-  size_t end = begin;
-  while (scan.is(kBlank, end, length) || scan.is(kLineEnd, end, length)) end += length;
-  return scan.blanks(begin, end);
+  return scan.blanks(begin, scan.run(kSpace, begin));
 }
 
 // Llama 3's pattern; Qwen2's takes numbers one digit at a time.
-size_t match_llama3(const Scan& scan, size_t begin, size_t most_digits) {
+template <size_t kMostDigits>
+size_t match_llama3(const Scan& scan, size_t begin) {
   const std::string_view text = scan.text;
   size_t length = 0, next_length = 0;
-  const Class first = scan.at(begin, length);
-  if (first == kLetter) return scan.run(kLetter, begin + length);
+  const unsigned first = scan.at(begin, length);
+  if (first & kLetter) return scan.letters(kLetter, begin + length);
   if (text[begin] == '\'') {
     if (const size_t end = contraction_end(text, begin, true)) return end;
   }
   // [^\r\n\p{L}\p{N}]?\p{L}+
-  if (first != kLineEnd && first != kNumber && scan.is(kLetter, begin + length, next_length)) {
-    return scan.run(kLetter, begin + length + next_length);
+  if (!(first & (kLineEnd | kNumber)) && scan.is(kLetter, begin + length, next_length)) {
+    return scan.letters(kLetter, begin + length + next_length);
   }
-  if (first == kNumber) return scan.run(kNumber, begin, most_digits);
+  if (first & kNumber) return scan.run(kNumber, begin, kMostDigits);
   // ' ?[^\s\p{L}\p{N}]+[\r\n]*'
   const size_t symbols = begin + (text[begin] == ' ' ? 1 : 0);
   if (scan.is(kSymbol, symbols, length)) return scan.run(kLineEnd, scan.run(kSymbol, symbols + length));
-  // '\s*[\r\n]+': to the last line end of the white space
-  size_t end = begin, after_line = 0;
-  for (;;) {
-    if (scan.is(kLineEnd, end, length)) {
-      after_line = end + length;
-    } else if (!scan.is(kBlank, end, length)) {
+  return scan.white_space(begin);
+}
+
+// GPT-4o's pattern, which keeps words of mixed case apart; Mistral's Tekken has no contractions and single digits.
+template <bool kContractions, size_t kMostDigits>
+size_t match_o200k(const Scan& scan, size_t begin) {
+  constexpr unsigned kBoth = kOtherLetter | kMark;  // count as small and as capital
+  const std::string_view text = scan.text;
+  size_t length = 0;
+  const unsigned first = scan.at(begin, length);
+  // [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+, or the same with * and + exchanged
+  const bool has_prefix = !(first & (kLetter | kNumber | kLineEnd));
+  const size_t word = begin + (has_prefix ? length : 0);
+  size_t end = scan.letters(kUpper, word), after_both = word;
+  for (size_t next = 0; end < text.size(); end += next) {
+    const unsigned trait = scan.at(end, next);
+    if (trait & kBoth) {
+      after_both = end + next;
+    } else if (!(trait & kUpper)) {
       break;
     }
-    end += length;
   }
-  return after_line > 0 ? after_line : scan.blanks(begin, end);
+  const size_t small_end = scan.letters(kLower | kBoth, end);
+  if (small_end > end) {
+    end = small_end;
+  } else if (after_both > word) {
+    end = after_both;  // the small part is the last character that can be either
+  } else if (first & kMark) {
+    end = word;  // the mark is no prefix but such a character
+  }
+  if (end > word || (first & kMark)) {
+    if (kContractions && end < text.size() && text[end] == '\'') {
+      if (const size_t longer = contraction_end(text, end, true)) return longer;
+    }
+    return end;
+  }
+  if (first & kNumber) return scan.run(kNumber, begin, kMostDigits);
+  // ' ?[^\s\p{L}\p{N}]+[\r\n/]*'
+  const size_t symbols = begin + (text[begin] == ' ' ? 1 : 0);
+  if (scan.is(kSymbol, symbols, length)) {
+    end = scan.run(kSymbol, symbols + length);
+    while (end < text.size() && (text[end] == '\r' || text[end] == '\n' || text[end] == '/')) ++end;
+    return end;
+  }
+  return scan.white_space(begin);
+}
+
+size_t match_deepseek(const Scan& scan, size_t begin) {
+  const std::string_view text = scan.text;
+  const auto is_ascii_letter = [&](size_t i) {
+    return i < text.size() && static_cast<uint8_t>((text[i] | 0x20) - 'a') < 26;
+  };
+  size_t length = 0, next_length = 0;
+  const unsigned first = scan.at(begin, length);
+  // [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+
+  if ((first & kPunctOrSymbol) && length == 1 && is_ascii_letter(begin + 1)) {
+    size_t end = begin + 2;
+    while (is_ascii_letter(end)) ++end;
+    return end;
+  }
+  // [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+
+  if (first & (kLetter | kMark)) return scan.letters(kLetter | kMark, begin + length);
+  if (!(first & (kLineEnd | kPunctOrSymbol)) && scan.is(kLetter | kMark, begin + length, next_length)) {
+    return scan.letters(kLetter | kMark, begin + length + next_length);
+  }
+  // ' ?[\p{P}\p{S}]+[\r\n]*'
+  const size_t symbols = begin + (text[begin] == ' ' ? 1 : 0);
+  if (scan.is(kPunctOrSymbol, symbols, length)) return scan.run(kLineEnd, scan.run(kPunctOrSymbol, symbols + length));
+  return scan.white_space(begin);
+}
+
+// \p{N}{1,3}
+size_t match_numbers(const Scan& scan, size_t begin) { return scan.run(kNumber, begin, 3); }
+// [一-龥぀-ゟ゠-ヿ]+
+size_t match_cjk(const Scan& scan, size_t begin) { return scan.run(kIdeograph, begin); }
+
+// The first number, or ideograph, at or after i.
+template <Trait kWanted>
+size_t find_first(const Scan& scan, size_t i) {
+  for (size_t length = 0; i < scan.text.size() && !scan.is(kWanted, i, length);) {
+    i += length;
+    for (; i + 8 <= scan.text.size(); i += 8) {
+      const uint64_t eight = load_eight(scan.text.data() + i);
+      if ((eight & kHighBits) != 0 || (kWanted == kNumber && bytes_in_range(eight, '0', '9') != 0)) break;
+    }
+  }
+  return i;
+}
+
+using Matcher = size_t (*)(const Scan&, size_t);
+
+// skip(scan, i): the first place at or after i where a match may begin
+template <Matcher match, typename Skip>
+void split_by(const TextPiece& piece, PieceSink sink, Skip skip) {
+  const Scan scan{piece.text};
+  const auto put = [&](size_t begin, size_t end) {
+    if (begin < end) sink({piece.text.substr(begin, end - begin), piece.starts_input && begin == 0});
+  };
+  size_t done = 0;
+  for (size_t i = skip(scan, size_t{0}); i < piece.text.size(); i = skip(scan, i)) {
+    const size_t end = match(scan, i);
+    if (end == i) {
+      i += utf8_length(piece.text[i]);
+      continue;
+    }
+    put(done, i);
+    put(i, end);
+    done = i = end;
+  }
+  put(done, piece.text.size());
 }
 
 }  // namespace
 
 std::optional<KnownPattern> find_known_pattern(std::string_view expression) {
-  constexpr std::string_view kQwen2Pattern =
-      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  if (expression == kGpt2Pattern) return KnownPattern::kGpt2;
-  if (expression == kLlama3Pattern) return KnownPattern::kLlama3;
-  if (expression == kQwen2Pattern) return KnownPattern::kQwen2;
+  struct Row {
+    KnownPattern pattern;
+    std::string_view expression;
+  };
+  constexpr Row kRows[] = {
+      {KnownPattern::kGpt2, kGpt2Pattern},
+      {KnownPattern::kLlama3, kLlama3Pattern},
+      {KnownPattern::kQwen2,
+       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+       R"(\s*[\r\n]+|\s+(?!\S)|\s+)"},
+      {KnownPattern::kO200k,
+       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+       R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+      {KnownPattern::kTekken,
+       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+       R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+      {KnownPattern::kNumbers, R"(\p{N}{1,3})"},
+      {KnownPattern::kCjk, "[一-龥\u3040-ゟ゠-ヿ]+"},
+      {KnownPattern::kDeepSeek,
+       R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
+       R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+  };
+  for (const Row& row : kRows) {
+    if (expression == row.expression) return row.pattern;
+  }
   return std::nullopt;
 }
 
-size_t match_end(KnownPattern pattern, std::string_view text, size_t begin) {
-  const Scan scan{text};
+void split_known(KnownPattern pattern, const TextPiece& piece, PieceSink sink) {
+  const auto stay = [](const Scan&, size_t i) { return i; };
   switch (pattern) {
     case KnownPattern::kGpt2:
-      return match_gpt2(scan, begin);
+      return split_by<match_gpt2>(piece, sink, stay);
     case KnownPattern::kLlama3:
-      return match_llama3(scan, begin, 3);
+      return split_by<match_llama3<3>>(piece, sink, stay);
     case KnownPattern::kQwen2:
-      return match_llama3(scan, begin, 1);
+      return split_by<match_llama3<1>>(piece, sink, stay);
+    case KnownPattern::kO200k:
+      return split_by<match_o200k<true, 3>>(piece, sink, stay);
+    case KnownPattern::kTekken:
+      return split_by<match_o200k<false, 1>>(piece, sink, stay);
+    case KnownPattern::kNumbers:
+      return split_by<match_numbers>(piece, sink, find_first<kNumber>);
+    case KnownPattern::kCjk:
+      return split_by<match_cjk>(piece, sink, find_first<kIdeograph>);
+    case KnownPattern::kDeepSeek:
+      return split_by<match_deepseek>(piece, sink, stay);
   }
-  return text.size();
 }
 
 }  // namespace megalith

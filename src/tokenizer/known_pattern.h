@@ -6,14 +6,17 @@
 #include <optional>
 #include <string_view>
 
+#include "tokenizer/pre_tokenizer.h"
+
 namespace megalith {
 
-enum class KnownPattern { kGpt2, kLlama3, kQwen2 };
+// The last three are DeepSeek V3's splits, which follow one another.
+enum class KnownPattern { kGpt2, kLlama3, kQwen2, kO200k, kTekken, kNumbers, kCjk, kDeepSeek };
 
 // The known pattern equal to this regular expression, if written as in the model's own files.
 std::optional<KnownPattern> find_known_pattern(std::string_view expression);
 
-// The end of the match that begins at `begin`; these patterns match everywhere, without gaps. `text` is valid UTF-8.
-size_t match_end(KnownPattern pattern, std::string_view text, size_t begin);
+// Passes on the matches and, as pieces of their own, what lies between them. The text is valid UTF-8.
+void split_known(KnownPattern pattern, const TextPiece& piece, PieceSink sink);
 
 }  // namespace megalith

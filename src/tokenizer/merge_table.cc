@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <queue>
+#include <vector>
 
 #include "core/error.h"
 
@@ -13,16 +14,16 @@ namespace {
 constexpr size_t kFewSymbols = 64;
 }
 
-size_t MergeTable::merge(int32_t* symbols, size_t size) const {
-  return size <= kFewSymbols ? merge_by_scanning(symbols, size) : merge_by_queue(symbols, size);
+size_t MergeTable::merge(int32_t* symbols, size_t size, size_t least) const {
+  return size <= kFewSymbols ? merge_by_scanning(symbols, size, least) : merge_by_queue(symbols, size, least);
 }
 
 // O(n^2) over a few dozen symbols on the stack: faster than any queue.
-size_t MergeTable::merge_by_scanning(int32_t* symbols, size_t size) const {
+size_t MergeTable::merge_by_scanning(int32_t* symbols, size_t size, size_t least) const {
   MEGALITH_CHECK(size <= kFewSymbols, "{} symbols", size);
   std::array<Merge, kFewSymbols> merges;  // merges[i]: of symbols i and i + 1
   for (size_t i = 0; i + 1 < size; ++i) merges[i] = find(symbols[i], symbols[i + 1]);
-  while (size > 1) {
+  while (size > least) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < size; ++i) {
       if (merges[i].rank < merges[best].rank) best = i;
@@ -41,7 +42,7 @@ size_t MergeTable::merge_by_scanning(int32_t* symbols, size_t size) const {
 }
 
 // O(n log n): symbols in a linked list, candidate merges in a queue; stale candidates are dropped when popped.
-size_t MergeTable::merge_by_queue(int32_t* ids, size_t size) const {
+size_t MergeTable::merge_by_queue(int32_t* ids, size_t size, size_t least) const {
   if (size == 0) return 0;
   constexpr uint32_t kEnd = UINT32_MAX;
   struct Symbol {
@@ -76,7 +77,7 @@ size_t MergeTable::merge_by_queue(int32_t* ids, size_t size) const {
     if (merge.rank != UINT32_MAX) queue.push({merge.rank, left, symbol.id, symbols[symbol.next].id});
   };
   for (uint32_t i = 0; i < count; ++i) offer(i);
-  while (!queue.empty()) {
+  for (size_t num_left = size; num_left > least && !queue.empty();) {
     const Candidate candidate = queue.top();
     queue.pop();
     Symbol& left = symbols[candidate.position];
@@ -85,6 +86,7 @@ size_t MergeTable::merge_by_queue(int32_t* ids, size_t size) const {
     left.id = find(candidate.left, candidate.right).id;
     left.next = right.next;
     right.id = -1;
+    --num_left;
     if (left.next != kEnd) symbols[left.next].previous = candidate.position;
     if (left.previous != kEnd) offer(left.previous);
     offer(candidate.position);

@@ -8,7 +8,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "tokenizer/huge_pages.h"
 
 namespace megalith {
 
@@ -20,7 +21,7 @@ struct Merge {
 // (left id, right id) → merge, by open addressing.
 class MergeTable {
  public:
-  explicit MergeTable(size_t count) : mask_(std::bit_ceil(2 * count + 2) - 1), slots_(mask_ + 1) {}
+  explicit MergeTable(size_t count) : mask_(std::bit_ceil(count + count / 2 + 2) - 1), slots_(mask_ + 1) {}
 
   // At most `count` pairs, as given to the constructor. A repeated pair's last merge counts.
   void insert(int32_t left, int32_t right, Merge merge) {
@@ -28,11 +29,11 @@ class MergeTable {
   }
   Merge find(int32_t left, int32_t right) const { return slots_[locate(key_of(left, right))].merge; }
 
-  // Merges symbols[0 … size) in place and returns the number left.
-  size_t merge(int32_t* symbols, size_t size) const;
+  // Merges symbols[0 … size) in place and returns the number left; ends early when only `least` are left.
+  size_t merge(int32_t* symbols, size_t size, size_t least = 1) const;
   // The two ways of merge(), for tests.
-  size_t merge_by_scanning(int32_t* symbols, size_t size) const;
-  size_t merge_by_queue(int32_t* symbols, size_t size) const;
+  size_t merge_by_scanning(int32_t* symbols, size_t size, size_t least = 1) const;
+  size_t merge_by_queue(int32_t* symbols, size_t size, size_t least = 1) const;
 
  private:
   struct Slot {
@@ -49,7 +50,7 @@ class MergeTable {
   }
 
   size_t mask_;
-  std::vector<Slot> slots_;
+  HugePageVector<Slot> slots_;
 };
 
 }  // namespace megalith

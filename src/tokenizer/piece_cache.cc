@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "tokenizer/huge_pages.h"
+
 namespace megalith {
 
 uint32_t PieceCache::new_owner() {
@@ -11,7 +13,7 @@ uint32_t PieceCache::new_owner() {
 }
 
 PieceCache::Slot* PieceCache::table() {
-  thread_local std::vector<Slot> slots(kSlots);
+  thread_local HugePageVector<Slot> slots(kSlots);
   return slots.data();
 }
 

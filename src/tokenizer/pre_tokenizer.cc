@@ -168,7 +168,8 @@ PreTokenizerSpec make_pre_tokenizer(const Json& json, bool keep_bytes, std::stri
     std::unique_ptr<PreTokenizer> pattern;
     if (json_get_or(json, "use_regex", true, where)) pattern = make_pattern_split(kGpt2Pattern, where);
     const bool add_prefix_space = json_get_or(json, "add_prefix_space", true, where);
-    return {std::make_unique<ByteLevel>(add_prefix_space, std::move(pattern), keep_bytes), keep_bytes};
+    const bool is_identity = !pattern && !add_prefix_space && keep_bytes;
+    return {std::make_unique<ByteLevel>(add_prefix_space, std::move(pattern), keep_bytes), keep_bytes, is_identity};
   }
   if (type == "Metaspace") return {make_metaspace(json, where), false};
   if (type == "UnicodeScripts") return {std::make_unique<UnicodeScripts>(), false};
@@ -179,9 +180,10 @@ PreTokenizerSpec make_pre_tokenizer(const Json& json, bool keep_bytes, std::stri
     bool is_byte_level = false;
     for (size_t i = 0; i < list.size(); ++i) {
       PreTokenizerSpec spec = make_pre_tokenizer(list[i], keep_bytes && i + 1 == list.size(), where);
-      steps.push_back(std::move(spec.pre_tokenizer));
       is_byte_level = spec.is_byte_level;
+      if (!spec.is_identity || steps.empty()) steps.push_back(std::move(spec.pre_tokenizer));
     }
+    if (steps.size() == 1) return {std::move(steps.front()), is_byte_level};
     return {std::make_unique<PreTokenizerSequence>(std::move(steps)), is_byte_level};
   }
   if (auto split = make_split(type, json, where)) return {std::move(split), false};

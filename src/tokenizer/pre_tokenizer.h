@@ -42,6 +42,7 @@ struct PreTokenizerSpec {
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   // The last step is a ByteLevel that left the bytes as they are, for a model over bytes.
   bool is_byte_level = false;
+  bool is_identity = false;  // passes its text on
 };
 
 // Reads the component. UserError for an unsupported one, naming it and `where`.
@@ -51,8 +52,8 @@ PreTokenizerSpec make_pre_tokenizer(const nlohmann::json& json, bool keep_bytes,
 // The steps that cut at characters or patterns, or nullptr if `type` is not one of them: Split, Digits, Punctuation,
 // Whitespace, WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, FixedLength.
 std::unique_ptr<PreTokenizer> make_split(std::string_view type, const nlohmann::json& json, std::string_view where);
-// Matches of a regular expression are pieces, as is the text between them. GPT-2's, Llama 3's and Qwen2's patterns are
-// matched by code of our own.
+// Matches of a regular expression are pieces, as is the text between them. The patterns of known_pattern.h are matched
+// by code of our own.
 std::unique_ptr<PreTokenizer> make_pattern_split(std::string_view expression, std::string_view where);
 
 // GPT-2's pattern, which ByteLevel applies with use_regex, and Llama 3's.

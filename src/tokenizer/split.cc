@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -47,13 +48,7 @@ class KnownPatternSplit final : public PreTokenizer {
  public:
   explicit KnownPatternSplit(KnownPattern pattern) : pattern_(pattern) {}
 
-  void split(const TextPiece& piece, PieceSink sink) const override {
-    for (size_t begin = 0; begin < piece.text.size();) {
-      const size_t end = match_end(pattern_, piece.text, begin);
-      sink({piece.text.substr(begin, end - begin), piece.starts_input && begin == 0});
-      begin = end;
-    }
-  }
+  void split(const TextPiece& piece, PieceSink sink) const override { split_known(pattern_, piece, sink); }
 
  private:
   KnownPattern pattern_;
@@ -85,13 +80,38 @@ class DelimiterSplit final : public PreTokenizer {
 // BertPreTokenizer and Punctuation: ASCII's punctuation counts whatever its category.
 bool is_punctuation(uint32_t c) { return is_in(kPunctuation, c); }
 
+// White space is dropped, each punctuation mark is a piece.
 class BertSplit final : public PreTokenizer {
  public:
-  void split(const TextPiece& piece, PieceSink sink) const override {
-    split_at(
-        piece, [&](const TextPiece& word) { split_at(word, sink, SplitBehavior::kIsolated, is_punctuation); },
-        SplitBehavior::kRemoved, is_space);
+  BertSplit() {
+    for (uint32_t c = 0; c < ascii_.size(); ++c) ascii_[c] = kind_of(c);
   }
+
+  void split(const TextPiece& piece, PieceSink sink) const override {
+    const auto put = [&](size_t begin, size_t end) {
+      if (begin < end) sink({piece.text.substr(begin, end - begin), piece.starts_input && begin == 0});
+    };
+    size_t begin = 0;
+    for (size_t i = 0; i < piece.text.size();) {
+      const auto byte = static_cast<uint8_t>(piece.text[i]);
+      const Utf8Step step = byte < 0x80 ? Utf8Step{byte, 1, true} : decode_utf8(piece.text.substr(i));
+      const Kind kind = byte < 0x80 ? ascii_[byte] : kind_of(step.code_point);
+      const size_t end = i + static_cast<size_t>(step.length);
+      if (kind != kWord) {
+        put(begin, i);
+        if (kind == kMark) put(i, end);
+        begin = end;
+      }
+      i = end;
+    }
+    put(begin, piece.text.size());
+  }
+
+ private:
+  enum Kind : uint8_t { kWord, kSpace, kMark };
+  static Kind kind_of(uint32_t c) { return is_space(c) ? kSpace : is_punctuation(c) ? kMark : kWord; }
+
+  std::array<Kind, 128> ascii_;
 };
 
 // \w+|[^\w\s]+: runs of word characters and of others; white space is dropped.

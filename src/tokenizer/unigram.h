@@ -56,10 +56,10 @@ std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& tri
     bool has_character = false;
     uint32_t node = ByteTrie::kRoot;
     for (uint32_t end = begin; end < size;) {
-      node = trie.step(node, static_cast<uint8_t>(text[end]));
-      if (node == ByteTrie::kNone) break;
+      const auto [next, value] = trie.step(node, static_cast<uint8_t>(text[end]));
+      if (next == ByteTrie::kNone) break;
+      node = next;
       ++end;
-      const int32_t value = trie.value(node);
       if (value < 0) continue;
       const Sum candidate = static_cast<Sum>(score(value, end - begin)) + sum;
       Node& target = best[end];
