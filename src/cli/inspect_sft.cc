@@ -150,7 +150,7 @@ int inspect_sft(CommandContext& context) {
       resolve_sft_paths("sft_data_path", options.sft.sft_data_path, context.environment, options.hub, options.sft, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
-  SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);
+  SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column, options.sft.sft_deduplicate);
   SftTally tally(options.sft);
   std::vector<int64_t> lengths, answers;
   int64_t shown = 0;

@@ -81,7 +81,7 @@ int prepare_sft_files(CommandContext& context) {
       resolve_sft_paths("input", options.input, context.environment, options.hub, options.sft, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
-  SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);
+  SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column, options.sft.sft_deduplicate);
   for (const std::string& line : reader.skipped()) context.log.note("{}", line);
   const std::string prefix = data_prefix(options.output_prefix);
   make_directories(std::filesystem::absolute(prefix).parent_path());

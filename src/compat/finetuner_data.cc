@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSet = "dataset.";
 constexpr const char* kRegister = "dataset_info.json";  // LLaMA-Factory's list of data sets
+
+constexpr std::array kRowFacts = {"@form", "@column", "@renames", "@drops_system", "@role", "@content"};
 
 const std::set<std::string> kKinds = {"json", "csv", "parquet", "text", "arrow"};  // instead of a path
 
@@ -158,12 +161,14 @@ std::vector<std::string> FinetunerReader::read_sets(const std::vector<RowSet>& s
     }
     check_keys(kSet);
     name_useless_keys(file_.string(), [&](const std::string& name) { return is_of_set(name) && is_written(name); });
-    set_fact("@form", "", "dataset.path");
-    set_fact("@column", "", "dataset.path");
+    for (const char* fact : kRowFacts) set_fact(fact, "", "dataset.path");
     apply("dataset");
-    const RowForm rows{text("dataset.path"), text("@form"), text("@column")};
+    std::string renames = text("@renames");
+    if (renames.ends_with(',')) renames.pop_back();
+    set_fact("@renames", renames, "dataset.path");
+    const RowForm rows{text("dataset.path"), {text("@form"), text("@column"), renames, text("@drops_system")}};
     if (!rows_) rows_ = rows;
-    if (rows.form != rows_->form || rows.column != rows_->column) {
+    if (rows.facts != rows_->facts) {
       throw UserError(fmt::format("{} and {} have rows of two forms, which no run mixes here", rows_->of, rows.of),
                       "write the rows of one set in the form of the other");
     }

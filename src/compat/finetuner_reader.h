@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -43,7 +44,8 @@ class FinetunerReader : public FileWords {
   // Puts the keys of one data set among the words, as "dataset.path" and so on.
   using RowSet = std::function<void()>;
   struct RowForm {
-    std::string of, form, column;  // a data set's path, its @form and @column
+    std::string of;                  // a data set's path
+    std::array<std::string, 4> facts;  // of its rows
   };
 
   void take_file();

@@ -21,16 +21,23 @@ void SftOptions::visit_rows(OptionVisitor& v) {
       "there are any.");
   v.field("sft_column", sft_column,
           "Key or column of rows that are texts and nothing else, where it is not text: all of such a row is learned.");
-  v.choice("sft_conversation_format", sft_conversation_format, {"auto", "alpaca", "chat_template", "messages", "squad"},
+  v.choice("sft_conversation_format", sft_conversation_format,
+           {"auto", "alpaca", "chat_template", "messages", "squad", "alpaca_chat", "alpaca_chatml", "alpaca_phi"},
            "How rows become text. chat_template: by the template that came with the model. messages: by ChatML, not by "
-           "the model's template. alpaca: instructions by Stanford Alpaca's words. squad: instructions as one line of "
-           "context, question and answer. auto: conversations by the model's template, instructions by Alpaca's words, "
-           "prompts and completions as they are.");
+           "the model's template. alpaca: instructions by Stanford Alpaca's words; alpaca_chat, alpaca_chatml and "
+           "alpaca_phi: between axolotl's marks of the speakers. squad: instructions as one line of context, question "
+           "and answer. auto: conversations by the model's template, instructions by Alpaca's words, prompts and "
+           "completions as they are.");
   v.field("train_on_input", train_on_input, "Let questions and instructions count in the loss too.");
   v.field("mask_history", mask_history, "Only the last answer of a conversation counts in the loss.");
   v.field("sft_ignore_keys", sft_ignore_keys,
           "Keys of rows and messages that are passed over. Any other key that nothing reads is an error, except those "
           "that say where a row comes from (id, source, category, …).");
+  v.field("sft_rename_keys", sft_rename_keys,
+          "Keys of rows under the names that are read here, such as q=instruction,a=output; of messages, "
+          "message.speaker=role.");
+  v.field("sft_drop_system", sft_drop_system, "Leave the system's messages out of conversations and instructions.");
+  v.field("sft_deduplicate", sft_deduplicate, "Leave out rows that repeat an earlier one to the letter.");
   v.field("skip_bad_rows", skip_bad_rows,
           "Leave out up to this many rows that cannot be used, and report their number and the first reasons. Without "
           "it they are errors.")

@@ -13,7 +13,16 @@
 namespace megalith {
 
 enum class TrainingStage { kAuto, kPretrain, kSft };
-enum class ConversationFormat { kAuto, kAlpaca, kChatTemplate, kMessages, kSquad };
+enum class ConversationFormat {
+  kAuto,
+  kAlpaca,
+  kChatTemplate,
+  kMessages,
+  kSquad,
+  kAlpacaChat,
+  kAlpacaChatMl,
+  kAlpacaPhi,
+};
 enum class SftPacking { kGreedy, kFirstFitDecreasing };
 enum class SftLoss { kNextToken, kDpo, kKto };
 enum class DpoReference { kAhead, kOnTheFly };
@@ -28,7 +37,8 @@ struct SftOptions {
   ConversationFormat sft_conversation_format = ConversationFormat::kAuto;
   bool train_on_input = false;
   bool mask_history = false;
-  std::vector<std::string> sft_ignore_keys;
+  std::vector<std::string> sft_ignore_keys, sft_rename_keys;
+  bool sft_drop_system = false, sft_deduplicate = false;
   std::optional<int64_t> skip_bad_rows;
   std::optional<std::string> chat_template_kwargs;
   std::optional<bool> enable_thinking;

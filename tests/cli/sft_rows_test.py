@@ -107,6 +107,12 @@ def test_alpaca_rows_have_its_words_and_only_the_output_counts(program, tmp_path
     without = f"{intro}. Write a response that appropriately completes the request.\n\n### Instruction:\nGreet.\n\n### Response:\n Hi\n</s>"
     assert [sample["text"] for sample in samples] == [with_input, without]
     assert [sample["text_in_loss"] for sample in samples] == ["3</s>", " Hi\n</s>"]
+    # As axolotl's AlpacaPrompter writes them.
+    system = with_input.split("\n")[0]
+    marked = {"alpaca_chat": f"SYSTEM: {system}\nUSER: Add.\n1 2\nASSISTANT:3</s>", "alpaca_phi": f"<|system|>\n{system}<|end|>\n<|user|>\nAdd.<|end|>1 2<|assistant|>3</s>"}
+    for form, text in marked.items():
+        (sample,), _ = inspected(program, folder, rows[:1], "--sft_conversation_format", form)
+        assert sample["text"] == text and sample["text_in_loss"] == "3</s>"
 
 
 def test_prompts_texts_and_columns(program, tmp_path):

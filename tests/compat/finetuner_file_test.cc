@@ -248,6 +248,17 @@ TEST_F(FinetunerFile, AxolotlsOtherMethodsResolve) {
                           "adapter:\nunfrozen_parameters: [^lm_head.weight$, \"model.layers.4[4-9]+.mlp\"]\n");
   EXPECT_EQ(resolved->config.train.freeze, Words{R"((?!(?:^lm_head\.weight$|model\.layers\.4[4-9]+\.mlp)).*)"})
       << errors;
+  // Keys of rows under other names, and a prompt of axolotl's own.
+  resolved = read_changed("axolotl.yml", kAxolotl,
+                          "dataset_exact_deduplication: true\ndatasets:\n  - path: org/chats\n    type: chat_template\n"
+                          "    field_messages: talk\n    message_field_training: learn\n    drop_system_message: true\n"
+                          "    message_property_mappings: {role: speaker, content: text}\n    roles: {user: [human]}\n");
+  expect(*resolved, {{"sft_rename_keys",
+                      "[talk=messages, message.learn=train, message.speaker=role, message.text=content]"},
+                     {"sft_drop_system", "true"},
+                     {"sft_deduplicate", "true"}});
+  resolved = read_changed("axolotl.yml", kAxolotl, "datasets:\n  - {path: a, type: \"alpaca:chat\"}\n");
+  expect(*resolved, {{"sft_conversation_format", "alpaca_chat"}, {"sft_rename_keys", "[]"}});
   std::string text = kAxolotl;
   text.erase(text.find("datasets:"), text.find("val_set_size") - text.find("datasets:"));
   resolved = read_changed("axolotl.yml", text,
@@ -310,6 +321,8 @@ TEST_F(FinetunerFile, LlamaFactorysMethodsResolve) {
   resolved = read_factory({"eval_dataset=identity,questions", "eval_on_each_dataset=true", "eval_strategy=steps",
                            "metric_for_best_model=eval_identity_loss", "load_best_model_at_end=true"});
   expect(*resolved, {{"validation_set_names", "[identity, questions]"}});
+  resolved = read_factory({"dataset=renamed"});
+  expect(*resolved, {{"sft_rename_keys", "[q=instruction, a=output]"}});
   resolved = read_factory(
       {"finetuning_type=freeze", "freeze_trainable_layers=-2", "freeze_extra_modules=embed_tokens"});
   expect(*resolved, {{"save_hf", "saves/lora"}});
@@ -391,7 +404,9 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {"adapter: llama-adapter\n", {"adapter: llama-adapter", "lora, qlora"}},
       {"adapter:\nload_in_4bit: true\n", {"load_in_4bit: true needs adapters"}},
       {"datasets:\n  - path: a\n    type: input_output\n", {"dataset.type: input_output", "alpaca, chat_template"}},
-      {"datasets:\n  - {path: a, type: chat_template, field_messages: talk}\n", {"field_messages: talk", "rename"}},
+      {"datasets:\n  - {path: a, type: chat_template, roles: {user: [asker]}}\n", {"roles.user: ", "rename the roles"}},
+      {"datasets:\n  - {path: a, type: chat_template, field_messages: talk}\n  - {path: b, type: chat_template}\n",
+       {"a and b have rows of two forms"}},
       {"datasets:\n  - {path: a, type: chat_template, field_of_mine: 1}\n", {"nothing here reads field_of_mine"}},
       {"datasets:\n  - {path: a, type: alpaca}\n  - {path: b, type: completion}\n", {"a and b have rows of two forms"}},
       {"datasets:\n  - path: json\n    type: alpaca\n", {"path: json", "data_files"}},
@@ -428,10 +443,9 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {{"dataset=nothing"}, {"has no data set 'nothing'"}},
       {{"dataset=pictures"}, {"columns.images", "pictures"}},
       {{"dataset=labels"}, {"rated answers", "stage: kto"}},
-      {{"dataset=renamed"}, {"columns.prompt: q", "rename the column"}},
       {{"dataset=pairs"}, {"pairs of answers", "stage: dpo"}},
       {{"stage=dpo"}, {"the set has no ranking"}},
-      {{"dataset=chats,texts"}, {"columns.prompt: body"}},
+      {{"dataset=chats,texts"}, {"chats and texts have rows of two forms"}},
       {{"dataset_dir=elsewhere"}, {"there is no elsewhere/dataset_info.json"}},
       {{"image_max_pixels=100"}, {"image_max_pixels: 100 is not supported: pictures"}},
       {{"template=default"}, {"template: default", "came with a model"}},

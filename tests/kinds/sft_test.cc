@@ -255,6 +255,35 @@ TEST(SftRows, FormsAreFoundByTheKeys) {
   EXPECT_EQ(form(R"({"prompt": "a", "chosen": "b", "rejected": "c", "messages": []})"), SftForm::kPairs);
 }
 
+TEST(SftRows, KeysAreRenamedAndSystemsLeftOutBeforeRowsAreRead) {
+  SftOptions options;
+  options.sft_rename_keys = {"talk=messages", "message.speaker=role", "message.learn=train"};
+  options.sft_drop_system = true;
+  const OrderedJson row = parse_ordered_json(R"({"talk": [{"speaker": "system", "content": "s"},
+      {"speaker": "user", "content": "q"}, {"speaker": "assistant", "content": "a", "learn": false},
+      {"speaker": "user", "content": "r"}, {"speaker": "assistant", "content": "b", "learn": true}]})", "row");
+  const SftRow read = read_sft_row(row, options, "row");
+  EXPECT_EQ(read.form, SftForm::kChat);
+  EXPECT_EQ(read.chats.at(0).list.size(), 4u);
+  EXPECT_EQ(read.chats[0].list[0], (OrderedJson{{"role", "user"}, {"content", "q"}}));
+  EXPECT_EQ(read.chats[0].counts, (std::vector<bool>{false, false, false, true}));
+  options.sft_rename_keys = {"b=a", "talk="};
+  EXPECT_THROW(read_sft_row(row, options, "row"), UserError);
+  options.sft_rename_keys = {"text=talk"};
+  EXPECT_THROW(read_sft_row(parse_ordered_json(R"({"text": "a", "talk": "b"})", "row"), options, "row"), UserError);
+}
+
+TEST(SftRows, RepeatedRowsAreReadOnce) {
+  const test::TemporaryFolder folder;
+  folder.write("rows.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"a\"}\n");
+  const std::string path = (folder.path() / "rows.jsonl").string();
+  SftReader reader({path, path}, std::nullopt, std::nullopt, /*deduplicates=*/true);
+  EXPECT_EQ(reader.next().value().number, 1);
+  EXPECT_EQ(reader.next().value().number, 2);
+  EXPECT_FALSE(reader.next().has_value());
+  EXPECT_EQ(reader.num_repeated(), 4);
+}
+
 TEST(SftRows, OnlyTheLastBracketsNameAPart) {
   const SftPath path = parse_sft_path("shard[1].jsonl[2:5]");
   EXPECT_EQ(path.path, "shard[1].jsonl");

@@ -35,7 +35,7 @@ std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncod
     }
     return taken_up(data_prefix(paths[0]), encoder, log);
   }
-  SftReader reader(paths, data.sft.sft_dataset_split, data.sft.sft_column);
+  SftReader reader(paths, data.sft.sft_dataset_split, data.sft.sft_column, data.sft.sft_deduplicate);
   std::string job = encoder.identity() + reader.parts();
   for (const PrepareInput& input : reader.inputs()) {
     job +=

@@ -25,14 +25,36 @@ constexpr std::string_view kAlpacaWithInput =
 constexpr std::string_view kAlpacaWithoutInput =
     "Below is an instruction that describes a task. Write a response that appropriately completes the request.";
 
+// The marks of speakers around them: Stanford Alpaca's, then axolotl's (prompters.py, PromptStyle).
+struct AlpacaForm {
+  ConversationFormat format;
+  std::string_view system, with_input, without_input;
+};
+constexpr AlpacaForm kAlpacaForms[] = {
+    {ConversationFormat::kAlpaca, "{}\n\n", "### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
+     "### Instruction:\n{}\n\n### Response:\n"},
+    {ConversationFormat::kAlpacaChat, "SYSTEM: {}\n", "USER: {}\n{}\nASSISTANT:", "USER: {}\nASSISTANT:"},
+    {ConversationFormat::kAlpacaChatMl, "<|im_start|>system\n{}<|im_end|>\n",
+     "<|im_start|>user\n{}\n{}<|im_end|>\n<|im_start|>assistant\n",
+     "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"},
+    {ConversationFormat::kAlpacaPhi, "<|system|>\n{}<|end|>\n", "<|user|>\n{}<|end|>{}<|assistant|>",
+     "<|user|>\n{}<|end|>\n<|assistant|>\n"},
+};
+
+const AlpacaForm* alpaca_form(ConversationFormat format) {
+  const auto* found = std::ranges::find(kAlpacaForms, format, &AlpacaForm::format);
+  return found == std::end(kAlpacaForms) ? nullptr : found;
+}
+
 // A row's own system replaces these words.
-std::string alpaca_prompt(const SftTexts& texts) {
+std::string alpaca_prompt(const SftTexts& texts, const AlpacaForm& form) {
   const bool has_input = !texts.input.empty();
-  return fmt::format("{}\n\n### Instruction:\n{}{}\n\n### Response:\n",
-                     !texts.system.empty() ? texts.system
-                     : has_input           ? kAlpacaWithInput
-                                           : kAlpacaWithoutInput,
-                     texts.question, has_input ? "\n\n### Input:\n" + texts.input : "");
+  const std::string_view system = !texts.system.empty() ? std::string_view(texts.system)
+                                  : has_input           ? kAlpacaWithInput
+                                                        : kAlpacaWithoutInput;
+  const std::string words = fmt::format(fmt::runtime(form.system), system);
+  return has_input ? words + fmt::format(fmt::runtime(form.with_input), texts.question, texts.input)
+                   : words + fmt::format(fmt::runtime(form.without_input), texts.question);
 }
 
 // Primus's and NeMo's form of a SQuAD row, on one line; the answer follows after a blank.
@@ -268,11 +290,15 @@ std::string SftEncoder::identity() const {
   const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
   // Increment if the same rows give other tokens or weights.
   constexpr int kVersion = 3;
-  const std::string text = fmt::format(
+  std::string text = fmt::format(
       "{} {} {} {}\n{}\n{}\n{}\n{}\n{} {} {} {}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1),
       fmt::join(ids, " "), chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format),
       options_.train_on_input, options_.sft_column.value_or(""), options_.mask_history,
       join(options_.sft_ignore_keys, ","), options_.skip_bad_rows.value_or(0), variables_);
+  if (!options_.sft_rename_keys.empty() || options_.sft_drop_system || options_.sft_deduplicate) {
+    text += fmt::format("\n{} {} {}", join(options_.sft_rename_keys, ","), options_.sft_drop_system,
+                        options_.sft_deduplicate);
+  }
   return fmt::format("{:016x}", checksum64(text));
 }
 
@@ -350,7 +376,7 @@ SftSample SftEncoder::encode_texts(const SftTexts& texts, const std::string& whe
     return encode_chat(messages_of_texts(texts), nullptr, nullptr, where);
   }
   const bool is_squad = format == ConversationFormat::kSquad;
-  const bool is_alpaca = !is_squad && (texts.is_instruction || format == ConversationFormat::kAlpaca);
+  const bool is_alpaca = !is_squad && (texts.is_instruction || alpaca_form(format) != nullptr);
   if (!texts.history.empty() || (!texts.system.empty() && !is_alpaca)) {
     throw UserError(fmt::format("{}: the row has a {}, and is written without a chat template", where,
                                 texts.history.empty() ? "system" : "history"),
@@ -361,18 +387,20 @@ SftSample SftEncoder::encode_texts(const SftTexts& texts, const std::string& whe
         fmt::format(fmt::runtime(kSquad), without_blanks(texts.input), without_blanks(texts.question)),
         fmt::format(" {}", without_blanks(texts.answer)));
   }
-  return encode_answer(is_alpaca ? alpaca_prompt(texts) : texts.question, texts.answer);
+  if (!is_alpaca) return encode_answer(texts.question, texts.answer);
+  const AlpacaForm* form = alpaca_form(format);
+  return encode_answer(alpaca_prompt(texts, form == nullptr ? kAlpacaForms[0] : *form), texts.answer);
 }
 
 SftSample SftEncoder::encode(const SftLine& line) const {
   const std::string where = line.where();
   const SftRow row = read_sft_row(parse_ordered_json(line.json, where), options_, where);
   const ConversationFormat format = options_.sft_conversation_format;
-  const bool is_for_texts = format == ConversationFormat::kAlpaca || format == ConversationFormat::kSquad;
+  const bool is_for_texts = alpaca_form(format) != nullptr || format == ConversationFormat::kSquad;
   if (!row.chats.empty() && is_for_texts) {
     throw UserError(
         fmt::format("{}: sft_conversation_format {} is for instructions, and the row is a conversation", where,
-                    format == ConversationFormat::kAlpaca ? "alpaca" : "squad"),
+                    format == ConversationFormat::kSquad ? "squad" : "alpaca"),
         "take chat_template or messages, or leave sft_conversation_format out");
   }
   if ((row.form == SftForm::kPairs || row.form == SftForm::kRated) && options_.train_on_input) {

@@ -99,6 +99,28 @@ OrderedJson list_of(const OrderedJson& value, std::string_view key, const std::s
   throw UserError(fmt::format("{} is no list, and no JSON text of one", what));
 }
 
+OrderedJson renamed(const OrderedJson& object, const SftOptions& options, bool is_message, const std::string& where) {
+  constexpr std::string_view kOfMessage = "message.";
+  OrderedJson made = object;
+  for (const std::string& rename : options.sft_rename_keys) {
+    const size_t equals = rename.find('=');
+    if (equals == 0 || equals >= rename.size() - 1) {
+      throw UserError(fmt::format("sft_rename_keys has '{}'", rename), "write KEY=NAME, or message.KEY=NAME");
+    }
+    if (rename.starts_with(kOfMessage) != is_message || !object.is_object()) continue;
+    const size_t begin = is_message ? kOfMessage.size() : 0;
+    const std::string key = rename.substr(begin, equals - begin), name = rename.substr(equals + 1);
+    if (!made.contains(key)) continue;
+    if (made.contains(name) && !is_empty_json(made[name])) {
+      throw UserError(fmt::format("{}: there are {} and {}, and sft_rename_keys is {}", where, key, name, rename),
+                      "leave one of them out with --sft_ignore_keys, and sft_rename_keys without it");
+    }
+    made[name] = OrderedJson(made[key]);
+    made.erase(key);
+  }
+  return made;
+}
+
 void SftMessages::add(const SftMessages& more) {
   for (const OrderedJson& message : more.list) list.push_back(message);
   counts.insert(counts.end(), more.counts.begin(), more.counts.end());
@@ -110,7 +132,10 @@ SftMessages messages_of(const OrderedJson& value, std::string_view key, const Sf
   const OrderedJson list = value.is_object() ? OrderedJson::array({value}) : list_of(value, key, where);
   if (list.empty()) throw UserError(fmt::format("{}: {} is no list of messages", where, key));
   SftMessages messages;
-  for (const OrderedJson& message : list) {
+  for (const OrderedJson& written : list) {
+    OrderedJson own;
+    const OrderedJson& message =
+        options.sft_rename_keys.empty() ? written : own = renamed(written, options, /*is_message=*/true, where);
     const std::string name = role_of(message, where), role = known_role(name, where);
     OrderedJson made = {{"role", role}};
     for (const auto& [member, of_message] : message.items()) {

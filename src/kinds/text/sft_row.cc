@@ -388,7 +388,10 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
                   "a rated row has a question and one answer: prompt and completion, or messages");
 }
 
-SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std::string& where) {
+SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const std::string& where) {
+  OrderedJson own;
+  const OrderedJson& row =
+      options.sft_rename_keys.empty() ? written : own = renamed(written, options, /*is_message=*/false, where);
   SftRow read;
   KeyReader reader(row, options, where);
   read.form = sft_form_of(row, options.sft_column, where);
@@ -437,6 +440,14 @@ SftRow read_sft_row(const OrderedJson& row, const SftOptions& options, const std
     }
   }
   reader.refuse_rest();
+  if (options.sft_drop_system) {
+    for (SftTexts& texts : read.texts) texts.system.clear();
+    for (SftMessages& chat : read.chats) {
+      if (!begins_with_system(chat)) continue;
+      chat.list.erase(0);
+      chat.counts.erase(chat.counts.begin());
+    }
+  }
   if (is_rated) {
     read.form = SftForm::kRated;
     // The last answer is rated.

@@ -36,8 +36,8 @@ std::vector<PrepareInput> inputs_of(const std::string& path, const std::optional
 std::string SftLine::where() const { return fmt::format("{}:{}", file, number); }
 
 SftReader::SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
-                     std::optional<std::string> column)
-    : column_(std::move(column)) {
+                     std::optional<std::string> column, bool deduplicates)
+    : deduplicates_(deduplicates), column_(std::move(column)) {
   for (const std::string& text : paths) {
     const SftPath path = parse_sft_path(text);
     const auto found = inputs_of(path.path, path.split ? path.split : split, skipped_);
@@ -64,6 +64,14 @@ std::string SftReader::parts() const {
 }
 
 std::optional<SftLine> SftReader::next() {
+  for (;;) {
+    std::optional<SftLine> line = next_of_all();
+    if (!deduplicates_ || !line || seen_.insert(checksum128(line->json)).second) return line;
+    ++num_repeated_;
+  }
+}
+
+std::optional<SftLine> SftReader::next_of_all() {
   for (;;) {
     if (!rows_) {
       if (next_input_ == inputs_.size()) return std::nullopt;

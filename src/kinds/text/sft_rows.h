@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/checksum.h"
 #include "data/json_rows.h"
 #include "data/prepare_input.h"
 
@@ -39,9 +41,10 @@ class SftReader {
   // split  of folders: only files whose name, or a folder's of theirs, begins with this word
   // UserError for paths that do not exist and for folders without such files.
   SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
-            std::optional<std::string> column);
+            std::optional<std::string> column, bool deduplicates = false);
 
-  // The next non-empty row; nothing at the end. UserError for files that cannot be read.
+  // The next non-empty row, if deduplicates the next new one; nothing at the end. UserError for files that cannot be
+  // read.
   std::optional<SftLine> next();
   const std::vector<PrepareInput>& inputs() const { return inputs_; }
   // "[0:1000]" for each input, "[:]" for a whole one; "" if all are read whole.
@@ -50,13 +53,20 @@ class SftReader {
   int64_t input_bytes() const { return bytes_before_ + (rows_ ? rows_->input_bytes() : 0); }
   // A line for each folder with files that by their names hold no rows (find_inputs).
   const std::vector<std::string>& skipped() const { return skipped_; }
+  // Left out so far.
+  int64_t num_repeated() const { return num_repeated_; }
 
  private:
   struct Part {
     int64_t begin = 0, end = std::numeric_limits<int64_t>::max();  // rows
   };
 
+  std::optional<SftLine> next_of_all();
+
   std::vector<std::string> skipped_;
+  bool deduplicates_;
+  std::set<Checksum128> seen_;
+  int64_t num_repeated_ = 0;
   std::vector<PrepareInput> inputs_;
   std::vector<Part> parts_;  // of each input
   std::optional<std::string> column_;

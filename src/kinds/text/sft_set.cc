@@ -206,6 +206,9 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
     if (since_stored.elapsed_s() >= store_every_s) store();
   });
   progress.finish();
+  if (reader.num_repeated() > 0) {
+    log.note("sft_deduplicate leaves out {} that repeat others", number_of(reader.num_repeated(), "row", "rows"));
+  }
   tally.check();
   store();
   SftReport report = tally.report();
