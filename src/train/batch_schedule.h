@@ -1,5 +1,5 @@
-// A step's samples: the global batch, constant, ramping up or in given steps, in whole microbatches of all data-parallel
-// ranks.
+// A step's samples: the global batch, constant, ramping up or in given steps, in whole microbatches of all
+// data-parallel ranks.
 //
 //   ramp-up (start, increment, samples), with per = samples / ((global - start) / increment):
 //     consumed > samples: global;  else start + increment * floor(consumed / per)

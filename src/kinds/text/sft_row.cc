@@ -342,9 +342,9 @@ namespace {
 
 // True, false, 1, 0, and as texts, which is what CSV files have; unset: no rating.
 std::optional<bool> rating_of(const OrderedJson& value) {
-  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_boolean()) return value == true;
   if (!value.is_string() && !value.is_number_integer()) return std::nullopt;
-  const std::string text = value.is_string() ? lower_case(value.get<std::string>()) : value.dump();
+  const std::string text = lower_case(value.is_string() ? json_as<std::string>(Json(value), "a rating") : value.dump());
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
   return std::nullopt;
@@ -431,7 +431,7 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
       read.variables = *variables;
       // Parquet files have them as a text, as they have tools.
       if (variables->is_string()) {
-        read.variables = parse_ordered_json(variables->get<std::string>(), where + ": chat_template_kwargs");
+        read.variables = parse_ordered_json(json_as<std::string>(Json(*variables), where), where + ": chat_template_kwargs");
       }
       if (!read.variables.is_object()) {
         throw UserError(where + ": chat_template_kwargs is no object",
