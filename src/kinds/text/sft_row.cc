@@ -428,13 +428,12 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
         std::ranges::any_of(read.chats, [](const SftMessages& chat) { return chat.is_share_gpt; });
     read.tools = tools_of(reader.take({"tools"}), is_share_gpt, where);
     if (const OrderedJson* variables = reader.take({"chat_template_kwargs"})) {
+      const std::string what = where + ": chat_template_kwargs";
       read.variables = *variables;
       // Parquet files have them as a text, as they have tools.
-      if (variables->is_string()) {
-        read.variables = parse_ordered_json(json_as<std::string>(Json(*variables), where), where + ": chat_template_kwargs");
-      }
+      if (variables->is_string()) read.variables = parse_ordered_json(json_as<std::string>(Json(*variables), what), what);
       if (!read.variables.is_object()) {
-        throw UserError(where + ": chat_template_kwargs is no object",
+        throw UserError(what + " is no object",
                         "give a JSON object of the template's variables, or its text");
       }
     }
