@@ -431,10 +431,11 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
       const std::string what = where + ": chat_template_kwargs";
       read.variables = *variables;
       // Parquet files have them as a text, as they have tools.
-      if (variables->is_string()) read.variables = parse_ordered_json(json_as<std::string>(Json(*variables), what), what);
+      if (variables->is_string()) {
+        read.variables = parse_ordered_json(json_as<std::string>(Json(*variables), what), what);
+      }
       if (!read.variables.is_object()) {
-        throw UserError(what + " is no object",
-                        "give a JSON object of the template's variables, or its text");
+        throw UserError(what + " is no object", "give a JSON object of the template's variables, or its text");
       }
     }
   }
