@@ -19,7 +19,7 @@ constexpr std::string_view kLocalHeader = "PK\x03\x04", kDirectoryHeader = "PK\x
                            kLongEndRecord = "PK\x06\x06", kLongEndLocator = "PK\x06\x07";
 constexpr size_t kEndRecordBytes = 22, kMostEntries = 10'000'000, kMostComment = 65535;
 
-constexpr TorchDtype kDtypes[] = {
+constexpr TorchDtype kTorchDtypes[] = {
     {SafetensorsDtype::kF32, "FloatStorage", "float32"}, {SafetensorsDtype::kF64, "DoubleStorage", "float64"},
     {SafetensorsDtype::kF16, "HalfStorage", "float16"},  {SafetensorsDtype::kBf16, "BFloat16Storage", "bfloat16"},
     {SafetensorsDtype::kI64, "LongStorage", "int64"},    {SafetensorsDtype::kI32, "IntStorage", "int32"},
@@ -57,8 +57,8 @@ class Fields {
 }  // namespace
 
 const TorchDtype& torch_dtype(SafetensorsDtype dtype) {
-  const auto* row = std::ranges::find(kDtypes, dtype, &TorchDtype::dtype);
-  if (row == std::end(kDtypes)) {
+  const auto* row = std::ranges::find(kTorchDtypes, dtype, &TorchDtype::dtype);
+  if (row == std::end(kTorchDtypes)) {
     throw UserError(fmt::format("tensors of type {} have no place in torch's files", name_of(dtype)),
                     "convert them to BF16");
   }
@@ -240,10 +240,10 @@ std::optional<FileTensor> TorchArchive::tensor(const PickleValue& value) const {
   }
   const std::string_view storage = id.items[1]->text, key = id.items[2]->text;
   constexpr std::string_view kTorch = "torch.";
-  const auto* row = std::ranges::find_if(kDtypes, [&](const TorchDtype& one) {
+  const auto* row = std::ranges::find_if(kTorchDtypes, [&](const TorchDtype& one) {
     return storage.starts_with(kTorch) && storage.substr(kTorch.size()) == one.storage;
   });
-  if (row == std::end(kDtypes)) fail(fmt::format("a tensor in a {}, which is not read", storage));
+  if (row == std::end(kTorchDtypes)) fail(fmt::format("a tensor in a {}, which is not read", storage));
   const auto count = id.items[4]->whole(), first = made->items[1]->whole();
   // Checked before they are copied: many tensors may share one long tuple.
   const auto sizes = [&](const PickleValue& list) -> std::optional<std::vector<int64_t>> {
