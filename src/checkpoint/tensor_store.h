@@ -19,14 +19,18 @@ namespace megalith {
 class TensorStore {
  public:
   struct Part {
-    Box box;  // in the canonical tensor
-    std::shared_ptr<const SafetensorsFile> file;
-    const SafetensorsTensor* tensor = nullptr;  // of the box's extents
+    Box box;            // in the canonical tensor
+    FileTensor stored;  // of the box's extents
+
+    const std::filesystem::path& path() const { return stored.file->path(); }
   };
   struct Entry {
     std::vector<int64_t> shape;
     SafetensorsDtype dtype = SafetensorsDtype::kF32;
     std::vector<Part> parts;
+
+    int64_t num_found() const;  // elements in parts
+
     // Block-scaled matrices: the scales' tensor, and a block's rows and columns.
     std::string scales = {};
     std::vector<int64_t> block = {};

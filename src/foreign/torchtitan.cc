@@ -131,22 +131,14 @@ std::vector<Patch> expert_patches(int64_t num_experts, int64_t rows, int64_t col
 
 class TitanReader {
  public:
-  TitanReader(const CanonicalModel& model, ForeignTensors& tensors) : model_(model), tensors_(tensors) {
-    for (const Placement* placement : model.placements()) {
-      for (const Piece& piece : placement->pieces) shapes_[piece.name] = piece.shape;
-    }
-  }
+  TitanReader(const CanonicalModel& model, ForeignTensors& tensors) : model_(model), tensors_(tensors) {}
 
   bool knows(std::string_view name) const {
-    return titan_parameter(model_, name).placement != nullptr || shapes_.contains(name);
+    return titan_parameter(model_, name).placement != nullptr || model_.piece(name) != nullptr;
   }
 
   void read(const ForeignTensor& tensor, const std::string& name, const std::string& key) {
-    if (const auto shape = shapes_.find(name); shape != shapes_.end()) {
-      require_shape(tensor, shape->second);
-      const std::vector<Patch> whole = {Patch::whole(tensor.shape)};
-      return add(tensor, Placement::whole(name, tensor.shape), whole, key);
-    }
+    if (model_.piece(name) != nullptr) return read_canonical_tensor(tensor, name, key, model_, tensors_);
     const auto [row, placement] = titan_parameter(model_, name);
     const std::vector<int64_t>& local = placement->local_shape;
     const ModelConfig& config = model_.config();
@@ -216,7 +208,6 @@ class TitanReader {
 
   const CanonicalModel& model_;
   ForeignTensors& tensors_;
-  std::map<std::string, std::vector<int64_t>, std::less<>> shapes_;  // canonical
 };
 
 // "optimizer.state.layers.0.attention.wq.weight.exp_avg" → the parameter's name and the state's.
@@ -283,6 +274,7 @@ ForeignRecord record_torchtitan(const fs::path& folder) {
     if (record.train.iteration == 0 && steps) record.train.iteration = *steps;
     if (steps) record.train.optimizer_step = *steps;
   }
+  read_trainer_record(folder, record);
   if (record.train.optimizer_step == 0) record.train.optimizer_step = record.train.iteration;
   record.train.consumed_train_samples = kUnknownSamples;
   return record;
