@@ -34,7 +34,7 @@ std::string checksum_of_weights(const TensorStore& store) {
   StreamingChecksum sum;
   for (const auto& [name, entry] : store.entries()) {
     sum.update(fmt::format("{} {} [{}]\n", name, name_of(entry.dtype), fmt::join(entry.shape, ", ")));
-    for (const TensorStore::Part& part : entry.parts) add_bytes(sum, part.file->bytes(*part.tensor));
+    for (const TensorStore::Part& part : entry.parts) add_bytes(sum, part.stored.bytes());
   }
   return sum.sum128().hex();
 }

@@ -98,16 +98,28 @@ std::map<std::string, TensorStore> open_checkpoint(const fs::path& folder, const
       throw UserError(fmt::format("{}: {} is not what {} says", file->path().string(), entry_name, kManifestFile),
                       "the checkpoint is damaged: use another");
     }
-    stores[chunk.key].add(chunk.name, chunk.shape, {.box = chunk.box, .file = file, .tensor = tensor});
+    stores[chunk.key].add(chunk.name, chunk.shape, {.box = chunk.box, .stored = file->place(*tensor)});
   }
   return stores;
 }
 
+StoredCheckpoint open_checkpoint(const fs::path& folder) {
+  Manifest manifest = load_manifest(folder);
+  std::map<std::string, TensorStore> stores = open_checkpoint(folder, manifest);
+  return {.folder = folder, .manifest = std::move(manifest), .stores = std::move(stores)};
+}
+
 Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const Groups& groups,
                          const LoadSettings& settings) {
+  return load_checkpoint([&] { return open_checkpoint(folder); }, state, groups, settings);
+}
+
+Manifest load_checkpoint(const CheckpointOpener& open, CheckpointState& state, const Groups& groups,
+                         const LoadSettings& settings) {
   Group& world = *groups.world;
-  Manifest manifest;
-  std::map<std::string, TensorStore> stores;
+  StoredCheckpoint opened;
+  Manifest& manifest = opened.manifest;
+  const std::map<std::string, TensorStore>& stores = opened.stores;
   struct Read {
     const TensorStore* store;
     std::vector<PieceView> views;
@@ -120,9 +132,8 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
   bool lacks_optimizer = false;
 
   run_on_all(world, "checkpoint contents", [&] {
-    manifest = load_manifest(folder);
-    check_same_architecture(manifest.architecture, state.architecture, folder.string());
-    stores = open_checkpoint(folder, manifest);
+    opened = open();
+    check_same_architecture(manifest.architecture, state.architecture, opened.folder.string());
     for (const CheckpointTensor& tensor : state.tensors) {
       if (!is_wanted(tensor, settings)) continue;
       for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range, tensor.form)) {
@@ -170,7 +181,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     for (const auto& [name, entry] : store_of(stores, kModelKey).entries()) {
       if (!used.contains(name)) unexpected.push_back(name);
     }
-    throw_unless_empty("the checkpoint " + folder.string(), missing, misshaped, unexpected,
+    throw_unless_empty("the checkpoint " + opened.folder.string(), missing, misshaped, unexpected,
                        lacks_optimizer ? remedy_for_missing_state(manifest.configuration, state.configuration)
                                        : "give the architecture that the checkpoint was trained with");
   });
@@ -184,7 +195,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
   });
   if (settings.begun_afresh != nullptr) *settings.begun_afresh = std::move(begun_afresh);
   state.train = manifest.train;
-  return manifest;
+  return std::move(manifest);
 }
 
 }  // namespace megalith

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,12 +25,24 @@ struct LoadSettings {
 // One store per key.
 std::map<std::string, TensorStore> open_checkpoint(const std::filesystem::path& folder, const Manifest& manifest);
 
+// A checkpoint opened for reading: ours, or another trainer's as ours (foreign/), whose manifest has no chunks.
+struct StoredCheckpoint {
+  std::filesystem::path folder;
+  Manifest manifest;
+  std::map<std::string, TensorStore> stores;  // by key
+};
+using CheckpointOpener = std::function<StoredCheckpoint()>;
+StoredCheckpoint open_checkpoint(const std::filesystem::path& folder);
+
 // Fills the local tensors of `state` and, on success, its TrainState; returns the manifest.
 //
 // "model" comes from the stored "master" where wider and useful to the present dtype; "master" from "model" if missing.
 // Converts dtypes. UserError, before anything changes, naming the architecture's differing fields, or all tensors
 // missing, misshaped, or only in the checkpoint's "model". find_checkpoint() verifies bytes. Collective over the world.
 Manifest load_checkpoint(const std::filesystem::path& folder, CheckpointState& state, const Groups& groups,
+                         const LoadSettings& settings = {});
+// Every rank calls `open`.
+Manifest load_checkpoint(const CheckpointOpener& open, CheckpointState& state, const Groups& groups,
                          const LoadSettings& settings = {});
 
 // One UserError for all mismatches.

@@ -30,7 +30,7 @@ void add_tensor(StoredModel& model, std::string_view key, const std::string& nam
 
 // `box` is within the part's.
 at::Tensor view_of(const TensorStore::Part& part, const Box& box) {
-  at::Tensor view = part.file->view(*part.tensor);
+  at::Tensor view = part.stored.view();
   for (size_t dim = 0; dim < box.extent.size(); ++dim) {
     view = view.narrow(static_cast<int64_t>(dim), box.offset[dim] - part.box.offset[dim], box.extent[dim]);
   }
@@ -44,7 +44,7 @@ void add_entry(StoredModel& model, std::string_view key, const std::string& name
   for (const TensorStore::Part& part : entry.parts) {
     const Box box = intersect(part.box, Box::whole(entry.shape));
     const at::Tensor view = view_of(part, box);
-    if (nonfinite == NonfiniteWeights::kRefused) require_finite(name, view, box.offset, part.file->path());
+    if (nonfinite == NonfiniteWeights::kRefused) require_finite(name, view, box.offset, part.path());
     add_tensor(model, key, name, entry.shape, box, view);
   }
 }
@@ -86,16 +86,21 @@ StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optio
   const auto found = find_checkpoint(root, step, *groups.world, log);
   if (!found)
     throw UserError(fmt::format("{} holds no checkpoint", root.string()), "give the folder that --save named");
-  const Manifest manifest = load_manifest(found->folder);
+  StoredCheckpoint stored = open_checkpoint(found->folder);
+  find_kept_tokenizer(found->folder, stored.manifest.configuration);
+  return stored_model(stored, nonfinite);
+}
+
+StoredModel stored_model(const StoredCheckpoint& stored, NonfiniteWeights nonfinite) {
+  const Manifest& manifest = stored.manifest;
   StoredModel model;
-  model.folder = found->folder;
+  model.folder = stored.folder;
   model.config = model_config_of(manifest.architecture, manifest.configuration);
   model.family = &family_for(model.config);
   model.state.train = manifest.train;
   model.state.architecture = manifest.architecture;
   model.state.configuration = manifest.configuration;
-  find_kept_tokenizer(found->folder, model.state.configuration);
-  for (const auto& [key, store] : open_checkpoint(found->folder, manifest)) {
+  for (const auto& [key, store] : stored.stores) {
     for (const auto& [name, entry] : store.entries()) add_entry(model, key, name, entry, nonfinite);
   }
   return model;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_state.h"
 #include "checkpoint/finite_weights.h"
 #include "core/log.h"
@@ -31,6 +32,7 @@ struct StoredModel {
 // or from require_finite().
 StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log,
                                    NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
+StoredModel stored_model(const StoredCheckpoint& stored, NonfiniteWeights nonfinite);
 
 // Canonical names, without tied copies and old buffers; iteration 0, no optimizer. UserError listing missing, misshaped
 // and unexpected tensors, or from require_finite().

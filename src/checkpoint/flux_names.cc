@@ -94,7 +94,7 @@ class FluxTranslation {
       if (name.starts_with(kFluxPrefix)) name.remove_prefix(kFluxPrefix.size());
       if (!translate(name, entry)) {
         throw UserError(fmt::format("{}: {} [{}] is no tensor of FLUX.1's single file",
-                                    entry.parts.front().file->path().string(), full, fmt::join(entry.shape, ", ")),
+                                    entry.parts.front().path().string(), full, fmt::join(entry.shape, ", ")),
                         "give FLUX.1 dev or schnell as Black Forest Labs or diffusers publish them");
       }
     }

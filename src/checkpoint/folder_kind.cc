@@ -78,9 +78,9 @@ std::string entries_text(const fs::path& folder) {
 UserError megatron_checkpoint_error(const fs::path& path) {
   return UserError(
       fmt::format("{} holds a checkpoint of Megatron-LM or torchtitan", path.string()),
-      fmt::format("make it one of ours, with its optimizer's state: convert --load {} --save DIR, and go on with "
-                  "--load DIR; or a Hugging Face model: convert --load {} --save_hf DIR",
-                  path.string(), path.string()));
+      fmt::format("give it whole, with .metadata or all mp_rank folders, to --load: --load {}, and --finetune to begin "
+                  "at iteration 0",
+                  path.string()));
 }
 
 std::optional<UserError> check_checkpoint_path(std::string_view option, const fs::path& path, bool may_be_absent) {

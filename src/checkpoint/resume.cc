@@ -16,24 +16,6 @@ bool holds_checkpoint(const fs::path& root) {
   return fs::exists(root / kManifestFile) || !list_checkpoints(root).empty();
 }
 
-Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_optimizer, NonfiniteWeights nonfinite,
-                   CheckpointState& state, const Groups& groups, Logger& log) {
-  const TrainState present = state.train;
-  std::set<std::string> begun_afresh;
-  const Manifest manifest =
-      load_checkpoint(found.folder, state, groups,
-                      {.with_optimizer = with_optimizer, .begun_afresh = &begun_afresh, .nonfinite = nonfinite});
-  if (is_finetune) state.train = present;
-  log.info("loaded {} from {}{}", with_optimizer ? "weights and optimizer" : "weights", found.folder.string(),
-           is_finetune ? ", starting at iteration 0" : fmt::format(" at iteration {}", manifest.train.iteration));
-  note_begun_afresh(found.folder, begun_afresh, log);
-  return {.folder = found.folder,
-          .is_finetune = is_finetune,
-          .has_optimizer = with_optimizer,
-          .configuration = manifest.configuration,
-          .differences = compare_configuration(manifest.configuration, state.configuration)};
-}
-
 // Expected where load is save; other runs were meant to continue something.
 void say_that_it_starts_afresh(const CheckpointOptions& options, Group& world, Logger& log) {
   if (options.load_hf || loads_where_it_saves(options)) {
@@ -51,6 +33,25 @@ void say_that_it_starts_afresh(const CheckpointOptions& options, Group& world, L
 
 }  // namespace
 
+Resumed resume_from(const fs::path& folder, const CheckpointOpener& open, bool is_finetune,
+                    const CheckpointOptions& options, CheckpointState& state, const Groups& groups, Logger& log) {
+  const bool with_optimizer = !options.no_load_optim && !is_finetune;
+  const TrainState present = state.train;
+  std::set<std::string> begun_afresh;
+  const Manifest manifest = load_checkpoint(
+      open, state, groups,
+      {.with_optimizer = with_optimizer, .begun_afresh = &begun_afresh, .nonfinite = options.nonfinite_weights()});
+  if (is_finetune) state.train = present;
+  log.info("loaded {} from {}{}", with_optimizer ? "weights and optimizer" : "weights", folder.string(),
+           is_finetune ? ", starting at iteration 0" : fmt::format(" at iteration {}", manifest.train.iteration));
+  note_begun_afresh(folder, begun_afresh, log);
+  return {.folder = folder,
+          .is_finetune = is_finetune,
+          .has_optimizer = with_optimizer,
+          .configuration = manifest.configuration,
+          .differences = compare_configuration(manifest.configuration, state.configuration)};
+}
+
 bool loads_where_it_saves(const CheckpointOptions& options) {
   if (!options.load || !options.save) return false;
   std::error_code error;
@@ -66,10 +67,13 @@ void note_begun_afresh(const fs::path& folder, const std::set<std::string>& keys
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log) {
   Group& world = *groups.world;
+  const auto load_found = [&](const FoundCheckpoint& found, bool is_finetune) {
+    return resume_from(
+        found.folder, [&] { return open_checkpoint(found.folder); }, is_finetune, options, state, groups, log);
+  };
   if (options.load) {
     if (const auto found = find_checkpoint(*options.load, options.ckpt_step, world, log)) {
-      const bool with_optimizer = !options.no_load_optim && !options.finetune;
-      return load_found(*found, options.finetune, with_optimizer, options.nonfinite_weights(), state, groups, log);
+      return load_found(*found, options.finetune);
     }
     if (options.exit_on_missing_checkpoint) {
       throw UserError(fmt::format("{} (load) holds no checkpoint", *options.load),
@@ -82,8 +86,7 @@ std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState&
       throw UserError(fmt::format("{} (pretrained_checkpoint) holds no checkpoint", *options.pretrained_checkpoint),
                       "give the folder that was given to --save");
     }
-    return load_found(*found, /*is_finetune=*/true, /*with_optimizer=*/false, options.nonfinite_weights(), state,
-                      groups, log);
+    return load_found(*found, /*is_finetune=*/true);
   }
   if (options.load) say_that_it_starts_afresh(options, world, log);
   return std::nullopt;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_options.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_state.h"
 #include "checkpoint/configuration.h"
 #include "comm/groups.h"
@@ -28,6 +29,11 @@ struct Resumed {
 // exit_on_missing_checkpoint. Collective over the world.
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log);
+
+// What resume() does with a checkpoint that it found, for another trainer's too.
+//   folder  for messages
+Resumed resume_from(const std::filesystem::path& folder, const CheckpointOpener& open, bool is_finetune,
+                    const CheckpointOptions& options, CheckpointState& state, const Groups& groups, Logger& log);
 
 // Logs LoadSettings::begun_afresh.
 void note_begun_afresh(const std::filesystem::path& folder, const std::set<std::string>& keys, Logger& log);

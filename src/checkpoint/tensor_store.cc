@@ -28,9 +28,18 @@ std::string shortened(const std::vector<std::string>& items, size_t num_shown = 
 void add_file(TensorStore& store, const fs::path& path, std::set<std::string>* names = nullptr) {
   const auto file = std::make_shared<const SafetensorsFile>(path);
   for (const auto& [name, tensor] : file->tensors()) {
-    store.add(name, tensor.shape, {.box = Box::whole(tensor.shape), .file = file, .tensor = &tensor});
+    store.add(name, tensor.shape, {.box = Box::whole(tensor.shape), .stored = file->place(tensor)});
     if (names != nullptr) names->insert(name);
   }
+}
+
+// Without making the common box: each of a thousand ranks' parts is compared with all others.
+bool overlap(const Box& a, const Box& b) {
+  for (size_t d = 0; d < a.offset.size(); ++d) {
+    const int64_t begin = std::max(a.offset[d], b.offset[d]);
+    if (begin >= std::min(a.offset[d] + a.extent[d], b.offset[d] + b.extent[d])) return false;
+  }
+  return true;
 }
 
 int64_t blocks_in(int64_t extent, int64_t block) { return (extent + block - 1) / block; }
@@ -151,24 +160,33 @@ void TensorStore::add(const std::string& name, const std::vector<int64_t>& shape
   Entry& entry = entries_[name];
   if (entry.parts.empty()) {
     entry.shape = shape;
-    entry.dtype = part.tensor->dtype;
+    entry.dtype = part.stored.dtype;
   }
   const Part* other = entry.parts.empty() ? &part : &entry.parts.front();
-  if (entry.shape != shape || entry.dtype != part.tensor->dtype) {
+  if (entry.shape != shape || entry.dtype != part.stored.dtype) {
     throw UserError(fmt::format("{} is {} [{}] in {}, but {} [{}] in {}", name, name_of(entry.dtype),
-                                fmt::join(entry.shape, ", "), other->file->path().string(), name_of(part.tensor->dtype),
-                                fmt::join(shape, ", "), part.file->path().string()),
+                                fmt::join(entry.shape, ", "), other->path().string(), name_of(part.stored.dtype),
+                                fmt::join(shape, ", "), part.path().string()),
                     "the files do not belong together: fetch or save them again");
   }
   for (const Part& present : entry.parts) {
+    const FileTensor &a = present.stored, &b = part.stored;
+    // A second name of the same bytes, as Megatron-core's layers of two kinds ask for.
+    if (present.box == part.box && a.file == b.file && a.offset == b.offset && a.strides == b.strides) return;
     const bool is_same_empty = part.box.is_empty() && present.box == part.box;
-    if (is_same_empty || !intersect(present.box, part.box).is_empty()) {
+    if (is_same_empty || overlap(present.box, part.box)) {
       throw UserError(
-          fmt::format("{} is both in {} and in {}", name, present.file->path().string(), part.file->path().string()),
+          fmt::format("{} is both in {} and in {}", name, present.path().string(), part.path().string()),
           "the files do not belong together: fetch or save them again");
     }
   }
   entry.parts.push_back(std::move(part));
+}
+
+int64_t TensorStore::Entry::num_found() const {
+  int64_t count = 0;
+  for (const Part& part : parts) count += part.box.num_elements();
+  return count;
 }
 
 void TensorStore::set_block_scales(const std::vector<int64_t>& block) {
@@ -177,7 +195,7 @@ void TensorStore::set_block_scales(const std::vector<int64_t>& block) {
                                   SafetensorsDtype::kF64};
   for (auto& [name, entry] : entries_) {
     if (entry.dtype != SafetensorsDtype::kF8E4M3) continue;
-    const std::string where = fmt::format("{}: {}", entry.parts.front().file->path().string(), name);
+    const std::string where = fmt::format("{}: {}", entry.parts.front().path().string(), name);
     if (entry.shape.size() != 2) {
       throw UserError(
           fmt::format("{} is F8_E4M3 [{}], and block scales belong to matrices", where, fmt::join(entry.shape, ", ")),
@@ -193,7 +211,7 @@ void TensorStore::set_block_scales(const std::vector<int64_t>& block) {
     const bool is_float = std::find(kFloats.begin(), kFloats.end(), scales->dtype) != kFloats.end();
     if (!is_float || scales->shape != expected) {
       throw UserError(fmt::format("{}: {} is {} [{}], expected floats [{}]: one for each {} x {} block of [{}]",
-                                  scales->parts.front().file->path().string(), scale_name, name_of(scales->dtype),
+                                  scales->parts.front().path().string(), scale_name, name_of(scales->dtype),
                                   fmt::join(scales->shape, ", "), fmt::join(expected, ", "), block[0], block[1],
                                   fmt::join(entry.shape, ", ")),
                       "config.json (quantization_config.weight_block_size) and the weights do not belong together: "
@@ -211,7 +229,7 @@ void TensorStore::unpack_mxfp4() {
     if (!blocks_name.ends_with(kEnding) || blocks.dtype != SafetensorsDtype::kU8) continue;
     const std::string name = blocks_name.substr(0, blocks_name.size() - kEnding.size()), scales_name = name + "_scales";
     const Entry* scales = find(scales_name);
-    const std::string where = fmt::format("{}: {}", blocks.parts.front().file->path().string(), blocks_name);
+    const std::string where = fmt::format("{}: {}", blocks.parts.front().path().string(), blocks_name);
     if (scales == nullptr || find(name) != nullptr) {
       throw UserError(fmt::format("{} are blocks of MXFP4, and {}", where,
                                   scales == nullptr ? "their scales " + scales_name + " are in no file"
@@ -287,7 +305,7 @@ void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& 
   for (const Part& part : entry->parts) {
     const Box common = intersect(part.box, box);
     if (common.is_empty()) continue;
-    const at::Tensor source = slice_box(part.file->view(*part.tensor), common, part.box.offset);
+    const at::Tensor source = slice_box(part.stored.view(), common, part.box.offset);
     const at::Tensor target = slice_box(out, common, box.offset);
     if (entry->scales.empty())
       target.copy_(source);
@@ -312,7 +330,7 @@ void require_floats(std::string_view name, const TensorStore::Entry& entry) {
   std::vector<std::string_view> names;
   for (const SafetensorsDtype dtype : kReadable) names.push_back(name_of(dtype));
   throw UserError(
-      fmt::format("{}: {} is of type {}, expected one of {}", entry.parts.front().file->path().string(), name,
+      fmt::format("{}: {} is of type {}, expected one of {}", entry.parts.front().path().string(), name,
                   name_of(entry.dtype), fmt::join(names, ", ")),
       "the file is damaged, or its weights are quantised in a way that is not read here: fetch it again, or "
       "save the model in one of these types");
@@ -357,7 +375,7 @@ void read_pieces(const TensorStore& store, std::span<const PieceView> views, Non
     if (nonfinite == NonfiniteWeights::kAllowed) return;
     const TensorStore::Entry& entry = *store.find(name);
     const TensorStore::Entry& in_file = entry.packed.empty() ? entry : *store.find(entry.packed);
-    require_finite(view.piece.name, values, view.piece.canonical.offset, in_file.parts.front().file->path());
+    require_finite(view.piece.name, values, view.piece.canonical.offset, in_file.parts.front().path());
   };
   for (const PieceView& view : views) {
     const std::string_view name = store.resolve(view.piece);

@@ -19,14 +19,18 @@ namespace megalith {
 class TensorStore {
  public:
   struct Part {
-    Box box;  // in the canonical tensor
-    std::shared_ptr<const SafetensorsFile> file;
-    const SafetensorsTensor* tensor = nullptr;  // of the box's extents
+    Box box;            // in the canonical tensor
+    FileTensor stored;  // of the box's extents
+
+    const std::filesystem::path& path() const { return stored.file->path(); }
   };
   struct Entry {
     std::vector<int64_t> shape;
     SafetensorsDtype dtype = SafetensorsDtype::kF32;
     std::vector<Part> parts;
+
+    int64_t num_found() const;  // elements in parts
+
     // Block-scaled matrices: the scales' tensor, and a block's rows and columns.
     std::string scales = {};
     std::vector<int64_t> block = {};
@@ -39,7 +43,7 @@ class TensorStore {
   static TensorStore open_folder(const std::filesystem::path& folder);
   static TensorStore open_file(const std::filesystem::path& path);
 
-  // UserError if earlier parts differ in shape or dtype, or overlap.
+  // UserError if earlier parts differ in shape or dtype, or overlap. The same bytes again change nothing.
   void add(const std::string& name, const std::vector<int64_t>& shape, Part part);
 
   // UserError, with both names, if the result exists.

@@ -15,12 +15,26 @@ CanonicalModel::CanonicalModel(const ModelConfig& config) : config_(config) {
   const auto named = build_transformer(config, context, ModelPart::whole(transformer_units(config)));
   const auto model = family_for(config).build_whole(config, context);
   const std::vector<Parameter*> names = named->parameters(), parameters = model->parameters();
-  MEGALITH_CHECK(names.size() == parameters.size(), "{} names of {} parameters", names.size(), parameters.size());
+  if (names.size() != parameters.size()) {
+    throw UserError("other trainers' checkpoints of this kind of model are not read",
+                    "export it to Hugging Face's format with the tools of its trainer, for --load_hf");
+  }
   for (size_t i = 0; i < names.size(); ++i) {
     placements_.push_back(&parameters_.emplace(names[i]->name(), parameters[i]->placement()).first->second);
     MEGALITH_CHECK(names[i]->placement().local_shape == parameters[i]->placement().local_shape, "{} and {}",
                    names[i]->name(), parameters[i]->name());
   }
+  for (const Placement* placement : placements_) {
+    for (const Piece& piece : placement->pieces) {
+      pieces_[piece.name] = &piece;
+      for (const std::string& alias : piece.aliases) pieces_.try_emplace(alias, &piece);
+    }
+  }
+}
+
+const Piece* CanonicalModel::piece(std::string_view name) const {
+  const auto found = pieces_.find(name);
+  return found == pieces_.end() ? nullptr : found->second;
 }
 
 const Placement* CanonicalModel::find(std::string_view name) const {

@@ -22,11 +22,14 @@ class CanonicalModel {
   const Placement* find(std::string_view name) const;
   // In the order of the layers.
   const std::vector<const Placement*>& placements() const { return placements_; }
+  // A canonical tensor by its name or an alias (a tied head's); null if the model has none.
+  const Piece* piece(std::string_view name) const;
 
  private:
   ModelConfig config_;
   std::map<std::string, Placement, std::less<>> parameters_;
   std::vector<const Placement*> placements_;
+  std::map<std::string, const Piece*, std::less<>> pieces_;
 };
 
 }  // namespace megalith

@@ -171,16 +171,9 @@ void DcpFolder::add_shards(ForeignTensor& tensor, const Chunk& chunk, FileTensor
   }
   const int64_t element = bits_of(stored.dtype) / 8;
   if (local.num_elements() != counts[dims] || stored.num_bytes != chunk.box.num_elements() * element) fail();
-  int64_t at = chunk.box.offset[dims];
-  for (Box& box : flat_range_boxes(local.extent, at, at + chunk.box.extent[dims])) {
-    FileTensor part = stored;
-    part.shape = box.extent;
-    part.strides = row_major(box.extent);
-    part.num_bytes = box.num_elements() * element;
-    part.offset += (at - chunk.box.offset[dims]) * element;
-    at += box.num_elements();
-    for (size_t d = 0; d < dims; ++d) box.offset[d] += local.offset[d];
-    tensor.shards.push_back({std::move(box), std::move(part)});
+  for (ForeignTensor::Shard& shard : shards_of_run(local.extent, chunk.box.offset[dims], stored)) {
+    for (size_t d = 0; d < dims; ++d) shard.box.offset[d] += local.offset[d];
+    tensor.shards.push_back(std::move(shard));
   }
 }
 

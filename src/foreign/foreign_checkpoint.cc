@@ -5,14 +5,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
-#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/configuration.h"
 #include "checkpoint/folder_kind.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
+#include "core/json.h"
 #include "core/strings.h"
 #include "foreign/foreign_source.h"
 #include "models/architecture.h"
@@ -22,7 +24,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-const ForeignSource* const kSources[] = {&kTorchDist, &kMegatronRanks, &kTorchtitan, &kTrainerFolder};
+const ForeignSource* const kSources[] = {&kTorchDist, &kMegatronRanks, &kTorchtitan, &kDeepSpeed, &kTrainerFolder};
 
 const ForeignSource& source_of(ForeignKind kind) {
   for (const ForeignSource* source : kSources) {
@@ -40,8 +42,8 @@ const ForeignSource* source_in(const fs::path& folder) {
   return nullptr;
 }
 
-// Names of one iteration's folder: Megatron-LM's, torchtitan's, transformers'.
-constexpr std::string_view kFolderNames[] = {"iter_", "step-", "checkpoint-"};
+// Names of one iteration's folder: Megatron-LM's, torchtitan's, transformers', DeepSpeed's.
+constexpr std::string_view kFolderNames[] = {"iter_", "step-", "checkpoint-", "global_step"};
 
 std::optional<int64_t> iteration_of(std::string_view name) {
   for (const std::string_view beginning : kFolderNames) {
@@ -59,7 +61,13 @@ std::optional<std::string> tracked(const fs::path& path) {
   const fs::path file = path / "latest_checkpointed_iteration.txt";
   if (!fs::exists(file)) return std::nullopt;
   const std::string text = read_file(file);
-  return text.substr(0, text.find_first_of(" \n\r\t"));
+  std::string word = text.substr(0, text.find_first_of(" \n\r\t"));
+  if (word != "release" && !iteration_of("iter_" + word)) {
+    throw UserError(fmt::format("{} holds {}, not an iteration", file.string(),
+                                dump_json(Json(word.substr(0, 40)))),
+                    "write the iteration into it, or name the checkpoint with --ckpt_step");
+  }
+  return word;
 }
 
 }  // namespace
@@ -67,7 +75,10 @@ std::optional<std::string> tracked(const fs::path& path) {
 std::string_view name_of(ForeignKind kind) { return source_of(kind).name; }
 
 std::optional<ForeignFolder> find_foreign(const fs::path& path, std::optional<int64_t> step) {
-  if (const ForeignSource* source = source_in(path)) return ForeignFolder{source->kind, path};
+  if (kind_of_folder(path) == FolderKind::kCheckpoint) return std::nullopt;  // ours, perhaps beside theirs
+  const ForeignSource* here = source_in(path);
+  const int64_t iteration_here = here != nullptr && step ? here->record(path).train.iteration : 0;
+  if (here != nullptr && (!step || *step == iteration_here)) return ForeignFolder{here->kind, path};
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return std::nullopt;
   const auto in = [&](const fs::path& folder) -> std::optional<ForeignFolder> {
@@ -81,14 +92,21 @@ std::optional<ForeignFolder> find_foreign(const fs::path& path, std::optional<in
     if (!iteration) continue;
     if (const auto one = in(path / name)) found.emplace(*iteration, *one);
   }
-  const std::optional<std::string> newest = tracked(path);
-  if (!step && newest == "release") return in(path / "release");
+  const auto release = in(path / "release");
+  const bool is_tracked = !step && (release || !found.empty());
+  const std::optional<std::string> newest = is_tracked ? tracked(path) : std::nullopt;
+  if (newest == "release") return release;
+  if (found.empty() && here != nullptr) {
+    throw UserError(
+        fmt::format("ckpt_step is {}, but {} is the checkpoint of iteration {}", *step, path.string(), iteration_here),
+        "leave --ckpt_step away, or give the folder that holds the checkpoints to --load");
+  }
   if (found.empty()) return std::nullopt;
   int64_t wanted = found.rbegin()->first;
   if (step) {
     wanted = *step;
   } else if (newest) {
-    std::from_chars(newest->data(), newest->data() + newest->size(), wanted);
+    wanted = *iteration_of("iter_" + *newest);
   }
   const auto chosen = found.find(wanted);
   if (chosen == found.end()) {
@@ -121,7 +139,7 @@ ModelConfig foreign_architecture(const ForeignFolder& found, const ForeignRecord
   }
   if (config.num_layers == 0 || config.hidden_size == 0) {
     throw UserError(fmt::format("{} ({}) does not record its architecture", found.folder.string(), name_of(found.kind)),
-                    "give a folder with the model's config.json: convert --load DIR --hf_config DIR");
+                    "say it with the run's options or a folder with config.json (--load_hf DIR; convert: --hf_config DIR)");
   }
   if (config.has_vocabulary() && !config.vocab_size) {
     throw UserError(fmt::format("{} ({}) records neither vocab_size nor padded_vocab_size", found.folder.string(),
@@ -139,7 +157,7 @@ ForeignTensors open_foreign_tensors(const ForeignFolder& found, const CanonicalM
 
 std::string report_of(const ForeignTensors& tensors) {
   std::vector<std::string> keys, left;
-  for (const auto& [key, store] : tensors.stores) keys.push_back(fmt::format("{} {}", key, store.size()));
+  for (const auto& [key, store] : tensors.stores) keys.push_back(fmt::format("{} {}", key, store.entries().size()));
   for (const auto& [reason, names] : tensors.left_over) {
     const std::string more = names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : "";
     left.push_back(fmt::format("{}{}: {}", names.front(), more, reason));
@@ -150,105 +168,115 @@ std::string report_of(const ForeignTensors& tensors) {
 
 namespace {
 
-void add_to_model(StoredModel& model, const std::string& key, const std::string& name, const CanonicalTensor& tensor,
-                  NonfiniteWeights nonfinite) {
-  for (const CanonicalTensor::Part& part : tensor.parts) {
-    const at::Tensor view = part.stored.view();
-    if (!view.is_floating_point()) {
-      throw UserError(fmt::format("{}: {} is of type {}, expected floating-point numbers",
-                                  part.stored.file->path().string(), name, name_of(part.stored.dtype)),
-                      "the file is damaged, or of another model");
-    }
-    if (nonfinite == NonfiniteWeights::kRefused) require_finite(name, view, part.box.offset, part.stored.file->path());
-    Placement placement{.local_shape = part.box.extent};
-    placement.pieces.push_back(
-        {.name = name, .shape = tensor.shape, .canonical = part.box, .local = Box::whole(part.box.extent)});
-    model.placements.push_back(std::move(placement));
-    model.state.tensors.push_back({.key = key, .placement = &model.placements.back(), .local = view});
-  }
-}
-
 // Canonical tensors of the model that a store lacks, wholly or in part.
-std::vector<std::string> missing_in(const CanonicalStore& store, const CanonicalModel& model) {
+std::vector<std::string> missing_in(const TensorStore& store, const CanonicalModel& model) {
   std::set<std::string> missing;
   for (const Placement* placement : model.placements()) {
     for (const Piece& piece : placement->pieces) {
-      const auto found = store.find(piece.name);
-      const bool is_whole = found != store.end() && found->second.shape == piece.shape &&
-                            found->second.num_found() == Box::whole(piece.shape).num_elements();
+      const TensorStore::Entry* found = store.find(piece.name);
+      const bool is_whole = found != nullptr && found->shape == piece.shape &&
+                            found->num_found() == Box::whole(piece.shape).num_elements();
       if (!is_whole) missing.insert(piece.name);
     }
   }
   return {missing.begin(), missing.end()};
 }
 
+// UserError where the architecture that a checkpoint records differs; what it does not record is not compared.
+void check_recorded_architecture(const ForeignFolder& found, const ForeignRecord& record, const ModelConfig& config) {
+  if (!record.says_architecture()) return;
+  std::set<std::string> recorded;
+  bool is_padded = false;
+  for (const auto& [name, text] : record.options) {
+    recorded.insert(name);
+    is_padded = is_padded || (name == "padded_vocab_size" && text == fmt::format("{}", config.vocab_size.value_or(0)));
+  }
+  Configuration stored = architecture_of(foreign_architecture(found, record));
+  std::erase_if(stored, [&](const auto& option) {
+    return !recorded.contains(option.first) || (is_padded && option.first == "vocab_size");
+  });
+  check_same_architecture(stored, architecture_of(config), found.folder.string());
+}
+
+void count_samples(const ForeignFolder& found, const ForeignSettings& settings, TrainState& train,
+                   std::vector<std::string>& notes) {
+  if (train.consumed_train_samples != kUnknownSamples) return;
+  const std::string where = fmt::format("{} ({})", found.folder.string(), name_of(found.kind));
+  if (settings.with_optimizer && !settings.global_batch_size) {
+    throw UserError(fmt::format("{} does not say how many samples its {} iterations consumed", where, train.iteration),
+                    "add --global_batch_size N, the samples of one iteration there, over all ranks");
+  }
+  const int64_t batch = settings.global_batch_size.value_or(0);
+  if (__builtin_mul_overflow(train.iteration, batch, &train.consumed_train_samples)) {
+    throw UserError(fmt::format("{} counts {} iterations, too many for this global_batch_size", where, train.iteration),
+                    "the checkpoint is damaged: copy it again");
+  }
+  if (batch == 0 || train.iteration == 0) return;
+  notes.push_back(fmt::format("{} does not say how many samples it consumed: {} iterations of {} (global_batch_size)",
+                              where, train.iteration, batch));
+}
+
 }  // namespace
 
-StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSettings& settings) {
+StoredCheckpoint open_foreign(const ForeignFolder& found, const ModelConfig& config, const ForeignSettings& settings,
+                              std::vector<std::string>& notes) {
   ForeignRecord record = read_foreign_record(found);
-  StoredModel model;
-  model.folder = found.folder;
-  model.config = foreign_architecture(found, record, settings.hf_config);
-  model.family = &family_for(model.config);
-  if (settings.hf_config && record.says_architecture()) {
-    record.notes.push_back(fmt::format("{} records its architecture: hf_config is ignored", found.folder.string()));
-  }
-  if (settings.global_batch_size && record.train.consumed_train_samples != kUnknownSamples) {
-    record.notes.push_back(
-        fmt::format("{} records its consumed samples: global_batch_size is ignored", found.folder.string()));
-  }
+  check_recorded_architecture(found, record, config);
+  const std::string remedy = fmt::format("add --{} to take the weights only", settings.without_optimizer);
   if (settings.with_optimizer && !record.mixed_updates.empty()) {
-    throw UserError(record.mixed_updates,
-                    "parameters share one count of updates here: add --no_save_optim to take the weights only");
+    throw UserError(record.mixed_updates, "parameters share one count of updates here: " + remedy);
   }
-  model.state.train = std::move(record.train);
-  if (model.state.train.consumed_train_samples == kUnknownSamples) {
-    if (settings.with_optimizer && !settings.global_batch_size) {
-      throw UserError(fmt::format("{} ({}) does not say how many samples its {} iterations consumed",
-                                  found.folder.string(), name_of(found.kind), model.state.train.iteration),
-                      "add --global_batch_size N, the samples of one iteration there, over all ranks");
-    }
-    if (__builtin_mul_overflow(model.state.train.iteration, settings.global_batch_size.value_or(0),
-                               &model.state.train.consumed_train_samples)) {
-      throw UserError(fmt::format("{} counts {} iterations, too many for this global_batch_size",
-                                  found.folder.string(), model.state.train.iteration),
-                      "the checkpoint is damaged: copy it again");
-    }
-  }
-  model.state.architecture = architecture_of(model.config);
-  ModelConfig recorded = model.config;
-  model.state.configuration = configuration_of(OptionSet(recorded));
-  model.notes = std::move(record.notes);
+  StoredCheckpoint stored{.folder = found.folder, .manifest = {}, .stores = {}};
+  stored.manifest.train = std::move(record.train);
+  stored.manifest.configuration = std::move(record.options);
+  notes.insert(notes.end(), record.notes.begin(), record.notes.end());
+  count_samples(found, settings, stored.manifest.train, notes);
 
-  const CanonicalModel canonical(model.config);
-  const ForeignTensors tensors = open_foreign_tensors(found, canonical);
-  model.notes.push_back(fmt::format("{} ({}): {}", found.folder.string(), name_of(found.kind), report_of(tensors)));
-  const auto store_of = [&](std::string_view key) -> const CanonicalStore& {
-    static const CanonicalStore empty;
-    const auto store = tensors.stores.find(std::string(key));
-    return store == tensors.stores.end() ? empty : store->second;
-  };
-  throw_unless_empty("the checkpoint " + found.folder.string(), missing_in(store_of(kModelKey), canonical), {}, {},
-                     "copy the whole checkpoint; what was left over is of other names: " + report_of(tensors));
+  const CanonicalModel canonical(config);
+  ForeignTensors tensors = open_foreign_tensors(found, canonical);
+  const std::string report = report_of(tensors);
+  notes.push_back(fmt::format("{} ({}): {}", found.folder.string(), name_of(found.kind), report));
+  const auto store_of = [&](std::string_view key) -> const TensorStore& { return tensors.stores[std::string(key)]; };
+  const std::string what = "the checkpoint " + found.folder.string();
+  throw_unless_empty(what, missing_in(store_of(kModelKey), canonical), {}, {},
+                     "copy the whole checkpoint; what was left over is of other names: " + report);
   if (settings.with_optimizer) {
     // Moments that are there for one parameter are there for all; AdamW's are there at all.
     std::set<std::string> keys = {"exp_avg", "exp_avg_sq"};
-    if (!store_of("momentum_buffer").empty()) keys = {"momentum_buffer"};
+    if (!store_of("momentum_buffer").entries().empty()) keys = {"momentum_buffer"};
     std::vector<std::string> missing;
     for (const std::string& key : keys) {
       for (const std::string& name : missing_in(store_of(key), canonical)) missing.push_back(key + " " + name);
     }
-    throw_unless_empty("the checkpoint " + found.folder.string(), missing, {}, {},
-                       "its optimizer's state is not there, or in a form that is left over (" + report_of(tensors) +
-                           "): add --no_save_optim to take the weights only");
+    throw_unless_empty(
+        what, missing, {}, {},
+        fmt::format("its optimizer's state is not there, or in a form that is left over ({}): {}", report, remedy));
   }
-  for (const auto& [key, store] : tensors.stores) {
+  for (auto& [key, store] : tensors.stores) {
     // Exports of a wider dtype, and quantised ones, are made from the masters.
     const bool is_wanted = settings.with_optimizer || key == kModelKey ||
                            (key == kMasterKey && missing_in(store, canonical).empty());
-    if (!is_wanted) continue;
-    for (const auto& [name, tensor] : store) add_to_model(model, key, name, tensor, settings.nonfinite);
+    if (is_wanted && !store.entries().empty()) stored.stores.emplace(key, std::move(store));
   }
+  return stored;
+}
+
+StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSettings& settings) {
+  const ForeignRecord record = read_foreign_record(found);
+  ModelConfig config = foreign_architecture(found, record, settings.hf_config);
+  std::vector<std::string> notes;
+  if (settings.hf_config && record.says_architecture()) {
+    notes.push_back(fmt::format("{} records its architecture: hf_config is ignored", found.folder.string()));
+  }
+  if (settings.global_batch_size && record.train.consumed_train_samples != kUnknownSamples) {
+    notes.push_back(
+        fmt::format("{} records its consumed samples: global_batch_size is ignored", found.folder.string()));
+  }
+  StoredCheckpoint stored = open_foreign(found, config, settings, notes);
+  stored.manifest.architecture = architecture_of(config);
+  stored.manifest.configuration = configuration_of(OptionSet(config));
+  StoredModel model = stored_model(stored, settings.nonfinite);
+  model.notes = std::move(notes);
   return model;
 }
 

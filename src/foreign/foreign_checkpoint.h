@@ -3,7 +3,8 @@
 //   torch_dist  Megatron-core's, a folder of torch.distributed.checkpoint with common.pt
 //   megatron    Megatron-LM's file a rank: mp_rank_XX/model_optim_rng.pt
 //   torchtitan  a folder of torch.distributed.checkpoint with layers.N.attention.wq
-//   trainer     transformers' Trainer: safetensors, optimizer.pt, trainer_state.json
+//   deepspeed   ZeRO's flat fp32 groups: mp_rank_00_model_states.pt, zero_pp_rank_N_mp_rank_00_optim_states.pt
+//   trainer     transformers' Trainer, Accelerate: safetensors or .bin, optimizer.pt, trainer_state.json
 //
 // Nothing of a pickle is executed (pickle.h).
 #pragma once
@@ -14,14 +15,14 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_state.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/convert.h"
 #include "foreign/canonical_model.h"
 #include "foreign/foreign_tensor.h"
 
 namespace megalith {
 
-enum class ForeignKind { kTorchDist, kMegatron, kTorchtitan, kTrainer };
+enum class ForeignKind { kTorchDist, kMegatron, kTorchtitan, kDeepSpeed, kTrainer };
 std::string_view name_of(ForeignKind kind);
 
 // One checkpoint: of iteration `step`, or what the tracker file or the highest number names. Null if the folder holds
@@ -52,7 +53,7 @@ ModelConfig foreign_architecture(const ForeignFolder& found, const ForeignRecord
 // Tensors of a checkpoint, by key. UserError for a tensor that does not fit the model, and for missing files. Optimizer
 // states in a form that is not read are left over: the weights can be taken without them.
 struct ForeignTensors {
-  std::map<std::string, CanonicalStore> stores;
+  std::map<std::string, TensorStore> stores;
   int64_t num_read = 0;
   std::map<std::string, std::vector<std::string>> left_over;  // by the reason
 };
@@ -64,11 +65,17 @@ std::string report_of(const ForeignTensors& tensors);
 struct ForeignSettings {
   // Its tensors may not be missing. False: only weights, with the masters if all are there.
   bool with_optimizer = true;
+  std::string_view without_optimizer = "no_save_optim";     // the option that sets it to false
   std::optional<std::string> hf_config = std::nullopt;      // folder with the architecture, if it is not recorded
   std::optional<int64_t> global_batch_size = std::nullopt;  // if what was consumed is not
   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };
-// All of it as a stored model, for writers. UserError naming what is missing.
+
+// All of it, as load_checkpoint() takes it, for a model of this architecture; notes say what was read and assumed.
+// UserError naming where a recorded architecture differs, and what is missing.
+StoredCheckpoint open_foreign(const ForeignFolder& found, const ModelConfig& config, const ForeignSettings& settings,
+                              std::vector<std::string>& notes);
+// As a stored model, for writers.
 StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSettings& settings);
 
 }  // namespace megalith

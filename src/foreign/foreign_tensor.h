@@ -2,10 +2,10 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "checkpoint/tensor_store.h"
 #include "foreign/torch_archive.h"
 #include "nn/placement.h"
 
@@ -20,6 +20,10 @@ struct ForeignTensor {
   std::vector<int64_t> shape;
   std::vector<Shard> shards;
 };
+
+// A run of a flattened tensor of this shape, from element `begin` on, as boxes of it. run: contiguous.
+std::vector<ForeignTensor::Shard> shards_of_run(const std::vector<int64_t>& shape, int64_t begin,
+                                                const FileTensor& run);
 
 // A box of a foreign tensor that is a box of a local one, of as many or fewer dims: a layer of a stack, an expert, the
 // queries of a group.
@@ -55,23 +59,7 @@ struct ForeignPiece {
 void for_each_piece(const Placement& placement, const Patch& patch,
                     const std::function<void(const ForeignPiece&)>& visit);
 
-// Canonical tensors in the boxes that are found, by name.
-struct CanonicalTensor {
-  struct Part {
-    Box box;
-    FileTensor stored;  // of the box's extents
-  };
-  std::vector<int64_t> shape;
-  std::vector<Part> parts;
-
-  int64_t num_found() const;  // elements
-  // A part that has been added, as where a file gives it a second name, changes nothing. UserError if the shape or
-  // dtype differs from earlier parts', or boxes overlap.
-  void add(const std::string& name, const std::vector<int64_t>& whole, Part part);
-};
-using CanonicalStore = std::map<std::string, CanonicalTensor, std::less<>>;
-
 // Adds to `store` what the shards hold of the layout's canonical tensors.
-void add_patches(CanonicalStore& store, const ForeignTensor& tensor, const ForeignLayout& layout);
+void add_patches(TensorStore& store, const ForeignTensor& tensor, const ForeignLayout& layout);
 
 }  // namespace megalith

@@ -161,7 +161,8 @@ FileTensor shaped(FileTensor stored, int64_t first, const std::vector<int64_t>& 
 
 // distrib_optim.pt: {buffer: {dtypes: {"param", "exp_avg", "exp_avg_sq", "numel_unpadded"}}}. UserError for other
 // forms.
-RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTensor>& tensors) {
+RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTensor>& tensors,
+                         std::set<std::string>& unknown) {
   const PickleValue* buffer = archive.root().find(int64_t{0});
   const auto refuse = [&](const std::string& reason) {
     throw UserError(fmt::format("{}: {}; saved as torch_dist it can be read", archive.what(), reason));
@@ -185,7 +186,11 @@ RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTens
   states->for_each_entry([&](const PickleValue& key, const PickleValue& value) {
     const auto name = key.option_text();
     const auto stored = archive.tensor(value);
-    if (!name || !stored || state_key(*name).empty()) return;
+    if (!name || !stored) return;
+    if (state_key(*name).empty()) {
+      unknown.insert(*name);
+      return;
+    }
     // shaped() takes it as contiguous, so its bytes are counted.
     if (stored->shape != std::vector<int64_t>{at} || stored->num_bytes != at * bits_of(stored->dtype) / 8) {
       refuse(fmt::format("{} has [{}] elements, expected {} for these parameters in one bucket", *name,
@@ -201,7 +206,7 @@ RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTens
 // Numbers of parameters in the optimizer's state are positions in its groups: first those with weight decay. UserError
 // for groups that do not fit.
 RankStates listed_states(const TorchArchive& archive, const PickleValue& optimizer,
-                         const std::vector<RankTensor>& tensors) {
+                         const std::vector<RankTensor>& tensors, std::set<std::string>& unknown) {
   const PickleValue* inner = optimizer.find("optimizer");
   const PickleValue& torch_state = inner != nullptr ? *inner : optimizer;
   const PickleValue* groups = torch_state.find("param_groups");
@@ -241,8 +246,12 @@ RankStates listed_states(const TorchArchive& archive, const PickleValue& optimiz
     value.for_each_entry([&](const PickleValue& name, const PickleValue& state) {
       const auto text = name.option_text();
       const std::string ours = text ? state_key(*text) : "";
-      const auto stored = ours.empty() ? std::nullopt : archive.tensor(state);
-      if (!stored) return;
+      const auto stored = archive.tensor(state);
+      if (!stored || text == "step") return;
+      if (ours.empty()) {
+        unknown.insert(text.value_or("a state without a name"));
+        return;
+      }
       std::vector<FileTensor>& places = found[ours];
       places.resize(tensors.size());
       places[tensor->second] = *stored;
@@ -285,6 +294,9 @@ class MegatronRanks {
       }
       for (size_t pp = 0; pp < stages.size(); ++pp) read_stage(stages[pp], static_cast<int64_t>(pp), ep);
     }
+    for (const std::string& name : unknown_) {
+      leave_over(tensors_, "optimizer state that no optimizer here keeps", name);
+    }
   }
 
  private:
@@ -318,9 +330,9 @@ class MegatronRanks {
       RankStates& own = states.emplace_back();
       try {
         if (fs::exists(buffers)) {
-          own = buffer_states(TorchArchive(buffers), parameters[tp]);
+          own = buffer_states(TorchArchive(buffers), parameters[tp], unknown_);
         } else if (optimizer != nullptr) {
-          own = listed_states(*ranks[tp].archive, *optimizer, parameters[tp]);
+          own = listed_states(*ranks[tp].archive, *optimizer, parameters[tp], unknown_);
         }
       } catch (const UserError& error) {
         // The weights can be taken without them.
@@ -353,7 +365,7 @@ class MegatronRanks {
   const CanonicalModel& model_;
   ForeignTensors& tensors_;
   RankSizes sizes_;
-  std::set<std::string> read_;
+  std::set<std::string> read_, unknown_;
 };
 
 void read_megatron_ranks(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {

@@ -1,5 +1,6 @@
 // Megatron-LM's record of the run: args, a Namespace of its parser, whose names are ours, and counters.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -42,6 +43,22 @@ void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, co
     return;
   }
   add_patches(tensors.stores[key], tensor, layout);
+  ++tensors.num_read;
+}
+
+void read_canonical_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
+                           const CanonicalModel& model, ForeignTensors& tensors) {
+  const Piece* piece = model.piece(name);
+  if (piece == nullptr) return leave_over(tensors, "no parameter of this model", tensor.name);
+  if (tensor.shape != piece->shape) {
+    throw UserError(fmt::format("{} is [{}] in the checkpoint, and [{}] in this model", tensor.name,
+                                fmt::join(tensor.shape, ", "), fmt::join(piece->shape, ", ")),
+                    "give the architecture that it was trained with");
+  }
+  TensorStore& store = tensors.stores[key];
+  if (store.find(piece->name) != nullptr) return leave_over(tensors, "a second copy of a tied tensor", tensor.name);
+  const Placement whole = Placement::whole(piece->name, tensor.shape);
+  add_patches(store, tensor, {.shape = tensor.shape, .view = {}, .places = {{&whole, {Patch::whole(tensor.shape)}}}});
   ++tensors.num_read;
 }
 

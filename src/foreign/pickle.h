@@ -1,7 +1,7 @@
 // Python's pickles, read without Python: opcodes build a tree of plain values, and nothing is called.
 //
-// A class or function is a name on a closed list (pickle.cc); its arguments are items, what it was given as state its
-// state. OrderedDict is a dict, torch.Size a tuple. Every other name is refused.
+// A class or function is a name on a closed list (pickle_names.cc); its arguments are items, what it was given as
+// state its state. OrderedDict is a dict, torch.Size a tuple. Every other name is refused.
 //
 // Files are untrusted: an opcode makes at most one value, and copies of items are counted, so memory is bounded by the
 // pickle's bytes, which are bounded; no opcode recurses. Values may share parts or hold themselves: who walks through

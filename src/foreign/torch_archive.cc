@@ -1,7 +1,5 @@
 #include "foreign/torch_archive.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -66,34 +64,6 @@ const TorchDtype& torch_dtype(SafetensorsDtype dtype) {
 }
 
 bool is_zip(std::string_view bytes) { return bytes.starts_with(kLocalHeader); }
-
-at::Tensor FileTensor::view() const {
-  const std::optional<at::ScalarType> known = scalar_type_of(dtype);
-  if (!known) {
-    throw UserError(fmt::format("{}: tensors of type {} cannot be read", file->path().string(), name_of(dtype)),
-                    "convert the file to BF16");
-  }
-  const at::ScalarType type = *known;
-  const auto options = at::TensorOptions().dtype(type);
-  if (num_bytes == 0) return at::empty(shape, options);
-  const std::byte* data = file->bytes().data() + offset;
-  const auto count = num_bytes / static_cast<int64_t>(c10::elementSize(type));
-  at::Tensor elements;
-  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(type) == 0) {
-    elements = at::from_blob(
-        const_cast<std::byte*>(data), {count}, [kept = file](void*) {}, options);
-  } else {
-    elements = at::empty({count}, options);
-    std::memcpy(elements.mutable_data_ptr(), data, static_cast<size_t>(num_bytes));
-  }
-  return elements.as_strided(shape, strides);
-}
-
-std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-  return strides;
-}
 
 FileTensor sub_tensor(const FileTensor& whole, const Box& box) {
   FileTensor part = whole;

@@ -15,7 +15,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/file.h"
 #include "foreign/pickle.h"
 #include "nn/placement.h"
 #include "tensor_files/safetensors.h"
@@ -24,19 +23,6 @@ namespace megalith {
 
 inline constexpr size_t kMostDims = 64;  // PyTorch's own limit
 
-// A tensor's place in a file, which may be strided.
-struct FileTensor {
-  std::shared_ptr<const MappedFile> file;
-  SafetensorsDtype dtype = SafetensorsDtype::kF32;
-  std::vector<int64_t> shape, strides;  // in elements
-  int64_t offset = 0, num_bytes = 0;    // from the first element to the end of the last, in the file
-
-  // A read-only CPU tensor that shares the mapping and keeps it alive (a copy if the file does not align it).
-  at::Tensor view() const;
-};
-
-// Strides of a contiguous tensor.
-std::vector<int64_t> row_major(const std::vector<int64_t>& shape);
 // A box of it.
 FileTensor sub_tensor(const FileTensor& whole, const Box& box);
 

@@ -40,21 +40,15 @@ ForeignTensor by_pairs(const ForeignTensor& tensor, const std::vector<int64_t>& 
 
 class TitanReader {
  public:
-  TitanReader(const CanonicalModel& model, ForeignTensors& tensors) : model_(model), tensors_(tensors) {
-    for (const Placement* placement : model.placements()) {
-      for (const Piece& piece : placement->pieces) shapes_[piece.name] = piece.shape;
-    }
-  }
+  TitanReader(const CanonicalModel& model, ForeignTensors& tensors) : model_(model), tensors_(tensors) {}
 
   bool knows(std::string_view name) const {
-    return shapes_.contains(name) || !titan_layout(model_, name).places.empty();
+    return model_.piece(name) != nullptr || !titan_layout(model_, name).places.empty();
   }
 
   void read(const ForeignTensor& tensor, const std::string& name, const std::string& key) {
-    const auto shape = shapes_.find(name);
-    if (shape == shapes_.end()) return add(tensor, titan_layout(model_, name), key);
-    const Placement whole = Placement::whole(name, shape->second);
-    add(tensor, {.shape = shape->second, .view = {}, .places = {{&whole, {Patch::whole(shape->second)}}}}, key);
+    if (model_.piece(name) != nullptr) return read_canonical_tensor(tensor, name, key, model_, tensors_);
+    add(tensor, titan_layout(model_, name), key);
   }
 
  private:
@@ -70,7 +64,6 @@ class TitanReader {
 
   const CanonicalModel& model_;
   ForeignTensors& tensors_;
-  std::map<std::string, std::vector<int64_t>, std::less<>> shapes_;  // canonical
 };
 
 // "optimizer.state.layers.0.attention.wq.weight.exp_avg" → the parameter's name and the state's.
@@ -137,6 +130,7 @@ ForeignRecord record_torchtitan(const fs::path& folder) {
     if (record.train.iteration == 0 && steps) record.train.iteration = *steps;
     if (steps) record.train.optimizer_step = *steps;
   }
+  read_trainer_record(folder, record);
   if (record.train.optimizer_step == 0) record.train.optimizer_step = record.train.iteration;
   record.train.consumed_train_samples = kUnknownSamples;
   return record;

@@ -1,8 +1,9 @@
-// checkpoint-N of transformers' Trainer: a Hugging Face model in safetensors, optimizer.pt (or Accelerate's
-// optimizer.bin) and trainer_state.json.
+// checkpoint-N of transformers' Trainer: a Hugging Face model in safetensors or pytorch_model*.bin, optimizer.pt (or
+// Accelerate's optimizer.bin) and trainer_state.json.
 //
-// The optimizer's states have numbers: positions in its two groups, matrices first, each in the order of the model's
-// parameters in Python, which no file holds. It is known for the families in kOrders.
+// FSDP's optimizer states have the parameters' names; others numbers: positions in Trainer's two groups, matrices first
+// (or in a plain optimizer's only one), each in the order of the model's parameters in Python, which no file holds. It
+// is known for the families in kOrders.
 // Source: transformers 4.57, trainer.py (create_optimizer), trainer_pt_utils.py (get_parameter_names).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,6 +14,7 @@
 
 #include "checkpoint/hf.h"
 #include "core/error.h"
+#include "core/folder.h"
 #include "core/json.h"
 #include "foreign/foreign_source.h"
 #include "models/families.h"
@@ -31,8 +33,14 @@ const OrderRow kOrders[] = {
     {"mistral", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
     {"qwen2", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
     {"qwen3", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
+    {"mixtral", {"self_attn", "block_sparse_moe.gate", "block_sparse_moe.experts", "input_layernorm",
+                 "post_attention_layernorm"}},
+    {"qwen3_moe", {"self_attn", "mlp.gate.", "mlp.experts", "mlp", "input_layernorm", "post_attention_layernorm"}},
     {"gpt2", {"ln_1", "attn", "ln_2", "mlp"}},
 };
+
+// An expert's, which follow one another.
+constexpr std::string_view kExpertLinears[] = {"gate_proj", "up_proj", "w1", "w2", "w3", "down_proj"};
 
 std::optional<fs::path> optimizer_file(const fs::path& folder) {
   for (const char* name : {"optimizer.pt", "optimizer.bin"}) {
@@ -42,20 +50,13 @@ std::optional<fs::path> optimizer_file(const fs::path& folder) {
 }
 
 bool is_trainer_folder(const fs::path& folder) {
-  return fs::exists(folder / "config.json") && (fs::exists(folder / "trainer_state.json") || optimizer_file(folder));
+  return optimizer_file(folder) || (fs::exists(folder / "config.json") && fs::exists(folder / "trainer_state.json"));
 }
 
 ForeignRecord record_trainer_folder(const fs::path& folder) {
   ForeignRecord record;
-  HfModel model = read_hf_config(folder);
-  record.options = configuration_of(OptionSet(model.config));
-  record.notes = std::move(model.notes);
   record.train.consumed_train_samples = kUnknownSamples;
-  const fs::path state = folder / "trainer_state.json";
-  if (fs::exists(state)) {
-    record.train.iteration = json_get<int64_t>(load_json(state), "global_step", state.string());
-    if (record.train.iteration < 0) throw UserError(fmt::format("{}: global_step is negative", state.string()));
-  }
+  read_trainer_record(folder, record);
   record.train.optimizer_step = record.train.iteration;
   if (const auto file = optimizer_file(folder)) {
     const TorchArchive archive(*file);
@@ -114,6 +115,13 @@ std::vector<ParameterOrder> python_order(const CanonicalModel& model, const Orde
         if (weight != all.end()) linear = weight->key[3];
       }
       one.key = {part, layer, module, linear, is_bias ? 1 : 0};
+      if (const size_t experts = name.find(".experts."); experts != std::string_view::npos) {
+        const std::string_view below = name.substr(experts + 9);
+        const auto is_here = [&](std::string_view word) { return below.find(word) != std::string_view::npos; };
+        const auto* const place = std::find_if(std::begin(kExpertLinears), std::end(kExpertLinears), is_here);
+        one.key = {part, layer, module, std::stoll(std::string(below.substr(0, below.find('.')))),
+                   place - std::begin(kExpertLinears)};
+      }
       all.push_back(std::move(one));
       ++position;
     }
@@ -122,11 +130,30 @@ std::vector<ParameterOrder> python_order(const CanonicalModel& model, const Orde
   return all;
 }
 
+void read_named(const TorchArchive& archive, const PickleValue& value, const std::string& name, const std::string& key,
+                const CanonicalModel& model, ForeignTensors& tensors) {
+  const auto stored = archive.tensor(value);
+  if (!stored) return leave_over(tensors, "no tensor", name);
+  const ForeignTensor whole{.name = name, .shape = stored->shape, .shards = {{Box::whole(stored->shape), *stored}}};
+  read_canonical_tensor(whole, name, key, model, tensors);
+}
+
 void read_trainer_weights(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
+  if (!fs::exists(folder / "model.safetensors") && !fs::exists(folder / "model.safetensors.index.json")) {
+    bool has_pickles = false;
+    for (const std::string& file : names_in(folder)) {
+      if (!file.starts_with("pytorch_model") || !file.ends_with(".bin")) continue;
+      has_pickles = true;
+      const TorchArchive archive(folder / file);
+      archive.root().for_each_entry([&](const PickleValue& key, const PickleValue& value) {
+        read_named(archive, value, key.option_text().value_or(""), std::string(kModelKey), model, tensors);
+      });
+    }
+    if (has_pickles) return;
+  }
   const HfWeights weights = open_hf_weights(folder);
   std::set<std::string> used;
-  CanonicalStore& store = tensors.stores[std::string(kModelKey)];
-  std::map<fs::path, std::shared_ptr<const MappedFile>> files;
+  TensorStore& store = tensors.stores[std::string(kModelKey)];
   for (const Placement* placement : model.placements()) {
     for (const Piece& piece : placement->pieces) {
       const std::string name(weights.store.resolve(piece));
@@ -138,18 +165,7 @@ void read_trainer_weights(const fs::path& folder, const CanonicalModel& model, F
         throw UserError(fmt::format("{}: {} is stored with scales", folder.string(), name),
                         "give the folder to --load_hf, which decodes it, or save it in BF16");
       }
-      for (const TensorStore::Part& part : entry.parts) {
-        std::shared_ptr<const MappedFile>& mapped = files[part.file->path()];
-        if (mapped == nullptr) mapped = std::make_shared<const MappedFile>(part.file->path());
-        store[piece.name].add(piece.name, entry.shape,
-                              {part.box,
-                               {.file = mapped,
-                                .dtype = entry.dtype,
-                                .shape = part.box.extent,
-                                .strides = row_major(part.box.extent),
-                                .offset = part.tensor->offset,
-                                .num_bytes = part.tensor->num_bytes}});
-      }
+      for (const TensorStore::Part& part : entry.parts) store.add(piece.name, entry.shape, part);
       ++tensors.num_read;
     }
   }
@@ -167,14 +183,27 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
   const PickleValue* states = archive.root().find("state");
   const auto leave = [&](std::string_view reason) { leave_over(tensors, reason, file->filename().string()); };
   if (groups == nullptr || states == nullptr) return leave("it holds no optimizer's state");
+  // The names are groups' too.
+  bool has_names = false;
+  states->for_each_entry([&](const PickleValue& key, const PickleValue& state) {
+    if (!key.is(PickleValue::Kind::kText)) return;
+    has_names = true;
+    state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
+      const std::string theirs = name.option_text().value_or(""), ours = state_key(theirs);
+      if (theirs == "step") return;
+      if (ours.empty()) return leave_over(tensors, "optimizer state that no optimizer here keeps", theirs);
+      read_named(archive, value, std::string(key.text), ours, model, tensors);
+    });
+  });
+  if (has_names) return;
   const OrderRow* row = order_of(model);
   if (row == nullptr) return leave("the order in which it has this family's parameters is not known");
-  // Groups: with decay and without.
+  // Groups: with decay and without, or one for all.
   const std::vector<ParameterOrder> order = python_order(model, *row);
   std::vector<const ParameterOrder*> numbered;
   for (const bool is_matrix : {true, false}) {
     for (const ParameterOrder& one : order) {
-      if ((one.shape.size() > 1) == is_matrix) numbered.push_back(&one);
+      if (groups->items.size() == 1 ? is_matrix : (one.shape.size() > 1) == is_matrix) numbered.push_back(&one);
     }
   }
   size_t count = 0;
@@ -187,7 +216,9 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
   }
   states->for_each_entry([&](const PickleValue& key, const PickleValue& state) {
     const auto number = key.whole();
-    if (!number || *number < 0 || static_cast<size_t>(*number) >= numbered.size()) return;
+    if (!number || *number < 0 || static_cast<size_t>(*number) >= numbered.size()) {
+      return leave_over(tensors, "states of no parameter", key.option_text().value_or("a key"));
+    }
     const ParameterOrder& parameter = *numbered[static_cast<size_t>(*number)];
     state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
       const auto text = name.option_text();
@@ -201,7 +232,7 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
                                       fmt::join(stored->shape, ", "), parameter.name,
                                       fmt::join(parameter.shape, ", ")));
       }
-      tensors.stores[ours][parameter.name].add(parameter.name, parameter.shape,
+      tensors.stores[ours].add(parameter.name, parameter.shape,
                                                {Box::whole(parameter.shape), std::move(*stored)});
       ++tensors.num_read;
     });
@@ -209,6 +240,18 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
 }
 
 }  // namespace
+
+void read_trainer_record(const fs::path& folder, ForeignRecord& record) {
+  if (fs::exists(folder / "config.json")) {
+    HfModel model = read_hf_config(folder);
+    record.options = configuration_of(OptionSet(model.config));
+    record.notes = std::move(model.notes);
+  }
+  const fs::path state = folder / "trainer_state.json";
+  if (!fs::exists(state)) return;
+  record.train.iteration = json_get<int64_t>(load_json(state), "global_step", state.string());
+  if (record.train.iteration < 0) throw UserError(fmt::format("{}: global_step is negative", state.string()));
+}
 
 const ForeignSource kTrainerFolder = {.kind = ForeignKind::kTrainer,
                                       .name = "transformers' Trainer",

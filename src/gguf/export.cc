@@ -126,7 +126,7 @@ std::vector<const Chunk*> in_order(const std::vector<Chunk>& chunks, const std::
   if (source) {
     const HfWeights weights = open_hf_weights(*source);
     for (const auto& [name, entry] : weights.store.entries()) {
-      if (!entry.parts.empty()) files[name] = entry.parts.front().file->path().filename().string();
+      if (!entry.parts.empty()) files[name] = entry.parts.front().path().filename().string();
     }
   }
   std::vector<const Chunk*> order;

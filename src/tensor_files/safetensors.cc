@@ -298,26 +298,45 @@ const SafetensorsTensor* SafetensorsFile::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsTensor& tensor) const {
-  return file_->bytes().subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(tensor.num_bytes));
+FileTensor SafetensorsFile::place(const SafetensorsTensor& tensor) const {
+  return {.file = file_,
+          .dtype = tensor.dtype,
+          .shape = tensor.shape,
+          .strides = row_major(tensor.shape),
+          .offset = tensor.offset,
+          .num_bytes = tensor.num_bytes};
 }
 
-at::Tensor SafetensorsFile::view(const SafetensorsTensor& tensor) const {
-  const std::optional<at::ScalarType> type = scalar_type_of(tensor.dtype);
-  if (!type) {
-    throw UserError(fmt::format("{}: tensors of type {} cannot be read", path().string(), name_of(tensor.dtype)),
+std::span<const std::byte> FileTensor::bytes() const {
+  return file->bytes().subspan(static_cast<size_t>(offset), static_cast<size_t>(num_bytes));
+}
+
+at::Tensor FileTensor::view() const {
+  const std::optional<at::ScalarType> known = scalar_type_of(dtype);
+  if (!known) {
+    throw UserError(fmt::format("{}: tensors of type {} cannot be read", file->path().string(), name_of(dtype)),
                     "convert the file to BF16");
   }
-  const std::span<const std::byte> data = bytes(tensor);
-  const auto options = at::TensorOptions().dtype(*type);
-  const bool is_aligned = reinterpret_cast<uintptr_t>(data.data()) % c10::elementSize(*type) == 0;
-  if (data.empty() || !is_aligned) {
-    at::Tensor copy = at::empty(tensor.shape, options);
-    if (!data.empty()) std::memcpy(copy.mutable_data_ptr(), data.data(), data.size());
-    return copy;
+  const at::ScalarType type = *known;
+  const auto options = at::TensorOptions().dtype(type);
+  if (num_bytes == 0) return at::empty(shape, options);
+  const std::byte* data = bytes().data();
+  const auto count = num_bytes / static_cast<int64_t>(c10::elementSize(type));
+  at::Tensor elements;
+  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(type) == 0) {
+    elements = at::from_blob(
+        const_cast<std::byte*>(data), {count}, [kept = file](void*) {}, options);
+  } else {
+    elements = at::empty({count}, options);
+    std::memcpy(elements.mutable_data_ptr(), data, static_cast<size_t>(num_bytes));
   }
-  return at::from_blob(
-      const_cast<std::byte*>(data.data()), tensor.shape, [file = file_](void*) {}, options);
+  return elements.as_strided(shape, strides);
+}
+
+std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
 }
 
 }  // namespace megalith

@@ -68,6 +68,22 @@ struct SafetensorsTensor {
   int64_t num_bytes = 0;
 };
 
+// A tensor's place in a file, which may be strided.
+struct FileTensor {
+  std::shared_ptr<const MappedFile> file;
+  SafetensorsDtype dtype = SafetensorsDtype::kF32;
+  std::vector<int64_t> shape, strides;  // in elements
+  int64_t offset = 0, num_bytes = 0;    // from the first element to the end of the last, in the file
+
+  std::span<const std::byte> bytes() const;
+  // A read-only CPU tensor that shares the mapping and keeps it alive (a copy if the file does not align it). UserError
+  // for a dtype that our tensors cannot hold.
+  at::Tensor view() const;
+};
+
+// Strides of a contiguous tensor.
+std::vector<int64_t> row_major(const std::vector<int64_t>& shape);
+
 // A file opened for reading. Opening reads only the header; data pages are mapped on demand.
 class SafetensorsFile {
  public:
@@ -79,10 +95,9 @@ class SafetensorsFile {
   const SafetensorsTensor* find(std::string_view name) const;
 
   // `tensor` is one of tensors().
-  std::span<const std::byte> bytes(const SafetensorsTensor& tensor) const;
-  // The same as a read-only CPU tensor that shares the mapping and keeps it alive (a copy if the file does not align
-  // it). UserError for a dtype that our tensors cannot hold.
-  at::Tensor view(const SafetensorsTensor& tensor) const;
+  FileTensor place(const SafetensorsTensor& tensor) const;
+  std::span<const std::byte> bytes(const SafetensorsTensor& tensor) const { return place(tensor).bytes(); }
+  at::Tensor view(const SafetensorsTensor& tensor) const { return place(tensor).view(); }
 
  private:
   std::shared_ptr<const MappedFile> file_;

@@ -17,6 +17,7 @@
 #include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/device_fit.h"
+#include "train/foreign_load.h"
 #include "train/frozen_weights.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
@@ -428,10 +429,15 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
     } else if (checkpoint.load) {
       // A run may start without a checkpoint, but not without a model.
       const bool says_nothing = resolved.config.model.num_layers == 0 && resolved.config.model.hidden_size == 0;
-      if (says_nothing && !loads_where_it_saves(checkpoint)) {
+      const auto foreign = foreign_load(resolved);
+      if (says_nothing && !foreign && !loads_where_it_saves(checkpoint)) {
         if (auto error = check_checkpoint_path("load", *checkpoint.load, /*may_be_absent=*/false)) throw *error;
       }
-      apply_checkpoint_architecture(resolved, *checkpoint.load);
+      if (foreign) {
+        apply_foreign_architecture(resolved, *foreign);
+      } else {
+        apply_checkpoint_architecture(resolved, *checkpoint.load);
+      }
     }
     return true;
   } catch (const UserErrors& several) {

@@ -1,5 +1,7 @@
 #include "train/inputs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -16,6 +18,7 @@
 #include "data/indexed_dataset.h"
 #include "data/prepared_outputs.h"
 #include "tensor_files/safetensors.h"
+#include "train/foreign_load.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -24,7 +27,7 @@ namespace {
 bool holds_checkpoint_here(const fs::path& path) { return kind_of_folder(path) == FolderKind::kCheckpoint; }
 
 // A checkpoint's manifest and its files' headers.
-void open_checkpoint(const fs::path& folder) {
+void open_headers(const fs::path& folder) {
   const Manifest manifest = load_manifest(folder);
   std::set<std::string> files;
   for (const StoredChunk& chunk : manifest.chunks) files.insert(chunk.file);
@@ -37,7 +40,7 @@ void open_checkpoint(const fs::path& folder) {
 
 // Like find_checkpoint() without reading tensors: the newest that opens, or the given step's.
 void open_some_checkpoint(const fs::path& root, std::optional<int64_t> step) {
-  if (fs::exists(root / kManifestFile)) return open_checkpoint(root);
+  if (fs::exists(root / kManifestFile)) return open_headers(root);
   std::vector<int64_t> iterations = list_checkpoints(root);
   if (step) {
     const bool has_step = std::find(iterations.begin(), iterations.end(), *step) != iterations.end();
@@ -45,12 +48,12 @@ void open_some_checkpoint(const fs::path& root, std::optional<int64_t> step) {
       throw UserError(fmt::format("{} has no checkpoint of iteration {} (ckpt_step)", root.string(), *step),
                       fmt::format("in it: {}", entries_text(root)));
     }
-    return open_checkpoint(checkpoint_folder(root, *step));
+    return open_headers(checkpoint_folder(root, *step));
   }
   std::optional<UserError> newest_fault;
   for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
     try {
-      return open_checkpoint(checkpoint_folder(root, *iteration));
+      return open_headers(checkpoint_folder(root, *iteration));
     } catch (const UserError& error) {
       if (!newest_fault) newest_fault = error;
     }
@@ -69,7 +72,13 @@ void check_weight_paths(const Resolved& resolved, bool must_be_there) {
   const auto keep = [&](std::optional<UserError> error) {
     if (error) errors.push_back(std::move(*error));
   };
-  const bool has_load = options.load && holds_checkpoint_here(*options.load);
+  const auto foreign = foreign_load(resolved);
+  const bool has_load = foreign || (options.load && holds_checkpoint_here(*options.load));
+  if (foreign && loads_where_it_saves(options)) {
+    throw UserError(fmt::format("save {}: the folder holds checkpoints of another trainer ({}), which ours would join",
+                                *options.save, name_of(foreign->kind)),
+                    "give a folder of its own to --save; --auto_continue_train goes on from there after a restart");
+  }
   if (options.load && !has_load) {
     const bool may_be_absent = !must_be_there && !options.exit_on_missing_checkpoint;
     const bool begins_here = may_be_absent && loads_where_it_saves(options);
@@ -89,11 +98,18 @@ void check_weight_paths(const Resolved& resolved, bool must_be_there) {
   throw_if_any(errors);
 }
 
-std::vector<UserError> check_weights(const Resolved& resolved) {
+std::vector<UserError> check_weights(Resolved& resolved) {
   const CheckpointOptions& options = resolved.derived.checkpoint;
   std::vector<UserError> errors;
   const auto is_found = [](const std::optional<std::string>& path) { return path && holds_checkpoint_here(*path); };
   const bool is_dry = resolved.config.train.dry_run;
+  if (const auto foreign = foreign_load(resolved)) {
+    // Without a vocabulary there is another error.
+    if (!is_dry || resolved.derived.vocab_size <= 0) return errors;
+    const bool with_optimizer = !options.no_load_optim && !options.finetune;
+    collect(errors, [&] { open_foreign_load(*foreign, resolved, with_optimizer, resolved.notes); });
+    return errors;
+  }
   if (is_found(options.load)) {
     if (is_dry) collect(errors, [&] { open_some_checkpoint(*options.load, options.ckpt_step); });
     return errors;

@@ -16,7 +16,7 @@ void check_weight_paths(const Resolved& resolved, bool must_be_there);
 
 // Files in those paths, for a known architecture: headers and lists, not weights. Checkpoints only in a dry run; a run
 // looks for an intact one itself.
-std::vector<UserError> check_weights(const Resolved& resolved);
+std::vector<UserError> check_weights(Resolved& resolved);
 
 // Files named by data options, as the model's kind reads them; remote hub names are left to HubPaths.
 std::vector<UserError> check_data(Resolved& resolved);

@@ -25,6 +25,7 @@
 #include "parallel/fsdp.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
+#include "train/foreign_load.h"
 #include "train/frozen_weights.h"
 #include "train/text_tokenizer.h"
 
@@ -244,22 +245,30 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
     return;
   }
   if (options.load) {
-    const auto found = find_checkpoint(*options.load, options.ckpt_step, *groups.world, log);
-    if (!found) {
+    const auto foreign = foreign_load(resolved);
+    const auto found =
+        foreign ? std::nullopt : find_checkpoint(*options.load, options.ckpt_step, *groups.world, log);
+    if (!foreign && !found) {
       throw UserError(fmt::format("{} holds no checkpoint", *options.load),
                       "give the folder that --save named, or one checkpoint of it");
     }
-    if (has_adapters) {
-      check_adapters_base(stored_base_of(load_manifest(found->folder).configuration), found->folder.string());
+    const std::filesystem::path folder = foreign ? foreign->folder : found->folder;
+    std::vector<std::string> notes;
+    const auto open = [&] {
+      return foreign ? open_foreign_load(*foreign, resolved, /*with_optimizer=*/false, notes) : open_checkpoint(folder);
+    };
+    if (found && has_adapters) {
+      check_adapters_base(stored_base_of(load_manifest(folder).configuration), folder.string());
     }
     CheckpointState state;
     state.tensors = tensors_of(built, whole, has_adapters);
     for (CheckpointTensor& tensor : built.recipe_tensors()) state.tensors.push_back(std::move(tensor));
     state.architecture = architecture_of(built.config());
     std::set<std::string> begun_afresh;
-    load_checkpoint(found->folder, state, groups,
+    load_checkpoint(open, state, groups,
                     {.with_optimizer = false, .begun_afresh = &begun_afresh, .nonfinite = options.nonfinite_weights()});
-    note_begun_afresh(found->folder, begun_afresh, log);
+    for (const std::string& note : notes) log.note("{}", note);
+    note_begun_afresh(folder, begun_afresh, log);
     return;
   }
   if (options.load_hf) return;

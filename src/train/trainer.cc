@@ -21,6 +21,7 @@
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
 #include "train/exported_tokenizer.h"
+#include "train/foreign_load.h"
 #include "train/frozen_weights.h"
 #include "train/product_speed.h"
 
@@ -53,7 +54,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   connect_for_training(groups_, config.model.has_experts());
   // Weights about to be replaced need not be drawn.
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
-  const bool loads_weights = checkpoint.load_hf || has_checkpoint(checkpoint, groups_);
+  const bool loads_weights = checkpoint.load_hf || foreign_load(resolved_) || has_checkpoint(checkpoint, groups_);
   data_parallel_ = make_data_parallel(resolved_, built_, groups_, device_);
   const bool begins_heads = checkpoint.load_hf && lacks_heads(*checkpoint.load_hf);
   const auto seed = static_cast<uint64_t>(config.train.seed);

@@ -7,12 +7,12 @@
 #include "checkpoint/adapter_base.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf.h"
-#include "checkpoint/resume.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "models/model_head.h"
 #include "train/adapters.h"
 #include "train/exported_tokenizer.h"
+#include "train/foreign_load.h"
 #include "train/text_tokenizer.h"
 #include "train/trainer.h"
 
@@ -104,7 +104,7 @@ void Trainer::load() {
     }
   }
   CheckpointState state = checkpoint_state();
-  if (const auto resumed = resume(options, state, groups_, log_)) {
+  if (const auto resumed = resume_run(resolved_, state, groups_, log_)) {
     if (!base_checksum_.empty()) {
       check_base(stored_base_of(resumed->configuration), base_checksum_, resumed->folder.string(), *options.load_hf);
     }

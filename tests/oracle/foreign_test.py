@@ -1,5 +1,6 @@
 """Runs of other trainers go on here: they train three steps and save, and our next two steps equal theirs."""
 
+import collections
 import copy
 import json
 import pathlib
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import gguf
 import hf_models
 import pytest
 import torch
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 
 RUNNER = pathlib.Path(__file__).with_name("megatron_core_run.py")
 VOCABULARY, SEQUENCE, BATCH, BEFORE, STEPS, LR = 132, 24, 4, 3, 5, 2e-3
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def common(data, steps=STEPS):
@@ -86,14 +89,20 @@ def assert_same_states(ours, theirs, names=("model", "exp_avg", "exp_avg_sq")):
             assert difference.mean() < 1e-6 and difference.max() < 4e-5, (name, key, difference.max(), difference.mean())
 
 
-def go_on(program, folder, data, tmp_path, ranks=1, convert=()):
-    """Converts another trainer's checkpoint, trains the last two steps, and gives the losses and the checkpoint."""
+def go_on(program, folder, data, tmp_path, ranks=1, convert=None, more=()):
+    """Trains the last two steps from another trainer's checkpoint, with convert's words from ours made of it, and gives the
+    losses and the checkpoint."""
     converted, saved, metrics = (tmp_path / name for name in ("converted", "saved", "metrics.jsonl"))
-    _, output, errors = program.run("convert", "--load", folder, "--save", converted, *convert)
-    assert "of its tensors are read" in output + errors
-    words = ("train", "--load", converted, *common(data), "--metrics_file", metrics, "--save", saved)
+    metrics.unlink(missing_ok=True)
+    shutil.rmtree(saved, ignore_errors=True)
+    said = ""
+    if convert is not None:
+        said = "".join(program.run("convert", "--load", folder, "--save", converted, *convert)[1:])
+    source = folder if convert is None else converted
+    words = ("train", "--load", source, *common(data), "--metrics_file", metrics, "--save", saved, *more)
     if ranks == 1:
-        program.run(*words)
+        said += "".join(program.run(*words)[1:])
+        assert "of its tensors are read" in said
     else:
         run_ranks(program, ranks, *words, "--use_distributed_optimizer", "--pipeline_model_parallel_size", 2)
     lines = read_metrics(metrics)
@@ -116,7 +125,7 @@ def go_on(program, folder, data, tmp_path, ranks=1, convert=()):
 )
 def test_a_run_of_megatron_core_goes_on_here(name, form, ranks, program, megatron, data, tmp_path):
     run = megatron(name)
-    losses, saved = go_on(program, run.folder / form, data, tmp_path, ranks)
+    losses, saved = go_on(program, run.folder / form, data, tmp_path, ranks, () if name == "mixtral" else None)
     assert losses == pytest.approx(run.losses[BEFORE:], abs=1e-5)
     program.run("convert", "--load", run.later, "--save", tmp_path / "theirs")
     if ranks == 1:
@@ -135,8 +144,41 @@ def test_what_is_missing_is_refused_by_name(program, megatron, data, tmp_path):
     assert "__0_1.distcp is missing" in errors and not (tmp_path / "b").exists()
     _, _, errors = program.run("convert", "--load", whole, "--ckpt_step", 7, "--save", tmp_path / "b", expected=2)
     assert "no checkpoint of iteration 7" in errors
-    _, _, errors = program.run("train", "--load", whole, *common(data), expected=2)
-    assert f"convert --load {whole} --save DIR" in errors
+    train = ("train", *common(data), "--dry_run", "--load")
+    _, _, errors = program.run(*train, buckets, expected=2)
+    assert "exp_avg" in errors and "no_load_optim" in errors
+    _, shown, errors = program.run(*train, buckets, "--no_load_optim")
+    assert "of its tensors are read" in shown + errors
+    _, _, errors = program.run(*train, whole, "--num_layers", 3, expected=2)
+    assert "num_layers is 2 in the checkpoint and 3 here" in errors
+    _, _, errors = program.run(*train, whole, "--save", whole, expected=2)
+    assert "auto_continue_train" in errors and "another trainer" in errors
+    _, _, errors = program.run(*train, whole / "iter_0000003", "--ckpt_step", 7, expected=2)
+    assert "is the checkpoint of iteration 3" in errors
+    shutil.copytree(whole, tmp_path / "told")
+    (tmp_path / "told" / "latest_checkpointed_iteration.txt").write_text("three")
+    _, _, errors = program.run(*train, tmp_path / "told", expected=2)
+    assert 'holds "three", not an iteration' in errors and "ckpt_step" in errors
+    program.run(*train, tmp_path / "told", "--ckpt_step", 3)
+
+
+def test_what_is_said_differently_is_printed(program, megatron, data, tmp_path):
+    folder, exported = megatron("llama").folder / "legacy", tmp_path / "exported"
+    _, shown, errors = program.run("train", "--load", folder, *(0.2 if word == 0.1 else word for word in common(data)))
+    assert "weight_decay was 0.1 in the checkpoint and is 0.2 now" in shown + errors
+    words = ("--mock_data", "--seq_length", SEQUENCE, "--eval_iters", 1, "--device", "cpu")
+    _, shown, errors = program.run("evaluate", "--load", folder, *words)
+    assert "of its tensors are read" in shown + errors
+    # On the way to other programs.
+    program.run("convert", "--load", folder, "--save_hf", exported)
+    program.run("convert", "--load", folder, "--save", tmp_path / "ours")
+    ours, theirs = (load_file(at / "model.safetensors") for at in (exported, tmp_path / "ours" / "iter_0000003"))
+    assert ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    for source, name in ((("--load", folder), "a"), (("--load_hf", exported), "b")):
+        program.run("convert", *source, "--to", "gguf", "--save", tmp_path / f"{name}.gguf")
+    first, second = (gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors for name in "ab")
+    assert len(first) == len(second) > 10
+    assert all(a.name == b.name and (a.data == b.data).all() for a, b in zip(first, second))
 
 
 def flattened_copy(source, target):
@@ -259,14 +301,108 @@ def test_a_run_of_torchtitan_goes_on_here(program, models, data, tmp_path):
     other = ("--hf_config", models["llama_wide_heads"].folder, *more[2:])
     _, _, errors = program.run("convert", "--load", tmp_path / "titan", "--save", tmp_path / "x", *other, expected=2)
     assert "in the checkpoint, and [96, 64] in this model" in errors and not (tmp_path / "x").exists()
-    losses, saved = go_on(program, tmp_path / "titan", data, tmp_path, convert=more)
+    losses, _ = go_on(program, tmp_path / "titan", data, tmp_path, convert=more)
+    direct, saved = go_on(program, tmp_path / "titan", data, tmp_path, more=("--load_hf", models["llama"].folder))
+    assert losses == pytest.approx(direct, abs=1e-6)
     assert losses == pytest.approx(expected[BEFORE:], abs=1e-5)
     weights = load_file(saved / "model.safetensors")
     for name, value in model.named_parameters():
         assert (weights[name] - value).abs().mean() < 2e-6, name
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def zero_folder(folder, model, optimizer, stage, world):
+    """What DeepSpeed 0.19's engine.save_checkpoint() leaves of `world` data-parallel ranks."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups, target = [group["params"] for group in optimizer.param_groups], folder / f"global_step{BEFORE}"
+    target.mkdir(parents=True)
+    (folder / "latest").write_text(target.name)
+    module = {name: value.detach().bfloat16() for name, value in model.state_dict().items()}
+    root = dict(
+        module=module, buffer_names=[], optimizer=None, frozen_param_shapes=None, shared_params={}, lr_scheduler=None,
+        param_shapes=[collections.OrderedDict((names[id(p)], p.shape) for p in group) for group in groups],
+        skipped_steps=0, global_steps=BEFORE, global_samples=BEFORE * BATCH, dp_world_size=world, mp_world_size=1,
+        ds_config={"zero_optimization": {"stage": stage}}, ds_version="0.19.8",
+    )  # fmt: skip
+
+    def cut(values, rank, drops_padding=False):
+        if stage == 3:
+            parts = [torch.cat([v.flatten(), v.new_zeros(-v.numel() % world)]).chunk(world)[rank] for v in values]
+            return torch.cat(parts)
+        whole = torch.cat([value.flatten() for value in values])
+        padding = -whole.numel() % (2 * world)
+        part = torch.cat([whole, whole.new_zeros(padding)]).chunk(world)[rank]
+        return part[: part.numel() - padding].clone() if drops_padding and rank == world - 1 else part.clone()
+
+    for rank in range(world):
+        number = f"zero_pp_rank_{rank}_mp_rank_00"
+        if stage == 3:
+            empty = {name: torch.empty(0, dtype=torch.bfloat16) for name in module}
+            torch.save({**root, "module": empty}, target / f"{number}_model_states.pt")
+        state = {
+            i: {"step": torch.tensor(float(BEFORE)), **{key: cut([optimizer.state[p][key] for p in group], rank) for key in MOMENTS}}
+            for i, group in enumerate(groups)
+        }
+        masters = [cut([p.detach() for p in group], rank, drops_padding=True) for group in groups]
+        torch_state = {"state": state, "param_groups": [{"lr": LR, "params": [i]} for i in range(len(groups))]}
+        if stage == 3:
+            own = {"zero_stage": 3, "optimizer_state_dict": torch_state, "fp32_flat_groups": masters}
+        else:
+            own = {"zero_stage": stage, "base_optimizer_state": torch_state, "single_partition_of_fp32_groups": masters}
+        own["partition_count"] = world
+        torch.save({"optimizer_state_dict": own, "ds_version": "0.19.8"}, target / f"bf16_{number}_optim_states.pt")
+    if stage < 3:
+        torch.save(root, target / "mp_rank_00_model_states.pt")
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_run_of_deepspeed_goes_on_here(stage, program, models, data, tmp_path):
+    model = copy.deepcopy(models["llama"].reference).train()
+    folder = tmp_path / "zero"
+    expected = plain_run(model, data.samples(STEPS * BATCH, SEQUENCE), lambda o: zero_folder(folder, model, o, stage, 3))
+    more = ("--load_hf", models["llama"].folder)
+    losses, saved = go_on(program, folder, data, tmp_path, more=more)
+    assert losses == pytest.approx(expected[BEFORE:], abs=1e-5)
+    weights = load_file(saved / "model.safetensors")
+    for name, value in model.named_parameters():
+        assert (weights[name] - value).abs().mean() < 2e-6, name
+    train = ("train", "--load", folder, *more, *common(data), "--dry_run")
+    (folder / f"global_step{BEFORE}" / "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink()
+    _, _, errors = program.run(*train, expected=2)
+    assert "the optimizer states of rank 2 of 3 are missing" in errors
+    (folder / "latest").write_text("global_step9")
+    _, _, errors = program.run(*train, expected=2)
+    assert "names 'global_step9'" in errors
+
+
+def test_a_run_of_accelerates_fsdp_goes_on_here(program, models, data, tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    model = copy.deepcopy(models["llama"].reference).train()
+    sharded, whole = tmp_path / "sharded" / f"checkpoint-{BEFORE}", tmp_path / "whole" / f"checkpoint-{BEFORE}"
+
+    def save(optimizer):
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+        moments = {names[id(p)]: copy.deepcopy(state) for p, state in optimizer.state.items()}
+        groups = [{"lr": LR, "params": [names[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
+        state = {"state": moments, "param_groups": groups}
+        for folder in (sharded, whole):
+            folder.mkdir(parents=True)
+            (folder / "trainer_state.json").write_text(json.dumps({"global_step": BEFORE}))
+        dcp.save({"model": weights}, checkpoint_id=sharded / "pytorch_model_fsdp_0")
+        dcp.save({"optimizer": state}, checkpoint_id=sharded / "optimizer_0")
+        half = len(weights) // 2
+        for i, part in enumerate((list(weights.items())[:half], list(weights.items())[half:])):
+            torch.save(dict(part), whole / f"pytorch_model-{i + 1:05}-of-00002.bin")
+        torch.save(state, whole / "optimizer.bin")
+
+    expected = plain_run(model, data.samples(STEPS * BATCH, SEQUENCE), save)
+    for source in (sharded, whole):
+        losses, _ = go_on(program, source, data, tmp_path, more=("--load_hf", models["llama"].folder))
+        assert losses == pytest.approx(expected[BEFORE:], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
 def test_a_run_of_transformers_trainer_goes_on_here(name, program, models, data, tmp_path):
     from transformers import Trainer, TrainingArguments
 
@@ -289,7 +425,7 @@ def test_a_run_of_transformers_trainer_goes_on_here(name, program, models, data,
     trainer.train()
     expected = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     source = tmp_path / "hf" / f"checkpoint-{BEFORE}"
-    losses, saved = go_on(program, source, data, tmp_path, convert=("--global_batch_size", BATCH))
+    losses, saved = go_on(program, source, data, tmp_path, convert=("--global_batch_size", BATCH) if name == "gpt2" else None)
     assert losses == pytest.approx(expected[BEFORE:], abs=2e-4)  # the log rounds to four digits
     weights = load_file(saved / "model.safetensors")
     for key, value in model.named_parameters():
