@@ -33,8 +33,8 @@ void TrainOptions::visit(OptionVisitor& v) {
           "equal increments over that many samples; needs train_samples.")
       .unit("samples");
   v.field("step_batch_size_schedule", step_batch_size_schedule,
-          "The global batch in steps, '0:768 250B:1536': from so many tokens on (samples of a model without tokens) so "
-          "many samples, instead of global_batch_size.");
+          "The global batch in steps, '0:768 250B:1536': from so many tokens on (seq_length of them a sample) so many "
+          "samples, instead of global_batch_size.");
   v.field("decrease_batch_size_if_needed", decrease_batch_size_if_needed,
           "Round a global batch down to a multiple of micro_batch_size times the data-parallel size.")
       .acts_in({RunCommand::kEvaluate});

@@ -403,7 +403,7 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {"reward_model: true\n", {"reward_model: true is not supported: reward models"}},
       {"adapter: llama-adapter\n", {"adapter: llama-adapter", "lora, qlora"}},
       {"adapter:\nload_in_4bit: true\n", {"load_in_4bit: true needs adapters"}},
-      {"datasets:\n  - path: a\n    type: input_output\n", {"dataset.type: input_output", "alpaca, chat_template"}},
+      {"datasets:\n  - path: a\n    type: input_output\n", {"dataset.type: input_output", "alpaca:phi, chat_template"}},
       {"datasets:\n  - {path: a, type: chat_template, roles: {user: [asker]}}\n", {"roles.user: ", "rename the roles"}},
       {"datasets:\n  - {path: a, type: chat_template, field_messages: talk}\n  - {path: b, type: chat_template}\n",
        {"a and b have rows of two forms"}},
@@ -436,7 +436,7 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
     }
   }
   const std::pair<Words, std::vector<std::string>> factory[] = {
-      {{"stage=kto"}, {"columns.kto_tag", "rated answers"}},
+      {{"stage=kto"}, {"a kto_tag among its columns", "rated answers"}},
       {{"stage=rm"}, {"stage: rm", "sft, pt, dpo, kto"}},
       {{"finetuning_type=oft"}, {"finetuning_type: oft", "lora, full, freeze"}},
       {{"finetuning_type=freeze"}, {"freeze_trainable_layers: 2", "whose folder is here"}},
