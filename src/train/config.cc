@@ -312,7 +312,6 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
     errors.emplace_back("gemm_tuning tune chooses by time, which varies from run to run: not with deterministic_mode",
                         "tune once without it, then add --gemm_tuning use");
   }
-  resolved.kind().check_sequence(config, d, errors);
   check_run_length(config, d, errors);
   check_precision(config, d, errors);
   if (config.optimizer.master_weights == MasterWeights::kNone && !config.optimizer.stochastic_rounding) {
@@ -366,6 +365,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   for (std::string& note : recompute_notes(config.recompute, config.model.num_all_layers())) {
     resolved.notes.push_back(std::move(note));
   }
+  resolved.kind().check_sequence(config, d, errors);
   append(errors, check_context_parallel_model(
                      config.parallel, {.num_layers = config.model.num_all_layers(),
                                        .num_heads = config.model.num_attention_heads,

@@ -24,7 +24,11 @@ void check_batch(const Config& config, Derived& d, std::vector<UserError>& error
   const size_t num_errors = errors.size();
   std::vector<BatchStep> steps;
   if (train.step_batch_size_schedule) {
-    steps = parse_batch_steps(*train.step_batch_size_schedule, d.seq_length, errors);
+    // The model's own length may not be known yet.
+    if (!train.seq_length) {
+      errors.emplace_back("step_batch_size_schedule counts tokens, and seq_length is not given", "give --seq_length");
+    }
+    steps = parse_batch_steps(*train.step_batch_size_schedule, train.seq_length.value_or(1), errors);
     const std::pair<const char*, bool> others[] = {
         {"global_batch_size", train.global_batch_size.has_value()},
         {"rampup_batch_size", !train.rampup_batch_size.empty()},
