@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains an experiment file of Primus; words behind the script override its values.
+# Trains an experiment file of Primus; words after the script override its values.
 # docs/scripts.md lists the variables; DRY_RUN=1 in front shows what would run, TINY=1 trains a toy of it.
 #
 #   EXP=examples/megatron/configs/llama3.1_8B-pretrain.yaml bash ./examples/run_pretrain.sh --train_iters 50

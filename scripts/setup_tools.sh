@@ -33,7 +33,7 @@ PYTHON=${TORCH_PYTHON:-python3} "$here/make_venv.sh" "$venv" "$log"
 python=$venv/bin/python3
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 echo "checks: installing transformers, safetensors, numpy and pytest into $venv (about 50 MB; log: $log)"
-# A line in a .pth file puts the other installation's packages behind this one's own, so torch is not installed twice.
+# A line in a .pth file puts the other installation's packages after this one's own, so torch is not installed twice.
 if [ -n "$TORCH_SITE" ]; then
   echo "$TORCH_SITE" >"$site/torch_of_the_build.pth"
 fi

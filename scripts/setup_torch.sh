@@ -60,7 +60,7 @@ if [ -n "${TORCH_DIR:-}" ]; then
   folder=$(printf '%s' "$found" | cut -f 2)
   site=
   at_least "$version" "$oldest" || fail "TORCH_DIR holds torch $version, and Megalith needs $oldest or newer"
-  # In a Python installation the folder lies in site-packages, where its interpreter finds it.
+  # In a Python installation the folder is in site-packages, where its interpreter finds it.
   if [ -e "$folder/__init__.py" ]; then site=$(dirname "$folder"); fi
   report ""
 fi

@@ -56,7 +56,7 @@ for split in train valid; do
   fi
 done
 
-# What a decoder starts from that answers an encoder: [BOS], the first id behind the vocabulary.
+# What a decoder starts from that answers an encoder: [BOS], the first id after the vocabulary.
 start=
 [ $model != T5 ] || start="--bos_token_id $(grep -c '' "$vocabulary")"
 train() {

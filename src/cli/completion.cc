@@ -139,7 +139,7 @@ constexpr const char* kBash = R"(_megalith() {
     for ((i = COMP_CWORD - 1; i > 1; i--)); do
       [[ ${COMP_WORDS[i]} == --* ]] || continue
       option=${COMP_WORDS[i]}
-      # A word behind a value belongs to nothing, but a list takes several.
+      # A word after a value belongs to nothing, but a list takes several.
       local name=${option#--}
       ((i == COMP_CWORD - 1)) || _megalith_is_list "--${name//-/_}" || option=''
       break

@@ -87,7 +87,7 @@ std::string commands_text() {
     text += "# in Primus's form:\n" + folded(fmt::format("{}EXP={} bash {} {}", with_space(one.primus_variables),
                                                          one.experiment, one.primus_script, one.options),
                                              "  ");
-    text += "# and behind it, for the same numbers:\n" + folded("  " + one.same_numbers, "  ") + "```\n\n";
+    text += "# and after it, for the same numbers:\n" + folded("  " + one.same_numbers, "  ") + "```\n\n";
   }
   return text;
 }

@@ -77,7 +77,7 @@ class Preparation {
       return;
     }
     state_.report.resumed_at = state_.report.documents;
-    log_.info("going on behind document {}, where the last run stopped", state_.report.documents);
+    log_.info("going on after document {}, where the last run stopped", state_.report.documents);
   }
 
   PrepareReport run() {

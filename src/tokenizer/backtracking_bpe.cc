@@ -55,7 +55,7 @@ bool BacktrackingBpe::stay_apart(int32_t first, int32_t second) const {
     uint32_t phase = kNever;
     bool is_plain = true;
   };
-  End left_end, right_end;  // when the symbols left and right of the border merge with what lies behind them
+  End left_end, right_end;  // when the symbols left and right of the border merge with what is outside them
   for (int32_t left = first, right = second;;) {
     const Token &a = token(left), &b = token(right);
     if (const Merge merge = merges_.find(left, right); merge.id >= 0) {

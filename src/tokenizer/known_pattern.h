@@ -16,7 +16,7 @@ enum class KnownPattern { kGpt2, kLlama3, kQwen2, kO200k, kTekken, kNumbers, kCj
 // The known pattern equal to this regular expression, if written as in the model's own files.
 std::optional<KnownPattern> find_known_pattern(std::string_view expression);
 
-// Passes on the matches and, as pieces of their own, what lies between them. The text is valid UTF-8.
+// Passes on the matches and, as pieces of their own, the text between them. The text is valid UTF-8.
 void split_known(KnownPattern pattern, const TextPiece& piece, PieceSink sink);
 
 }  // namespace megalith

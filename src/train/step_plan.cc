@@ -130,7 +130,7 @@ class StepPlanner {
     return traffic;
   }
 
-  // FSDP gathers each unit ahead of its passes, and reduces its gradients behind the next one's.
+  // FSDP gathers each unit ahead of its passes, and reduces its gradients beside the next one's.
   void add_fsdp(const std::vector<Traffic>& traffic, PassTimes& stage, const PassTimes& unit) const {
     for (const Traffic& one : traffic) {
       if (one.link.empty()) continue;

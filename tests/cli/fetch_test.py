@@ -404,7 +404,7 @@ def test_progress_and_time_left_are_shown(hub, client):
 
 
 def weights_and_tokenizer(model):
-    """A tiny model's folder as a repository, with things that nobody needs for training."""
+    """A tiny model's folder as a repository, with files that training does not need."""
     files = {path.name: path.read_bytes() for path in Path(model.folder).iterdir() if path.is_file()}
     tokenizer = Path(__file__).resolve().parents[1] / "tokenizer/data/llama3"
     files |= {path.name: path.read_bytes() for path in tokenizer.iterdir()}

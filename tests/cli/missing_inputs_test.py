@@ -164,7 +164,7 @@ def test_a_run_that_finds_nothing_to_go_on_from_says_so_aloud(program, tmp_path)
     (tmp_path / "typo").mkdir()
     _, _, errors = program.run(*RUN, "--load", "typo", cwd=tmp_path)
     assert "STARTING AFRESH" in errors and "typo" in errors and "!!!!!!!!!!" in errors
-    # Where it saves, the first start of a run finds nothing, and nobody is to be alarmed.
+    # Where it saves, the first start of a run finds nothing, which is no alarm.
     for _ in range(2):
         _, _, errors = program.run(*RUN, "--load", "run", "--save", "run", cwd=tmp_path)
         assert "STARTING AFRESH" not in errors

@@ -1,4 +1,4 @@
-"""docs/options.md is what the program prints: the reference page cannot fall behind the declarations."""
+"""docs/options.md is what the program prints: the reference page cannot differ from the declarations."""
 
 from pathlib import Path
 

@@ -101,7 +101,7 @@ def test_no_name_of_upstream_is_unknown(names, count, program, tmp_path):
     file = tmp_path / "all.yaml"
     file.write_text("".join(f"{name}: null\n" for name in listed))
     program.run("inspect", "config", "--config", file)
-    # One that nobody knows is refused in the same place.
+    # An unknown one is refused in the same place.
     file.write_text(file.read_text() + "nobodys_key: null\n")
     assert "unknown key 'nobodys_key'" in program.run("inspect", "config", "--config", file, expected=2)[2]
 

@@ -293,7 +293,7 @@ def test_every_pair_of_the_page_is_one_configuration(program, tmp_path):
     keys = options_of(program.run("inspect", "config", "--config", tmp_path / "keys.yaml")[1])
     options = options_of(program.run("inspect", "config", *(word for _, option in PAIRS for word in option.split()))[1])
     assert keys == options and len(keys) > 20
-    # One by one, so that no pair hides behind another.
+    # One by one, so that no pair hides another.
     for key, option in PAIRS[:: len(PAIRS) // 6]:
         (tmp_path / "key.yaml").write_text(key + "\n")
         one = options_of(program.run("inspect", "config", "--config", tmp_path / "key.yaml")[1])

@@ -156,7 +156,7 @@ def test_killed_at_random_moments(seed, straight, program, data, tmp_path):
     train(program, data, tmp_path, precision, "--save_interval", 2, "--keep_last", 2, "--save_hf", tmp_path / "hf")
     assert losses(tmp_path) == expected_losses
     assert weights(tmp_path / "hf") == expected_weights
-    # Nothing half-written is left behind, and what is there is intact.
+    # Nothing half-written is left, and what is there is intact.
     program.run("inspect", "checkpoint", tmp_path / "checkpoint")
     # One more than keep_last when the last kill came between the last save and the deletion that follows it.
     assert len([path for path in (tmp_path / "checkpoint").iterdir() if path.is_dir()]) <= 3

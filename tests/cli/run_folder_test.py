@@ -43,7 +43,7 @@ def test_the_report_and_the_end_name_the_folder(program, tmp_path):
     _, output, errors = program.run(*RUN, "--output_dir", "run", "--export_hf", "--bf16", cwd=tmp_path)
     [row] = re.findall(r"^output +((?:.|\n {11})+)$", errors, re.MULTILINE)
     told = re.sub(r"\n +", " ", row)
-    # What lies in the folder is told by its name there.
+    # A path in the folder is told by its name there.
     assert told.startswith("the run in run, checkpoints in checkpoints every 2 steps, Hugging Face export in hf, "), told
     assert "metrics in metrics.jsonl" in told and "page in page.html" in told
     table = output[output.index("\ndone ") :]
@@ -61,7 +61,7 @@ def test_started_again_it_goes_on(finished):
     assert sorted(points(run / "page.html", "loss", "train")) == sorted(plotted(run / "loss.svg")["train"]) == [1, 2, 3, 4, 5, 6]
     first, second = starts(run)
     assert (first["first_iteration"], first["last_iteration"], first["status"]) == (0, 3, "stopped as configured")
-    assert first["exit_code"] == second["exit_code"] == 0 and first["back_end"] == ""  # one rank talks to nobody
+    assert first["exit_code"] == second["exit_code"] == 0 and first["back_end"] == ""  # one rank talks to no other
     assert (second["first_iteration"], second["last_iteration"], second["status"]) == (3, 6, "finished")
     assert len(re.findall(r"^== .* train ", (run / "log.txt").read_text(), re.MULTILINE)) == 2
 

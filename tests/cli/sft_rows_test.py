@@ -16,7 +16,7 @@ def test_what_counts_is_the_answers_and_their_ends(program, tmp_path, template):
     random = Random(template)
     rows = [{"messages": conversation(random, calls=False)} for _ in range(150)]
     rows = [row for row in rows if row["messages"][-1]["role"] == "assistant"]
-    # Some templates write what stands behind the system's message only at the last question.
+    # Some templates write what follows the system's message only at the last question.
     samples, (totals,) = inspected(program, folder, rows)
     end = ENDS[template]
     for row, sample in zip(rows, samples, strict=True):

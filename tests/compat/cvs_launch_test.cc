@@ -58,7 +58,7 @@ class PretendMachine {
         [this](const Process& command) { return run(command); });
   }
 
-  // Answers commands that hold these words one behind the other.
+  // Answers commands that hold these words one after the other.
   void answer(const std::string& words, ProcessResult result) { answers_.emplace_back(words, std::move(result)); }
 
   bool has_run(const std::string& words) const { return count(words) > 0; }

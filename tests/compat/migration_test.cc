@@ -20,7 +20,7 @@ namespace {
 
 using Texts = std::map<std::string, std::string>;
 
-// What every option is behind these words of `megalith train`; nothing is opened.
+// Every option's value after these words of `megalith train`; nothing is opened.
 Texts resolved_texts(const std::vector<std::string>& arguments) {
   Resolved resolved(all_kinds());
   ConfigInputs inputs;

@@ -125,7 +125,7 @@ def test_a_line_of_the_env_file_must_be_an_assignment(program, tmp_path):
 
 
 def test_a_hub_name_without_a_token_and_off_line_says_both(program, tmp_path):
-    """Real data needs the tokenizer, which nobody has downloaded."""
+    """Real data needs the tokenizer, which is not downloaded."""
     (tmp_path / "data.idx").write_text("")
     words = "TINY=1 GPUS_PER_NODE=1 MOCK_DATA=0 DATA_PATH=data TOKENIZER_MODEL=meta-llama/Llama-3.3-70B-Instruct"
     _, said = shell(

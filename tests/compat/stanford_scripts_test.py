@@ -27,7 +27,7 @@ def options_of(name, program, *words):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_says_what_upstream_says(name, program):
-    """Upstream's own words behind it change nothing."""
+    """Upstream's own words after it change nothing."""
     own = options_of(name, program)
     words = FLAGS[name]
     if name == "pretrain_ict":  # a tokenizer whose file is not there, and more places than a set of 32 texts has

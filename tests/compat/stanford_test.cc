@@ -1,4 +1,4 @@
-// The scripts of Stanford's Megatron-LM: the files, checkpoints and made-up data behind their variables.
+// The scripts of Stanford's Megatron-LM: the files, checkpoints and made-up data that their variables name.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>

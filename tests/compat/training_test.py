@@ -22,7 +22,7 @@ SUMMARY_LINES = ("throughput per GPU: ", "elapsed time per iteration: ", "tokens
 
 
 def check_readers(log, tokens=None, ranks=1, tail=0):
-    """Each tool finds every line once. tail: lines of the launcher's own behind the summary."""
+    """Each tool finds every line once. tail: lines of the launcher's own after the summary."""
     lines = log.splitlines()
     end = lines[len(lines) - len(SUMMARY_LINES) - tail : len(lines) - tail]
     assert [line[: len(start)] for line, start in zip(end, SUMMARY_LINES)] == list(SUMMARY_LINES), "\n".join(lines[-8:])
@@ -244,7 +244,7 @@ def test_the_readers_notice_what_is_missing():
 
 
 def test_the_record_of_a_run_lies_beside_its_log_and_verify_reads_it(program, tmp_path):
-    """And nothing else that nobody asked for; another run in the folder is another start, found by its log."""
+    """And nothing that was not asked for; another run in the folder is another start, found by its log."""
     expected = {"perf": 8, "other": 9}
     for name, iterations in expected.items():
         words = f"TINY=1 GPUS_PER_NODE=1 LOG_DIR=logs TOTAL_ITERS={iterations} EXP_NAME={name}"

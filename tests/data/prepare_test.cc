@@ -522,7 +522,7 @@ TEST_F(PrepareResume, InstructionsGoOnAndGiveTheSameBytes) {
   EXPECT_TRUE(std::filesystem::exists(path("parts.prepare/state.json")));
   EXPECT_FALSE(std::filesystem::exists(path("parts.json")));
   const SftReport rest = prepare(*tokenizer_, path("parts"));
-  EXPECT_NE(logged_.find("going on behind row"), std::string::npos) << logged_;
+  EXPECT_NE(logged_.find("going on after row"), std::string::npos) << logged_;
   EXPECT_EQ(rest.longest_place, whole.longest_place);
   for (const char* ending : {".bin", ".idx", "_mask.bin", "_mask.idx", ".json"}) {
     EXPECT_TRUE(read_file(path("parts") + ending) == read_file(path("whole") + ending)) << ending;

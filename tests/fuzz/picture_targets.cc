@@ -50,7 +50,7 @@ std::string in_tar(const std::string& name, const std::string& content, char typ
   return header + content + std::string((512 - content.size() % 512) % 512, '\0');
 }
 
-// The checksum of a header is made right again, or no damage behind it would be looked at.
+// The checksum of a header is made right again, or no damage after it would be looked at.
 std::string with_checksums(std::string archive) {
   for (size_t at = 0; at + 512 <= archive.size(); at += 512) {
     if (archive.compare(at + 257, 5, "ustar") != 0) continue;

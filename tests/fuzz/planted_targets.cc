@@ -1,4 +1,4 @@
-// Readers with a fault each, behind an input that damage has to find: planted_test.py holds the driver to them.
+// Readers with a fault each, reached by an input that damage has to find: planted_test.py holds the driver to them.
 #include <cstring>
 #include <memory>
 

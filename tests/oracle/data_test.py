@@ -159,7 +159,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(program, tmp_path):
     reader, writer = os.pipe()
     process = program.start(*prepare_words("-", tmp_path / "stopped"), stdin=reader)
     os.close(reader)
-    # A state comes with the first chunk behind five seconds: the text trickles until there is one.
+    # A state comes with the first chunk after five seconds: the text trickles until there is one.
     sent, deadline = 0, time.monotonic() + 60
     while not state.exists() and sent < len(content) and time.monotonic() < deadline:
         sent += os.write(writer, content[sent : sent + 60_000])
@@ -169,7 +169,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(program, tmp_path):
     process.communicate()
     os.close(writer)
     assert not Path(f"{tmp_path}/stopped_text_document.bin").exists()
-    # Another text in the place of the first is noticed.
+    # Another text instead of the first is noticed.
     with open(tmp_path / "other.jsonl", "wb") as file:
         file.write(content.replace(b"document 1 ", b"Document 1 ", 1))
     with open(tmp_path / "other.jsonl", "rb") as file:
@@ -181,7 +181,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(program, tmp_path):
     unpacked = subprocess.Popen(["cat", source], stdout=subprocess.PIPE)
     _, _, errors = program.run(*prepare_words("-", tmp_path / "stopped"), stdin=unpacked.stdout)
     unpacked.wait()
-    assert "going on behind document" in errors
+    assert "going on after document" in errors
     assert output_bytes(tmp_path / "stopped") == output_bytes(tmp_path / "whole")
     assert not state.exists()
 

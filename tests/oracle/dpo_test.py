@@ -164,7 +164,7 @@ def test_ten_steps_equal_those_of_trl(adapts, program, tuned, tmp_path):
 
     folder, model, _, _ = tuned
     random = Random(5)
-    # Texts, whose answers both end with the end token: of a chat, TRL takes what the template writes behind that too.
+    # Texts, whose answers both end with the end token: of a chat, TRL takes what the template writes after that too.
     rows = [{key: "".join(random.choices("abcdef", k=random.randrange(1, 9))) for key in ("prompt", "chosen", "rejected")} for _ in range(PAIRS)]
     words, theirs = [], copy.deepcopy(model)
     if adapts:

@@ -93,7 +93,7 @@ def flux(request, tmp_path_factory):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * 0.15
             parameter.copy_(1 + noise if parameter.dim() == 1 and name.endswith(".weight") else noise)
-    # As a whole pipeline lies on disk.
+    # As a whole pipeline is stored.
     (root / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
     model.save_pretrained(root / "transformer")
     inputs = inputs_of(request.param)

@@ -60,7 +60,7 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora")
     for number in range(2):
         write_sentences(folder / f"corpus{number}", 40 + 11 * number, number)
-    # The tokens behind the file's are the program's own to add.
+    # The tokens after the file's are the program's own to add.
     (folder / "vocab.txt").write_text("\n".join(PIECES[: 5 + len(WORDS)]) + "\n")
     words = ("--tokenizer_type", "BertWordPieceLowerCase", "--vocab_file", folder / "vocab.txt")
     return folder, (*words, "--vocab_extra_ids", SENTINELS)
@@ -108,7 +108,7 @@ def assert_same_samples(kind, ours, theirs):
         if kind == "bert":
             found |= {
                 "text": sample["tokens"], "types": sample["token_types"], "is_random": sample["sentence_labels"],
-                # Megatron takes a [PAD] that was drawn in the place of a masked word for padding; here it is a word.
+                # Megatron takes a [PAD] that was drawn instead of a masked word for padding; here it is a word.
                 "padding_mask": [
                     mask * int(token != Tokenizer.pad)
                     for mask, token in zip(lengths_as_mask(sample["key_lengths"], SEQUENCE), sample["tokens"], strict=True)

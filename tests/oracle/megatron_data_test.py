@@ -252,7 +252,7 @@ def test_prepared_files_are_megatrons_byte_for_byte(vocabulary, program, tmp_pat
         *("prepare", "--input", source, "--output_prefix", tmp_path / "ours", "--append_eod", "--workers", 3),
         *("--tokenizer_type", "NullTokenizer", "--vocab_size", vocabulary),
     )
-    # The end of a document is the id behind the others, so the vocabulary has one more.
+    # The end of a document is the id after the others, so the vocabulary has one more.
     builder = IndexedDatasetBuilder(f"{tmp_path}/theirs.bin", dtype=DType.optimal_dtype(vocabulary + 1))
     for document in documents:
         ids = [number for sentence in document for number in sentence]

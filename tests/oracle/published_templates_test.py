@@ -90,7 +90,7 @@ def test_what_counts_is_the_answers_and_their_ends(program, tmp_path, name):
         assert rest == "" and [part.strip() for part in parts] == [answer.strip() for answer in answers]
 
 
-# What the marks of TRL's variants take besides the answer and its end, before and behind it.
+# What the marks of TRL's variants take besides the answer and its end, before and after it.
 BESIDES = {"llama3": {""}, "qwen2_5": {"\n"}, "deepseekv3": {"<｜Assistant｜>"}}
 
 

@@ -178,7 +178,7 @@ TEST(PipelineOptions, AnyListOfUnitsIsCut) {
     return Unit{
         .name = name, .letter = UnitLetter::kLayer, .layers_worth = worth, .reads = {"hidden"}, .gives = {"hidden"}};
   };
-  // An encoder with a norm behind it, a decoder with an embedding in front.
+  // An encoder with a norm after it, a decoder with an embedding in front.
   std::vector<Unit> t5 = {{.name = "embed", .letter = UnitLetter::kEmbedding, .gives = {"hidden"}},
                           layer("encoder.0", 1),
                           layer("encoder.1", 1),

@@ -13,7 +13,7 @@ import pytest
 from hosts import Hosts, HostsUnavailable, ports_listened_at
 from launch_test import alone, assert_same_curve, clean_environment, curve, train_words, wait_for_lines  # noqa: F401
 
-PORT = 29500  # in namespaces of their own nobody else has it
+PORT = 29500  # in namespaces of their own no other process has it
 NETWORK_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 
 
@@ -149,7 +149,7 @@ def test_what_cannot_work_is_refused_before_anybody_is_met(variables, message, h
 
 
 def test_machines_that_would_train_alone_are_refused(program, data, tmp_path):
-    """A script's variables, without torchrun behind them."""
+    """A script's variables, without torchrun."""
     variables = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.77.0.1"}
     _, _, errors = program.run(*train_words(data, tmp_path), environment=variables, expected=2)
     assert "NNODES is 2 and NODE_RANK is set, but no launcher has started this process" in errors

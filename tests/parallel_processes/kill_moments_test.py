@@ -91,7 +91,7 @@ def wait_until_stopped(process, processes):
 
 
 def assert_named(victim, processes):
-    """By every survivor, and nobody else is blamed."""
+    """By every survivor, and no other rank is blamed."""
     begin = time.monotonic()
     for rank, process in enumerate(processes):
         if rank == victim:
@@ -122,7 +122,7 @@ def test_a_rank_killed_while_the_ranks_connect_is_named(victim, moment, start):
 @pytest.mark.parametrize("moment", ["connect:2", "listen:1"])
 def test_a_store_that_goes_before_a_rank_has_asked_all_is_rank_0s_end(moment, start):
     """The others have met, and rank 1 is about to connect the second time, or to connect to the ranks."""
-    # A connection that nobody takes is tried for half of the time-out.
+    # A connection that no process takes is tried for half of the time-out.
     processes = start({1: moment}, "--distributed_timeout_minutes", 0.4)
     wait_until_stopped(processes[1], processes)
     time.sleep(0.5)  # the others have come as far as they can

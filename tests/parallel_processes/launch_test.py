@@ -309,7 +309,7 @@ def test_an_error_that_all_ranks_find_ends_all_with_2_and_is_said_once(moment, p
     assert [code for _, code in said] == [2] * 4, said
     together = "".join(errors for errors, _ in said)
     assert together.count(message) == 1 and together.count("error: ") == 1, together
-    # All say it, so nobody is named.
+    # All say it, so no rank is named.
     assert "\nerror: " in "\n" + together, together
 
 

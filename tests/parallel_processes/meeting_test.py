@@ -150,6 +150,6 @@ def test_ranks_with_a_secret_and_words_of_their_own_train(program, data, tmp_pat
     assert codes == [0, 0], errors
     secret.chmod(0o644)
     codes, errors = ended(program, [words], [{}])
-    assert codes == [0], errors  # one process meets nobody, and reads no secret
+    assert codes == [0], errors  # one process meets no other, and reads no secret
     codes, errors = ended(program, [words, words], [{}, {}])
     assert codes == [2, 2] and "may be read or written by other users (mode 644)" in "".join(errors), errors

@@ -118,7 +118,7 @@ def stop_a_rank(layout, victim, program, data, tmp_path):
 
 
 def keep_a_rank_away(program, data, tmp_path):
-    """The reporting rank stands in the middle of a line, because nobody reads its standard output any more."""
+    """The reporting rank stands in the middle of a line, because no process reads its standard output any more."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     processes = start(program, train_words(data, tmp_path, *OPTIONS, steps=1_000_000), 2, {1: writer})

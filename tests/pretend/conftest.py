@@ -1,4 +1,4 @@
-"""The program with the pretend accelerator in the place of the usual one, and what these tests share."""
+"""The program with the pretend accelerator instead of the usual one, and what these tests share."""
 
 import json
 import os

@@ -92,7 +92,7 @@ def test_every_row_of_a_stage_passes(stage, results):
 
 
 def test_clocks_and_power_stand_beside_each_figure(results):
-    """From the half of the samples with the most power: what comes before and behind the work counts for nothing."""
+    """From the half of the samples with the most power: what comes before and after the work counts for nothing."""
     ran, told = results[6]
     for row in told["rows"]:
         assert row["chip"] == {"sm_mhz": 1972.5, "watts": 645.5, "celsius": 62}
@@ -115,7 +115,7 @@ def test_every_figure_has_a_prediction(results):
 
 
 def test_every_prediction_is_of_a_row():
-    """With the sizes for a GPU: a model that was renamed would leave its predictions behind."""
+    """With the sizes for a GPU: a model that was renamed would leave its predictions unused."""
     models = [shape.name for shape in REAL.models]
     rows = {
         *("2.copy", "2.square", "2.operators", "4.loss"),

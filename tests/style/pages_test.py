@@ -35,7 +35,7 @@ def without_code(text):
 
 
 def anchors(path):
-    """What a link may name behind '#': the headings as GitHub writes them."""
+    """The names after '#' that a link may have: the headings as GitHub writes them."""
     found = re.findall(r"^#+ +(.*)$", without_code(path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in found}
 

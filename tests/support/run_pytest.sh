@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs files of Python tests with the interpreter that has what they need: MEGALITH_TOOLS_PYTHON, or that of
-# .venv-tools. Where there is none (nobody ran `make test`) the test is skipped, with exit code 77.
+# .venv-tools. Where there is none (before `make test`) the test is skipped, with exit code 77.
 #
 # usage: MEGALITH_PROGRAM=… run_pytest.sh FILE… [options of pytest]
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -30,7 +30,7 @@ std::string random_text(std::mt19937& random, size_t length) {
   return text;
 }
 
-// The matches and what lies between them.
+// The matches and the text between them.
 std::vector<std::string> pieces_by_regex(const Regex& regex, const std::string& text) {
   Regex::Scanner scanner(regex, text);
   std::vector<std::string> pieces;

@@ -22,7 +22,7 @@ TEST(RateFinder, FindsWhereALossFallsFastestAndIsLowestAndEndsOnceItDiverges) {
   }
   EXPECT_LT(iteration, 101);
   ASSERT_TRUE(finder.found());
-  // Smoothing over ten steps lags behind by about half a decade.
+  // Smoothing over ten steps lags by about half a decade.
   EXPECT_NEAR(std::log10(finder.found()->steepest), -4 + 0.25, 0.25);
   EXPECT_NEAR(std::log10(finder.found()->lowest), -2, 0.5);
   EXPECT_NE(finder.picture().find("learning rate"), std::string::npos);

@@ -25,7 +25,7 @@ class Ran:
     code: int
     output: str  # standard output and error
     seconds: float
-    chip: dict = field(default_factory=dict)  # the medians of CHIP while the GPU worked; empty where nobody tells
+    chip: dict = field(default_factory=dict)  # the medians of CHIP while the GPU worked; empty where no tool tells
 
 
 class ChipWatch:

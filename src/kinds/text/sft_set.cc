@@ -176,7 +176,7 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
       },
       log);
   if (goes_on) {
-    log.info("going on behind row {}, where the last run stopped", tally.num_rows());
+    log.info("going on after row {}, where the last run stopped", tally.num_rows());
     for (int64_t i = 0; i < tally.num_rows(); ++i) reader.next();
   } else {
     tally = SftTally(options);
