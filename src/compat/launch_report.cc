@@ -216,8 +216,8 @@ std::string scripts_page() {
       "the model until it trains on a processor. This page is printed by `megalith launch --markdown`.\n\n"
       "```sh\nDRY_RUN=1 MODEL_SIZE=8 TP=1 MBS=2 BS=16 bash examples/llama/train_llama3.sh\n"
       "DRY_RUN=json build/megalith launch mixtral MODEL_SIZE=8x7B TP_SIZE=1\n```\n\n"
-      "From low to high: the defaults below, `.env` in the current folder, the environment, words `KEY=VALUE` behind\n"
-      "the script, options `--option value` behind it. An empty variable counts as unset. Two spellings of one "
+      "From low to high: the defaults below, `.env` in the current folder, the environment, words `KEY=VALUE` after\n"
+      "the script, options `--option value` after it. An empty variable counts as unset. Two spellings of one "
       "variable\n"
       "that disagree are an error.\n\n"
       "| name | script | what runs |\n| --- | --- | --- |\n";
@@ -228,7 +228,7 @@ std::string scripts_page() {
       "\nA variable of one of ROCm's scripts works in all of them. Those of Stanford's Megatron-LM are named\n"
       "`pretrain_…`; below, `pretrain_bert…` stands for all whose names begin so.\n\n## Flags of the benchmark "
       "scripts\n\n"
-      "They stand behind the script, and take the next word. [Their page](benchmark_scripts.md) says more.\n\n"
+      "They come after the script, and take the next word. [Their page](benchmark_scripts.md) says more.\n\n"
       "| flag | default | meaning | from |\n| --- | --- | --- | --- |\n";
   for (const ScriptVariable& row : script_flags()) {
     page += fmt::format("| `{}` | {} | {} | {} |\n", fmt::join(row.spellings, "`, `"), defaults_text(row),

@@ -169,7 +169,7 @@ std::string migration_page() {
       "it.\n"
       "A key stands below `overrides` of the file, but for `model`. `null` takes back what the script says by itself. "
       "A\n"
-      "key also works as an option behind either tool's script, and wins over the variable.\n\n{}\n"
+      "key also works as an option after either tool's script, and wins over the variable.\n\n{}\n"
       "`train_data_path: FILES` of an experiment file reads the files whole for training; `data_path` divides them by\n"
       "`split`, as the scripts do.\n\n"
       "## Processes and logs\n\n{}\n"
