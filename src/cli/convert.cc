@@ -62,7 +62,8 @@ struct ConvertOptions {
         "to", to,
         "Form of what is written to save: checkpoint (the default), hf (as save_hf), gguf, one file for llama.cpp and "
         "Ollama, or with the optimizer's state torchtitan, dcp, as torch.distributed.checkpoint loads it under "
-        "Hugging Face's names, or torch_dist of Megatron-core.");
+        "Hugging Face's names, dcp_fused, the same with the fused experts of transformers 5, or torch_dist of "
+        "Megatron-core.");
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
     v.field("dtype", dtype,
             "Dtype of the weights in save_hf: bf16, fp16 or fp32; in a GGUF file also q8_0, q6_k, q5_k_m or q4_k_m. "
@@ -76,10 +77,9 @@ struct ConvertOptions {
             "Folder of low-rank adapters, as PEFT writes it, to make part of load_hf's weights in save_hf or a GGUF "
             "file: sums in fp32, rounded once.");
     v.field("check", check, "Compute logits from both models and print how far they agree.");
-    v.field(
-        "overwrite", overwrite,
-        "Replace what is there: the checkpoint of this iteration in save, a folder of "
-        "torch.distributed.checkpoint, the model's files in save_hf. Other files stay.");
+    v.field("overwrite", overwrite,
+            "Replace what is there: the checkpoint of this iteration in save, a folder of "
+            "torch.distributed.checkpoint, the model's files in save_hf. Other files stay.");
     v.field("allow_nonfinite_weights", allow_nonfinite_weights,
             "Read weights that hold NaN or infinities, which are refused without it.");
     hub.visit(v);
@@ -120,17 +120,17 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   const ForeignTarget* target = options.foreign_target();
   if (options.to && target == nullptr && *options.to != kHf && *options.to != kGguf && *options.to != "checkpoint") {
     errors.emplace_back(fmt::format("to is '{}'", *options.to),
-                        "use checkpoint, hf, gguf, torchtitan, dcp or torch_dist");
+                        "use checkpoint, hf, gguf, torchtitan, dcp, dcp_fused or torch_dist");
   } else if (options.to && !options.save && !(options.to == kHf && options.save_hf)) {
     errors.emplace_back("to is given, and not where to write", "name it with --save");
   }
   const auto type = options.dtype ? parse_gguf_file_type(*options.dtype) : std::nullopt;
   const bool is_plain = options.dtype == "bf16" || options.dtype == "fp16" || options.dtype == "fp32";
   if (options.dtype && !(options.is_gguf() ? type.has_value() : is_plain)) {
-    errors.emplace_back(fmt::format("dtype is '{}'", *options.dtype),
-                        type ? "use bf16, fp16 or fp32; quantised types are GGUF's: --to gguf"
-                             : fmt::format("use bf16, fp16 or fp32{}",
-                                           options.is_gguf() ? ", or q8_0, q6_k, q5_k_m or q4_k_m" : ""));
+    errors.emplace_back(
+        fmt::format("dtype is '{}'", *options.dtype),
+        type ? "use bf16, fp16 or fp32; quantised types are GGUF's: --to gguf"
+             : fmt::format("use bf16, fp16 or fp32{}", options.is_gguf() ? ", or q8_0, q6_k, q5_k_m or q4_k_m" : ""));
   } else if (options.dtype && !options.is_export()) {
     errors.emplace_back("dtype is given, but a checkpoint keeps the dtypes that it has", "leave it out");
   }
@@ -173,9 +173,7 @@ at::ScalarType chosen_dtype(const ConvertOptions& options, at::ScalarType stored
 
 GgufFileType chosen_file_type(const ConvertOptions& options, at::ScalarType stored) {
   if (options.dtype) return *parse_gguf_file_type(*options.dtype);
-  return stored == at::kBFloat16 ? GgufFileType::kBf16
-         : stored == at::kHalf   ? GgufFileType::kF16
-                                 : GgufFileType::kF32;
+  return stored == at::kBFloat16 ? GgufFileType::kBf16 : stored == at::kHalf ? GgufFileType::kF16 : GgufFileType::kF32;
 }
 
 // Logits of a stored model for a few random tokens, computed in fp32 by the reference operators.

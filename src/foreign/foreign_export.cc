@@ -24,7 +24,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-const ForeignTarget* const kTargets[] = {&kToTorchtitan, &kToDcp, &kToTorchDist};
+const ForeignTarget* const kTargets[] = {&kToTorchtitan, &kToDcp, &kToFusedDcp, &kToTorchDist};
 // What the optimizers of all these trainers keep.
 constexpr std::string_view kMoments[] = {"exp_avg", "exp_avg_sq"};
 

@@ -22,7 +22,9 @@ void leave_over(ForeignTensors& tensors, std::string_view reason, std::string_vi
 // A Megatron tensor whole, of weights or of a state ("exp_avg"), into the store of its key.
 void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
                           const CanonicalModel& model, ForeignTensors& tensors);
-// A tensor under its canonical name, of weights or of a state; left over if the model has none of that name, or
+// A canonical name, or one that transformers 5 has instead (checkpoint/fused_experts.h).
+bool has_canonical_form(const CanonicalModel& model, std::string_view name);
+// A tensor under such a name, of weights or of a state; left over if the model has none of that name, or
 // if it is a tied tensor's second copy. UserError for another shape.
 void read_canonical_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
                            const CanonicalModel& model, ForeignTensors& tensors);
@@ -31,6 +33,8 @@ std::string state_key(std::string_view theirs);
 
 // From Megatron-LM's args, iteration, opt_param_scheduler and optimizer.
 ForeignRecord megatron_record(const TorchArchive& common);
+// The state of its gradient scaler.
+void read_megatron_scaler(const TorchArchive& archive, const PickleValue& scaler, ForeignRecord& record);
 // Hugging Face's part of a record: config.json's architecture, and Trainer's step. Nothing where there is no such file.
 void read_trainer_record(const std::filesystem::path& folder, ForeignRecord& record);
 // Updates that an optimizer's param_groups or state count, if they do: the record's optimizer_step and mixed_updates.

@@ -55,6 +55,6 @@ struct ForeignTarget {
   void (*finish)(const ForeignContents& contents, const std::filesystem::path& root);
 };
 
-extern const ForeignTarget kToDcp, kToTorchtitan, kToTorchDist;
+extern const ForeignTarget kToDcp, kToFusedDcp, kToTorchtitan, kToTorchDist;
 
 }  // namespace megalith

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
+#include "checkpoint/fused_experts.h"
 #include "core/error.h"
+#include "foreign/canonical_model.h"
 
 namespace megalith {
 namespace {
@@ -70,6 +73,38 @@ void for_each_piece(const Placement& placement, const Patch& patch,
     }
     visit(found);
   }
+}
+
+ForeignLayout fused_experts_layout(const CanonicalModel& model, std::string_view name) {
+  ForeignLayout layout;
+  struct Rows {
+    int64_t expert, matrix;
+  };
+  std::map<std::string, Rows, std::less<>> matrices;
+  int64_t num_matrices = 0;
+  for (const bool is_mixtral : {false, true}) {
+    for (int64_t expert = 0; model.config().has_experts() && expert < model.config().expert_count(); ++expert) {
+      const std::vector<std::string> own = matrices_of_fused_expert(name, expert, is_mixtral);
+      if (own.empty()) return layout;
+      num_matrices = std::ssize(own);
+      for (int64_t i = 0; i < num_matrices; ++i) matrices[own[static_cast<size_t>(i)]] = {expert, i};
+    }
+  }
+  for (const Placement* placement : model.placements()) {
+    for (const Piece& piece : placement->pieces) {
+      const auto found = matrices.find(piece.name);
+      if (found == matrices.end()) continue;
+      const auto& [expert, matrix] = found->second;
+      const int64_t rows = piece.shape.at(0), columns = piece.shape.at(1);
+      layout.shape = {model.config().expert_count(), num_matrices * rows, columns};
+      Patch patch{.foreign = {{expert, matrix * rows + piece.canonical.offset[0], piece.canonical.offset[1]},
+                              {1, piece.canonical.extent[0], piece.canonical.extent[1]}},
+                  .local = piece.local,
+                  .dims = {1 + piece.other_dim(0), 1 + piece.other_dim(1)}};
+      layout.places.push_back({placement, {std::move(patch)}});
+    }
+  }
+  return layout;
 }
 
 void add_patches(TensorStore& store, const ForeignTensor& tensor, const ForeignLayout& layout) {

@@ -59,6 +59,10 @@ struct ForeignPiece {
 void for_each_piece(const Placement& placement, const Patch& patch,
                     const std::function<void(const ForeignPiece&)>& visit);
 
+class CanonicalModel;
+// A tensor in which transformers 5 has a layer's experts (checkpoint/fused_experts.h). No places: it is none.
+ForeignLayout fused_experts_layout(const CanonicalModel& model, std::string_view name);
+
 // Adds to `store` what the shards hold of the layout's canonical tensors.
 void add_patches(TensorStore& store, const ForeignTensor& tensor, const ForeignLayout& layout);
 

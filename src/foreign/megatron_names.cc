@@ -106,42 +106,6 @@ std::optional<int64_t> take_number(std::string_view& name) {
   return number;
 }
 
-// A layer's name, and what its experts' numbers are.
-struct LayerName {
-  std::optional<int64_t> layer, expert;
-  std::string rest;
-};
-
-std::optional<LayerName> layer_name(std::string_view name) {
-  for (const std::string_view stack : kLayerStacks) {
-    if (!name.starts_with(stack)) continue;
-    name.remove_prefix(stack.size());
-    LayerName found;
-    found.layer = take_number(name);
-    constexpr std::string_view kExperts = "mlp.experts.", kInner = "experts.", kLocal = "local_experts.";
-    if (name.starts_with(kExperts)) {
-      std::string_view below = name.substr(kExperts.size());
-      if (below.starts_with(kInner)) below.remove_prefix(kInner.size());
-      if (below.starts_with(kLocal)) below.remove_prefix(kLocal.size());
-      found.expert = take_number(below);
-      // Transformer Engine's grouped linear: weight0, weight1, …
-      constexpr std::string_view kWeight = ".weight";
-      if (const size_t at = below.rfind(kWeight); at != std::string_view::npos) {
-        std::string_view number = below.substr(at + kWeight.size());
-        if (const auto expert = take_number(number); expert && number.empty()) {
-          found.expert = expert;
-          below = below.substr(0, at + kWeight.size());
-        }
-      }
-      found.rest = fmt::format("{}{}", kExperts, below);
-    } else {
-      found.rest = name;
-    }
-    return found;
-  }
-  return std::nullopt;
-}
-
 std::string our_name(const CanonicalModel& model, std::string_view pattern, std::optional<int64_t> layer) {
   std::string name = layer ? fmt::format("model.layers.{}.{}", *layer, pattern) : std::string(pattern);
   if (const size_t at = name.find('?'); at != std::string::npos) {
@@ -180,7 +144,7 @@ std::vector<Patch> qkv_patches(const ModelConfig& config, const std::vector<int6
   return patches;
 }
 
-const MegatronName* find_row(const std::optional<LayerName>& of_layer, std::string_view name) {
+const MegatronName* find_row(const std::optional<MegatronLayerName>& of_layer, std::string_view name) {
   using Rows = std::span<const MegatronName>;
   for (const Rows rows :
        {of_layer ? Rows(kOfLayers) : Rows(kEnds), of_layer ? Rows(kOlderOfLayers) : Rows(kOlderEnds)}) {
@@ -192,10 +156,40 @@ const MegatronName* find_row(const std::optional<LayerName>& of_layer, std::stri
 
 }  // namespace
 
+std::optional<MegatronLayerName> megatron_layer_name(std::string_view name) {
+  for (const std::string_view stack : kLayerStacks) {
+    if (!name.starts_with(stack)) continue;
+    name.remove_prefix(stack.size());
+    MegatronLayerName found;
+    found.layer = take_number(name);
+    constexpr std::string_view kExperts = "mlp.experts.", kInner = "experts.", kLocal = "local_experts.";
+    if (name.starts_with(kExperts)) {
+      std::string_view below = name.substr(kExperts.size());
+      if (below.starts_with(kInner)) below.remove_prefix(kInner.size());
+      if (below.starts_with(kLocal)) below.remove_prefix(kLocal.size());
+      found.expert = take_number(below);
+      // Transformer Engine's grouped linear: weight0, weight1, …
+      constexpr std::string_view kWeight = ".weight";
+      if (const size_t at = below.rfind(kWeight); at != std::string_view::npos) {
+        std::string_view number = below.substr(at + kWeight.size());
+        if (const auto expert = take_number(number); expert && number.empty()) {
+          found.expert = expert;
+          below = below.substr(0, at + kWeight.size());
+        }
+      }
+      found.rest = fmt::format("{}{}", kExperts, below);
+    } else {
+      found.rest = name;
+    }
+    return found;
+  }
+  return std::nullopt;
+}
+
 ForeignLayout megatron_layout(const CanonicalModel& model, std::string_view name,
                               const std::optional<std::vector<int64_t>>& stored) {
   const ModelConfig& config = model.config();
-  const auto of_layer = layer_name(name);
+  const auto of_layer = megatron_layer_name(name);
   const MegatronName* row = find_row(of_layer, name);
   if (row == nullptr) return {};
   const bool is_stacked = of_layer && !of_layer->layer, is_expert = row->form == kExpert;
@@ -286,7 +280,7 @@ std::vector<MegatronTensor> megatron_tensors(const CanonicalModel& model) {
 }
 
 std::optional<MegatronCut> megatron_cut(const CanonicalModel& model, std::string_view name) {
-  const auto of_layer = layer_name(name);
+  const auto of_layer = megatron_layer_name(name);
   const MegatronName* row = find_row(of_layer, name);
   if (row == nullptr) return std::nullopt;
   const std::string ours = our_name(model, row->ours, of_layer ? of_layer->layer : std::nullopt);
@@ -304,6 +298,8 @@ std::string_view unused_in_megatron(std::string_view name) {
       {"inv_freq", "rotary frequencies, which follow from rotary_base"},
       {"rng_state", "random states: ours are a function of seed and position"},
       {"rerun_state_machine", "a monitor's state"},
+      {"local_tokens_per_expert", "loads of experts since the last update"},
+      {".per_bucket_numel", "sizes of buckets, which their tensors have"},
   };
   for (const Reason& reason : kReasons) {
     if (name.find(reason.part) != std::string_view::npos) return reason.why;

@@ -37,6 +37,13 @@ struct MegatronCut {
 };
 std::optional<MegatronCut> megatron_cut(const CanonicalModel& model, std::string_view name);
 
+// A layer's tensor: its number and its expert's, if they are in the name, and the rest.
+struct MegatronLayerName {
+  std::optional<int64_t> layer, expert;
+  std::string rest;  // "mlp.experts.linear_fc1.weight"
+};
+std::optional<MegatronLayerName> megatron_layer_name(std::string_view name);
+
 // Why a tensor or object of a checkpoint is of no use here; "" if it is not known to be.
 std::string_view unused_in_megatron(std::string_view name);
 

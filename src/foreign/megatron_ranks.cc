@@ -1,7 +1,7 @@
 // Megatron-LM's file a rank: mp_rank_TP[_PP][_EP]/model_optim_rng.pt, whose tensors are cut over tensor-parallel ranks
-// and whose layers are numbered from 0 in each pipeline stage. The optimizer's state is there by the parameters' order,
-// or in distrib_optim.pt, as buffers that hold the parameters in reverse order, each beginning at a multiple of 64.
-// Source: Megatron-LM, megatron/training/checkpointing.py; megatron-core, core/distributed/param_and_grad_buffer.py.
+// and whose layers are numbered from 0 in each chunk of a pipeline stage. The optimizer's state is there by the
+// parameters' order, or in distrib_optim.pt as buffers (megatron_rank_parts.h).
+// Source: Megatron-LM, megatron/training/checkpointing.py.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,6 +14,7 @@
 #include "core/folder.h"
 #include "foreign/foreign_source.h"
 #include "foreign/megatron_names.h"
+#include "foreign/megatron_rank_parts.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -21,13 +22,8 @@ namespace {
 
 constexpr const char* kRankFile = "model_optim_rng.pt";
 constexpr const char* kBufferFile = "distrib_optim.pt";
-constexpr int64_t kBufferAlignment = 64, kMostBufferElements = int64_t{1} << 50;
 
-struct RankSizes {
-  int64_t tp = 1, pp = 1, ep = 1;
-};
-
-fs::path rank_folder(const fs::path& folder, const RankSizes& sizes, int64_t tp, int64_t pp, int64_t ep) {
+fs::path rank_folder(const fs::path& folder, const MegatronSizes& sizes, int64_t tp, int64_t pp, int64_t ep) {
   std::string name = fmt::format("mp_rank_{:02}", tp);
   if (sizes.pp > 1) name += fmt::format("_{:03}", pp);
   if (sizes.ep > 1) name += fmt::format("_{:03}", ep);
@@ -48,22 +44,13 @@ ForeignRecord record_megatron_ranks(const fs::path& folder) {
   return megatron_record(TorchArchive(*first_rank_file(folder)));
 }
 
-RankSizes rank_sizes(const TorchArchive& archive) {
-  RankSizes sizes;
+const PickleValue& args_of(const TorchArchive& archive) {
   const PickleValue* args = archive.root().find("args");
   if (args == nullptr) throw UserError(fmt::format("{} has no args", archive.what()), "save it with Megatron-LM");
-  const std::pair<const char*, int64_t*> kSizes[] = {{"tensor_model_parallel_size", &sizes.tp},
-                                                     {"model_parallel_size", &sizes.tp},
-                                                     {"pipeline_model_parallel_size", &sizes.pp},
-                                                     {"expert_model_parallel_size", &sizes.ep}};
-  for (const auto& [name, size] : kSizes) {
-    const PickleValue* value = args->find(name);
-    if (value != nullptr && value->whole()) *size = std::clamp<int64_t>(*value->whole(), 1, 100'000);
-  }
-  return sizes;
+  return *args;
 }
 
-// A rank's tensors in the order of its parameters, with names of the whole model.
+// A rank's tensors in the order of its modules, with names of the whole model.
 struct RankTensor {
   std::string name;
   FileTensor place;
@@ -71,6 +58,8 @@ struct RankTensor {
 struct RankFile {
   std::unique_ptr<TorchArchive> archive;
   std::vector<std::vector<RankTensor>> chunks;  // of the pipeline that it interleaves
+  std::map<std::string, RankPart> weights = {};
+  RankStates states = {};
 };
 
 RankFile open_rank(const fs::path& path) {
@@ -114,99 +103,10 @@ int64_t renumber(std::vector<RankTensor>& tensors, int64_t first_layer, int64_t 
   return num_layers;
 }
 
-// A tensor of all tensor-parallel ranks, put together. part: its place in each rank.
-ForeignTensor joined(const std::string& name, std::span<const FileTensor> parts, const MegatronCut& cut) {
-  ForeignTensor whole{.name = name, .shape = parts[0].shape, .shards = {}};
-  if (cut.dim < 0) {
-    whole.shards.push_back({Box::whole(whole.shape), parts[0]});
-    return whole;
-  }
-  const auto dim = static_cast<size_t>(cut.dim);
-  const int64_t num_ranks = std::ssize(parts), num_halves = cut.is_gated ? 2 : 1;
-  if (dim >= whole.shape.size() || __builtin_mul_overflow(parts[0].shape[dim], num_ranks, &whole.shape[dim])) {
-    throw UserError(fmt::format("{}: {} is [{}], which {} ranks cannot have cut along dim {}",
-                                parts[0].file->path().string(), name, fmt::join(parts[0].shape, ", "), num_ranks, dim),
-                    "the file is damaged, or of another model: copy the whole checkpoint");
-  }
-  const int64_t per_half = parts[0].shape[dim] / num_halves;
-  for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    const FileTensor& part = parts[static_cast<size_t>(rank)];
-    if (part.shape != parts[0].shape) {
-      throw UserError(fmt::format("{}: {} is [{}], and [{}] in the first rank's file", part.file->path().string(), name,
-                                  fmt::join(part.shape, ", "), fmt::join(parts[0].shape, ", ")),
-                      "the files do not belong together: copy the whole checkpoint");
-    }
-    for (int64_t half = 0; half < num_halves; ++half) {
-      Box box = Box::whole(part.shape), own = box;
-      own.offset[dim] = half * per_half;
-      box.extent[dim] = own.extent[dim] = per_half;
-      box.offset[dim] = half * per_half * num_ranks + rank * per_half;
-      whole.shards.push_back({box, sub_tensor(part, own)});
-    }
-  }
-  return whole;
-}
-
-// States of one rank's parameters, in the order of `tensors`: key → a place for each.
-using RankStates = std::map<std::string, std::vector<FileTensor>>;
-
-FileTensor shaped(FileTensor stored, int64_t first, const std::vector<int64_t>& shape) {
-  const int64_t element = bits_of(stored.dtype) / 8;
-  stored.offset += first * element;
-  stored.shape = shape;
-  stored.strides = row_major(shape);
-  stored.num_bytes = Box::whole(shape).num_elements() * element;
-  return stored;
-}
-
-// distrib_optim.pt: {buffer: {dtypes: {"param", "exp_avg", "exp_avg_sq", "numel_unpadded"}}}. UserError for other
-// forms.
-RankStates buffer_states(const TorchArchive& archive, const std::vector<RankTensor>& tensors,
-                         std::set<std::string>& unknown) {
-  const PickleValue* buffer = archive.root().find(int64_t{0});
-  const auto refuse = [&](const std::string& reason) {
-    throw UserError(fmt::format("{}: {}; saved as torch_dist it can be read", archive.what(), reason));
-  };
-  if (buffer == nullptr) refuse("it has no buffer 0 (before megatron-core 0.7, or of several optimizers)");
-  if (archive.root().find(int64_t{1}) != nullptr) refuse("it has several buffers, as experts over ranks do");
-  const PickleValue* states = nullptr;
-  buffer->for_each_entry([&](const PickleValue& /*dtypes*/, const PickleValue& value) { states = &value; });
-  if (states == nullptr) refuse("its buffer is empty");
-  std::vector<int64_t> begins(tensors.size());
-  int64_t at = 0;
-  for (size_t i = tensors.size(); i-- > 0;) {
-    const int64_t elements = Box::whole(tensors[i].place.shape).num_elements();
-    at = div_up(at, kBufferAlignment) * kBufferAlignment;
-    begins[i] = at;
-    // A damaged file's tensors can repeat one element endlessly.
-    if (elements > kMostBufferElements - at) refuse("its parameters have more elements than a buffer can");
-    at += elements;
-  }
-  RankStates found;
-  states->for_each_entry([&](const PickleValue& key, const PickleValue& value) {
-    const auto name = key.option_text();
-    const auto stored = archive.tensor(value);
-    if (!name || !stored) return;
-    if (state_key(*name).empty()) {
-      unknown.insert(*name);
-      return;
-    }
-    // shaped() takes it as contiguous, so its bytes are counted.
-    if (stored->shape != std::vector<int64_t>{at} || stored->num_bytes != at * bits_of(stored->dtype) / 8) {
-      refuse(fmt::format("{} has [{}] elements, expected {} for these parameters in one bucket", *name,
-                         fmt::join(stored->shape, ", "), at));
-    }
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      found[state_key(*name)].push_back(shaped(*stored, begins[i], tensors[i].place.shape));
-    }
-  });
-  return found;
-}
-
-// Numbers of parameters in the optimizer's state are positions in its groups: first those with weight decay. UserError
-// for groups that do not fit.
+// Numbers of parameters in the optimizer's state are positions in its groups: those with weight decay and those
+// without, each in the order of the modules. UserError for groups that do not fit.
 RankStates listed_states(const TorchArchive& archive, const PickleValue& optimizer,
-                         const std::vector<RankTensor>& tensors, std::set<std::string>& unknown) {
+                         const std::vector<RankParameter>& parameters, std::set<std::string>& unknown) {
   const PickleValue* inner = optimizer.find("optimizer");
   const PickleValue& torch_state = inner != nullptr ? *inner : optimizer;
   const PickleValue* groups = torch_state.find("param_groups");
@@ -215,10 +115,10 @@ RankStates listed_states(const TorchArchive& archive, const PickleValue& optimiz
   const auto refuse = [&](const std::string& reason) {
     throw UserError(fmt::format("{}: {}", archive.what(), reason));
   };
-  std::vector<FileTensor> masters(tensors.size());
+  RankStates found;
   const PickleValue* fp32 = optimizer.find("fp32_from_fp16_params");
-  std::map<int64_t, size_t> tensor_of;  // by its number
-  size_t next_of[2] = {0, 0};           // of those without and with decay
+  std::map<int64_t, const RankParameter*> parameter_of;  // by its number
+  size_t next_of[2] = {0, 0};                            // of those without and with decay
   for (size_t group = 0; group < groups->items.size(); ++group) {
     const PickleValue& one = *groups->items[group];
     const PickleValue* mult = one.find("wd_mult");
@@ -227,22 +127,23 @@ RankStates listed_states(const TorchArchive& archive, const PickleValue& optimiz
     if (numbers == nullptr) refuse("a group without parameters");
     size_t& next = next_of[decays ? 1 : 0];
     for (size_t i = 0; i < numbers->items.size(); ++i) {
-      const auto is_of_group = [&](const RankTensor& tensor) {
-        return (tensor.place.shape.size() > 1 && !tensor.name.ends_with(".bias")) == decays;
+      const auto is_of_group = [&](const RankParameter& parameter) {
+        return (parameter.shape.size() > 1 && !parameter.name.ends_with(".bias")) == decays;
       };
-      while (next < tensors.size() && !is_of_group(tensors[next])) ++next;
+      while (next < parameters.size() && !is_of_group(parameters[next])) ++next;
       const auto number = numbers->items[i]->whole();
-      if (next >= tensors.size() || !number) refuse("its groups of parameters do not fit the model's");
-      const size_t tensor = next++;
-      tensor_of[*number] = tensor;
+      if (next >= parameters.size() || !number) refuse("its groups of parameters do not fit the model's");
+      const RankParameter& parameter = parameters[next++];
+      parameter_of[*number] = &parameter;
       if (fp32 == nullptr || group >= fp32->items.size() || i >= fp32->items[group]->items.size()) continue;
-      if (const auto master = archive.tensor(*fp32->items[group]->items[i])) masters[tensor] = *master;
+      if (const auto master = archive.tensor(*fp32->items[group]->items[i])) {
+        found[std::string(kMasterKey)][parameter.name] = RankPart::whole(*master);
+      }
     }
   }
-  RankStates found;
   states->for_each_entry([&](const PickleValue& key, const PickleValue& value) {
-    const auto tensor = key.whole() ? tensor_of.find(*key.whole()) : tensor_of.end();
-    if (tensor == tensor_of.end()) return;
+    const auto parameter = key.whole() ? parameter_of.find(*key.whole()) : parameter_of.end();
+    if (parameter == parameter_of.end()) return;
     value.for_each_entry([&](const PickleValue& name, const PickleValue& state) {
       const auto text = name.option_text();
       const std::string ours = text ? state_key(*text) : "";
@@ -252,13 +153,15 @@ RankStates listed_states(const TorchArchive& archive, const PickleValue& optimiz
         unknown.insert(text.value_or("a state without a name"));
         return;
       }
-      std::vector<FileTensor>& places = found[ours];
-      places.resize(tensors.size());
-      places[tensor->second] = *stored;
+      found[ours][parameter->second->name] = RankPart::whole(*stored);
     });
   });
-  if (fp32 != nullptr) found[std::string(kMasterKey)] = masters;
   return found;
+}
+
+// Tensors in a model's state that no optimizer updates.
+bool is_parameter(std::string_view name) {
+  return unused_in_megatron(name).empty() && !name.ends_with("router.expert_bias");
 }
 
 class MegatronRanks {
@@ -267,104 +170,162 @@ class MegatronRanks {
       : folder_(std::move(folder)), model_(model), tensors_(tensors) {}
 
   void read() {
-    sizes_ = rank_sizes(TorchArchive(*first_rank_file(folder_)));
+    const TorchArchive first(*first_rank_file(folder_));
+    sizes_ = megatron_sizes(args_of(first));
+    rule_ = bucket_rule(args_of(first));
     const int64_t per_rank = model_.config().has_experts() ? model_.config().expert_count() / sizes_.ep : 0;
-    for (int64_t ep = 0; ep < sizes_.ep; ++ep) {
-      std::vector<std::vector<RankFile>> stages;  // by pp, tp
-      for (int64_t pp = 0; pp < sizes_.pp; ++pp) {
-        std::vector<RankFile>& stage = stages.emplace_back();
-        for (int64_t tp = 0; tp < sizes_.tp; ++tp) {
-          stage.push_back(open_rank(rank_folder(folder_, sizes_, tp, pp, ep) / kRankFile));
-        }
+    // By pp; by tp and ep.
+    std::vector<std::map<std::pair<int64_t, int64_t>, RankFile>> stages(static_cast<size_t>(sizes_.pp));
+    for (int64_t pp = 0; pp < sizes_.pp; ++pp) {
+      for (int64_t rank = 0; rank < sizes_.num_ranks(); ++rank) {
+        const std::pair at(sizes_.tp_of(rank), sizes_.ep_of(rank));
+        auto& stage = stages[static_cast<size_t>(pp)];
+        if (stage.contains(at)) continue;
+        stage.emplace(at, open_rank(rank_folder(folder_, sizes_, at.first, pp, at.second) / kRankFile));
       }
-      int64_t first_layer = 0;
-      for (size_t chunk = 0; chunk < stages[0][0].chunks.size(); ++chunk) {
-        for (size_t pp = 0; pp < stages.size(); ++pp) {
-          int64_t count = 0;
-          for (RankFile& rank : stages[pp]) {
-            if (chunk >= rank.chunks.size()) {
-              throw UserError(fmt::format("{} has {} model chunks, and the first rank's {}", rank.archive->what(),
-                                          rank.chunks.size(), stages[0][0].chunks.size()),
-                              "the files do not belong together: copy the whole checkpoint");
-            }
-            count = renumber(rank.chunks[chunk], first_layer, ep * per_rank);
-          }
-          first_layer += count;
-        }
-      }
-      for (size_t pp = 0; pp < stages.size(); ++pp) read_stage(stages[pp], static_cast<int64_t>(pp), ep);
     }
+    const size_t num_chunks = stages[0].begin()->second.chunks.size();
+    int64_t first_layer = 0;
+    for (size_t chunk = 0; chunk < num_chunks; ++chunk) {
+      for (auto& stage : stages) {
+        int64_t count = 0;
+        for (auto& [at, rank] : stage) {
+          if (rank.chunks.size() != num_chunks) {
+            throw UserError(fmt::format("{} has {} model chunks, and the first rank's {}", rank.archive->what(),
+                                        rank.chunks.size(), num_chunks),
+                            "the files do not belong together: copy the whole checkpoint");
+          }
+          count = renumber(rank.chunks[chunk], first_layer, at.second * per_rank);
+        }
+        first_layer += count;
+      }
+    }
+    for (size_t pp = 0; pp < stages.size(); ++pp) read_stage(stages[pp], static_cast<int64_t>(pp));
     for (const std::string& name : unknown_) {
       leave_over(tensors_, "optimizer state that no optimizer here keeps", name);
     }
   }
 
  private:
-  // Reads the files of a stage's tensor-parallel ranks, which have the same parameters in the same order.
-  void read_stage(std::vector<RankFile>& ranks, int64_t pp, int64_t ep) {
-    std::vector<std::vector<RankTensor>> parameters;
-    for (RankFile& rank : ranks) {
-      std::vector<RankTensor>& list = parameters.emplace_back();
-      for (std::vector<RankTensor>& chunk : rank.chunks) {
-        for (RankTensor& tensor : chunk) {
+  using Stage = std::map<std::pair<int64_t, int64_t>, RankFile>;
+
+  void read_stage(Stage& stage, int64_t pp) {
+    const bool ends = pp + 1 == sizes_.pp;
+    for (auto& [at, rank] : stage) {
+      RankChunks dense(rank.chunks.size()), experts(rank.chunks.size());
+      for (size_t chunk = 0; chunk < rank.chunks.size(); ++chunk) {
+        for (RankTensor& tensor : rank.chunks[chunk]) {
+          if (is_parameter(tensor.name)) {
+            const bool is_apart = sizes_.has_expert_optimizer() && is_of_expert(tensor.name);
+            const bool is_first = pp == 0 && tensor.name.ends_with("word_embeddings.weight");
+            const bool is_last = ends && tensor.name.ends_with("output_layer.weight");
+            const bool is_shared = sizes_.pp > 1 && model_.find("lm_head.weight") == nullptr && (is_first || is_last);
+            (is_apart ? experts : dense)[chunk].push_back({tensor.name, tensor.place.shape, is_shared});
+          }
           if (megatron_cut(model_, tensor.name)) {
-            list.push_back(std::move(tensor));
-          } else if (&rank == ranks.data()) {
+            rank.weights[tensor.name] = RankPart::whole(tensor.place);
+          } else if (at == std::pair<int64_t, int64_t>()) {
             const std::string_view why = unused_in_megatron(tensor.name);
             leave_over(tensors_, why.empty() ? "no parameter of this model" : why, tensor.name);
           }
         }
       }
-      const bool are_same = std::equal(list.begin(), list.end(), parameters[0].begin(), parameters[0].end(),
-                                       [](const RankTensor& a, const RankTensor& b) { return a.name == b.name; });
-      if (!are_same) {
-        throw UserError(fmt::format("{} has {} parameters, and the first rank's file {}, or others",
-                                    rank.archive->what(), list.size(), parameters[0].size()),
-                        "the files do not belong together: copy the whole checkpoint");
-      }
-    }
-    std::vector<RankStates> states;
-    for (size_t tp = 0; tp < ranks.size(); ++tp) {
-      const fs::path buffers = rank_folder(folder_, sizes_, static_cast<int64_t>(tp), pp, ep) / kBufferFile;
-      const PickleValue* optimizer = ranks[tp].archive->root().find("optimizer");
-      RankStates& own = states.emplace_back();
+      check_same(rank, stage.begin()->second, at.second == stage.begin()->first.second);
       try {
-        if (fs::exists(buffers)) {
-          own = buffer_states(TorchArchive(buffers), parameters[tp], unknown_);
-        } else if (optimizer != nullptr) {
-          own = listed_states(*ranks[tp].archive, *optimizer, parameters[tp], unknown_);
-        }
+        read_states(rank, rank_folder(folder_, sizes_, at.first, pp, at.second) / kBufferFile, dense, experts,
+                    pp == 0 ? rule_ : BucketRule{});
       } catch (const UserError& error) {
         // The weights can be taken without them.
         leave_over(tensors_, error.message(), "the optimizer's state");
       }
     }
-    for (size_t i = 0; i < parameters[0].size(); ++i) {
-      const std::string& name = parameters[0][i].name;
-      // Copies: the tied table in the last stage, and what expert-parallel ranks share.
-      if (!read_.insert(name).second) continue;
-      std::vector<FileTensor> parts;
-      for (const std::vector<RankTensor>& list : parameters) parts.push_back(list[i].place);
-      add(name, std::string(kModelKey), parts);
-      for (const auto& [key, places] : states[0]) {
-        parts.clear();
-        for (const RankStates& own : states) {
-          const auto found = own.find(key);
-          if (found != own.end() && found->second[i].file != nullptr) parts.push_back(found->second[i]);
-        }
-        if (parts.size() == ranks.size()) add(name, key, parts);
+    for (const auto& [at, rank] : stage) {
+      for (const auto& [name, part] : rank.weights) {
+        // Copies: the tied table in the last stage, and what ranks share.
+        if (read_.insert(name).second) read_tensor(name, at.second, stage);
       }
     }
   }
 
-  void add(const std::string& name, const std::string& key, std::span<const FileTensor> parts) {
-    read_megatron_tensor(joined(name, parts, *megatron_cut(model_, name)), name, key, model_, tensors_);
+  static void check_same(const RankFile& rank, const RankFile& first, bool is_of_same_experts) {
+    const bool are_same =
+        rank.weights.size() == first.weights.size() &&
+        (!is_of_same_experts || std::equal(rank.weights.begin(), rank.weights.end(), first.weights.begin(),
+                                           [](const auto& a, const auto& b) { return a.first == b.first; }));
+    if (are_same) return;
+    throw UserError(fmt::format("{} has {} parameters, and the first rank's file {}, or others", rank.archive->what(),
+                                rank.weights.size(), first.weights.size()),
+                    "the files do not belong together: copy the whole checkpoint");
+  }
+
+  void read_states(RankFile& rank, const fs::path& buffers, const RankChunks& dense, const RankChunks& experts,
+                   const BucketRule& rule) {
+    const auto take = [&](const RankStates& states) {
+      for (const auto& [key, of_key] : states) rank.states[key].insert(of_key.begin(), of_key.end());
+    };
+    const bool has_experts =
+        std::any_of(experts.begin(), experts.end(), [](const auto& chunk) { return !chunk.empty(); });
+    // An optimizer, or a list of that for all else and that for experts.
+    const auto for_each_optimizer = [&](const TorchArchive& archive, const PickleValue& root, const auto& read_one) {
+      const bool is_list = root.is_sequence();
+      const size_t count = is_list ? root.items.size() : 1;
+      if (count < (has_experts ? 2 : 1) || count > (sizes_.has_expert_optimizer() ? 2 : 1)) {
+        throw UserError(fmt::format("{}: {} optimizers of one rank, by chunks of the model", archive.what(), count));
+      }
+      read_one(is_list ? *root.items[0] : root, dense);
+      if (has_experts) read_one(*root.items[1], experts);
+    };
+    const PickleValue* optimizer = rank.archive->root().find("optimizer");
+    if (fs::exists(buffers)) {
+      const TorchArchive archive(buffers);
+      for_each_optimizer(archive, archive.root(), [&](const PickleValue& root, const RankChunks& chunks) {
+        // Ranks that hold copies leave it to the first of them.
+        if (!root.is(PickleValue::Kind::kNone)) take(gathered_states(archive, root, chunks, rule, unknown_));
+      });
+    } else if (optimizer != nullptr) {
+      for_each_optimizer(*rank.archive, *optimizer, [&](const PickleValue& root, const RankChunks& chunks) {
+        std::vector<RankParameter> all;
+        for (const std::vector<RankParameter>& chunk : chunks) all.insert(all.end(), chunk.begin(), chunk.end());
+        take(listed_states(*rank.archive, root, all, unknown_));
+      });
+    }
+  }
+
+  // Weights and states of all ranks that cut it.
+  void read_tensor(const std::string& name, int64_t ep, const Stage& stage) {
+    const MegatronCut cut = *megatron_cut(model_, name);
+    const bool is_expert = is_of_expert(name);
+    const int64_t num_parts = is_expert ? sizes_.etp : sizes_.tp;
+    std::set<std::string> keys = {std::string(kModelKey)};
+    for (const auto& [at, rank] : stage) {
+      for (const auto& [key, states] : rank.states) keys.insert(key);
+    }
+    for (const std::string& key : keys) {
+      std::vector<const RankPart*> parts;
+      for (int64_t part = 0; part < num_parts; ++part) {
+        const RankPart* found = nullptr;
+        for (int64_t number = 0; number < sizes_.num_ranks() && found == nullptr; ++number) {
+          if (part != (is_expert ? sizes_.etp_of(number) : sizes_.tp_of(number))) continue;
+          if (is_expert && sizes_.ep_of(number) != ep) continue;
+          const RankFile& rank = stage.at({sizes_.tp_of(number), sizes_.ep_of(number)});
+          const auto of_key = rank.states.find(key);
+          const std::map<std::string, RankPart> none;
+          const auto& places = key == kModelKey ? rank.weights : of_key == rank.states.end() ? none : of_key->second;
+          const auto place = places.find(name);
+          if (place != places.end()) found = &place->second;
+        }
+        if (found != nullptr) parts.push_back(found);
+      }
+      if (std::ssize(parts) != num_parts) continue;  // in the last stage's copy of a table
+      read_megatron_tensor(joined(name, parts, cut), name, key, model_, tensors_);
+    }
   }
 
   fs::path folder_;
   const CanonicalModel& model_;
   ForeignTensors& tensors_;
-  RankSizes sizes_;
+  MegatronSizes sizes_;
+  BucketRule rule_;
   std::set<std::string> read_, unknown_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/fused_experts.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "foreign/foreign_source.h"
@@ -46,15 +47,36 @@ void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, co
   ++tensors.num_read;
 }
 
+bool has_canonical_form(const CanonicalModel& model, std::string_view name) {
+  if (model.piece(name) != nullptr || model.piece(mixtral_name(name)) != nullptr) return true;
+  for (const bool is_mixtral : {false, true}) {
+    for (const std::string& matrix : matrices_of_fused_expert(name, 0, is_mixtral)) {
+      if (model.piece(matrix) != nullptr) return true;
+    }
+  }
+  return false;
+}
+
 void read_canonical_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
                            const CanonicalModel& model, ForeignTensors& tensors) {
-  const Piece* piece = model.piece(name);
-  if (piece == nullptr) return leave_over(tensors, "no parameter of this model", tensor.name);
-  if (tensor.shape != piece->shape) {
+  const auto check_shape = [&](const std::vector<int64_t>& expected) {
+    if (tensor.shape == expected) return;
     throw UserError(fmt::format("{} is [{}] in the checkpoint, and [{}] in this model", tensor.name,
-                                fmt::join(tensor.shape, ", "), fmt::join(piece->shape, ", ")),
+                                fmt::join(tensor.shape, ", "), fmt::join(expected, ", ")),
                     "give the architecture that it was trained with");
+  };
+  const Piece* piece = model.piece(name);
+  if (piece == nullptr) piece = model.piece(mixtral_name(name));
+  if (piece == nullptr) {
+    if (const ForeignLayout layout = fused_experts_layout(model, name); !layout.places.empty()) {
+      check_shape(layout.shape);
+      add_patches(tensors.stores[key], tensor, layout);
+      ++tensors.num_read;
+      return;
+    }
+    return leave_over(tensors, "no parameter of this model", tensor.name);
   }
+  check_shape(piece->shape);
   TensorStore& store = tensors.stores[key];
   if (store.find(piece->name) != nullptr) return leave_over(tensors, "a second copy of a tied tensor", tensor.name);
   const Placement whole = Placement::whole(piece->name, tensor.shape);
@@ -118,17 +140,23 @@ ForeignRecord megatron_record(const TorchArchive& common) {
   const PickleValue* optimizer = root.find("optimizer");
   if (optimizer == nullptr) return record;
   read_updates(common, *optimizer, record);
-  const PickleValue* scaler = optimizer->find("grad_scaler");
-  if (scaler == nullptr) return record;
+  // Experts with an optimizer of their own make it two: a list, or in torch_dist {0: …, 1: …}.
+  const PickleValue* first =
+      optimizer->is_sequence() && !optimizer->items.empty() ? optimizer->items[0] : optimizer->find(int64_t{0});
+  const PickleValue* scaler = (first != nullptr ? first : optimizer)->find("grad_scaler");
+  if (scaler != nullptr) read_megatron_scaler(common, *scaler, record);
+  return record;
+}
+
+void read_megatron_scaler(const TorchArchive& archive, const PickleValue& scaler, ForeignRecord& record) {
   constexpr std::pair<std::string_view, const char*> kScaler[] = {{"scale", "loss_scale"},
                                                                   {"growth_tracker", "loss_scale_good_steps"},
                                                                   {"hysteresis_tracker", "loss_scale_hysteresis"}};
   for (const auto& [theirs, ours] : kScaler) {
-    const PickleValue* value = scaler->find(theirs);
-    const auto number = value == nullptr ? std::nullopt : common.number(*value);
+    const PickleValue* value = scaler.find(theirs);
+    const auto number = value == nullptr ? std::nullopt : archive.number(*value);
     if (number) record.train.numbers[ours] = *number;
   }
-  return record;
 }
 
 }  // namespace megalith

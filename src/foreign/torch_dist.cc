@@ -1,17 +1,21 @@
 // Megatron-core's torch_dist: whole tensors under names of the model, and under "optimizer.state.KEY.NAME" those of the
 // optimizer, in every format of the distributed optimizer that can change its layout (fully_reshardable and, before
-// 0.15, fully_sharded_model_space). What is the same on all ranks is in common.pt.
+// 0.15, fully_sharded_model_space). Other formats are read by megatron_buckets.h. What is the same on all ranks is in
+// common.pt.
 // Source: megatron-core, core/optimizer/distrib_optimizer.py, core/optimizer/optimizer.py.
 #include <fmt/format.h>
 
 #include "foreign/foreign_source.h"
+#include "foreign/megatron_buckets.h"
 #include "foreign/megatron_names.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kStatePrefix = "optimizer.state.", kBuckets = "optimizer.distributed.";
+constexpr std::string_view kStatePrefix = "optimizer.state.";
+
+constexpr std::string_view kFirstRank = "optimizer.distributed.dp_group_idx_0.";
 
 struct TensorName {
   std::string key, parameter;
@@ -31,22 +35,37 @@ bool is_torch_dist(const fs::path& folder) { return is_dcp_folder(folder) && fs:
 
 ForeignRecord record_torch_dist(const fs::path& folder) {
   const TorchArchive common(folder / "common.pt");
-  return megatron_record(common);
+  ForeignRecord record = megatron_record(common);
+  // Formats by buckets keep it with each optimizer of each rank: the first of them.
+  const DcpFolder dcp(folder);
+  for (const std::string& name : dcp.objects()) {
+    const size_t at = name.find(kFirstRank);
+    if (at == std::string::npos || (at > 0 && !name.starts_with("chained_0."))) continue;
+    const std::string_view rest = std::string_view(name).substr(at + kFirstRank.size());
+    if (!rest.starts_with("optimizer/") && !rest.starts_with("grad_scaler/")) continue;
+    const auto object = dcp.object(name);
+    if (rest.starts_with("optimizer/")) {
+      read_updates(*object, object->root(), record);
+    } else {
+      read_megatron_scaler(*object, sharded_object(*object), record);
+    }
+  }
+  return record;
 }
 
 void read_torch_dist(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
   const DcpFolder dcp(folder);
+  std::string in_buckets;
   for (const std::string& name : dcp.objects()) {
+    if (is_in_buckets(name)) {
+      in_buckets = name;
+      continue;
+    }
     const std::string_view why = unused_in_megatron(name);
     leave_over(tensors, why.empty() ? "an object that is no tensor" : why, name);
   }
   for (const auto& [name, shape] : dcp.tensors()) {
-    if (name.find(kBuckets) != std::string::npos) {
-      // Buffers of a rank's parameters, in the order of its buckets.
-      leave_over(tensors, "optimizer state by buckets (dp_reshardable), which only the layout that saved it can read",
-                 name);
-      continue;
-    }
+    if (is_in_buckets(name)) continue;
     const auto state = split_state(name);
     const std::string key = state ? state_key(state->key) : std::string(kModelKey);
     if (key.empty()) {
@@ -54,6 +73,13 @@ void read_torch_dist(const fs::path& folder, const CanonicalModel& model, Foreig
       continue;
     }
     read_megatron_tensor(dcp.tensor(name), state ? state->parameter : name, key, model, tensors);
+  }
+  if (in_buckets.empty()) return;
+  try {
+    read_megatron_buckets(dcp, TorchArchive(folder / "common.pt"), model, tensors);
+  } catch (const UserError& error) {
+    // The weights can be taken without them.
+    leave_over(tensors, error.message(), in_buckets);
   }
 }
 

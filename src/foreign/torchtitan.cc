@@ -43,11 +43,11 @@ class TitanReader {
   TitanReader(const CanonicalModel& model, ForeignTensors& tensors) : model_(model), tensors_(tensors) {}
 
   bool knows(std::string_view name) const {
-    return model_.piece(name) != nullptr || !titan_layout(model_, name).places.empty();
+    return has_canonical_form(model_, name) || !titan_layout(model_, name).places.empty();
   }
 
   void read(const ForeignTensor& tensor, const std::string& name, const std::string& key) {
-    if (model_.piece(name) != nullptr) return read_canonical_tensor(tensor, name, key, model_, tensors_);
+    if (has_canonical_form(model_, name)) return read_canonical_tensor(tensor, name, key, model_, tensors_);
     add(tensor, titan_layout(model_, name), key);
   }
 
@@ -118,6 +118,12 @@ ForeignRecord record_torchtitan(const fs::path& folder) {
     const DcpFolder dcp(part);
     std::optional<int64_t> steps;
     for (const auto& [name, shape] : dcp.tensors()) {
+      if (name.starts_with("model.module.") && name.find("decoder.layers.") != std::string::npos) {
+        throw UserError(
+            fmt::format("{} is fsdp_dtensor of Megatron-FSDP, which is not read", part.string()),
+            "go on in Megatron-LM with ckpt_format torch_dist for a step, or export the model with Megatron "
+            "Bridge, for --load_hf");
+      }
       const auto state = split_optimizer_name(name);
       if (state && state->state == "step") {
         steps = scalar(dcp, name);

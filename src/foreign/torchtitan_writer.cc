@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <set>
 
 #include "foreign/foreign_target.h"
 #include "foreign/pickle_writer.h"
@@ -129,6 +130,35 @@ std::vector<ExportedTensor> hf_exports(const CanonicalModel& model) {
   return tensors;
 }
 
+// The same with a layer's experts in the two tensors of transformers 5's classes.
+std::vector<ExportedTensor> fused_hf_exports(const CanonicalModel& model) {
+  std::vector<ExportedTensor> tensors;
+  std::set<std::string> fused;
+  const int64_t num_layers = model.config().num_layers + model.config().num_prediction_modules();
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    for (const char* rest : {"gate_up_proj", "down_proj"}) {
+      const std::string name = fmt::format("model.layers.{}.mlp.experts.{}", layer, rest);
+      ForeignLayout layout = fused_experts_layout(model, name);
+      if (layout.places.empty()) continue;
+      for (const ForeignLayout::Place& place : layout.places) {
+        for_each_piece(*place.placement, place.patches[0], [&](const ForeignPiece& piece) {
+          fused.insert(fmt::format("{}{}", kModelPart, piece.piece.name));
+        });
+      }
+      tensors.push_back({.names = {fmt::format("{}{}", kModelPart, name)}, .layout = std::move(layout)});
+    }
+  }
+  for (ExportedTensor& tensor : hf_exports(model)) {
+    if (fused.contains(tensor.names[0])) continue;
+    constexpr std::string_view kOlder = ".block_sparse_moe.";
+    if (const size_t at = tensor.names[0].find(kOlder); at != std::string::npos) {
+      tensor.names[0].replace(at, kOlder.size(), ".mlp.");
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
 void add_rest_of_dcp(const ForeignContents& contents, const fs::path&, DcpWriter& writer) {
   if (contents.with_optimizer) add_optimizer(contents, writer, without_part, /*by_shape=*/true);
   writer.add_object({"step"}, whole(contents.model.state.train.iteration));
@@ -153,5 +183,14 @@ const ForeignTarget kToDcp = {.word = "dcp",
                               .tensors = hf_exports,
                               .add_rest = add_rest_of_dcp,
                               .finish = nullptr};
+
+const ForeignTarget kToFusedDcp = {.word = "dcp_fused",
+                                   .name = "torch.distributed.checkpoint with transformers 5's names",
+                                   .folder_name = [](int64_t) { return std::string(); },
+                                   .keeps_masters = false,
+                                   .state_names = dcp_state_names,
+                                   .tensors = fused_hf_exports,
+                                   .add_rest = add_rest_of_dcp,
+                                   .finish = nullptr};
 
 }  // namespace megalith

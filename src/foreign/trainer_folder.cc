@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
+#include <span>
 
+#include "checkpoint/fused_experts.h"
 #include "checkpoint/hf.h"
 #include "core/error.h"
 #include "core/folder.h"
@@ -33,10 +36,16 @@ const OrderRow kOrders[] = {
     {"mistral", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
     {"qwen2", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
     {"qwen3", {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}},
-    {"mixtral", {"self_attn", "block_sparse_moe.gate", "block_sparse_moe.experts", "input_layernorm",
-                 "post_attention_layernorm"}},
+    {"mixtral",
+     {"self_attn", "block_sparse_moe.gate", "block_sparse_moe.experts", "input_layernorm", "post_attention_layernorm"}},
     {"qwen3_moe", {"self_attn", "mlp.gate.", "mlp.experts", "mlp", "input_layernorm", "post_attention_layernorm"}},
     {"gpt2", {"ln_1", "attn", "ln_2", "mlp"}},
+};
+
+// With transformers 5's classes, which have a layer's experts in two tensors (checkpoint/fused_experts.h).
+const OrderRow kFusedOrders[] = {
+    {"mixtral", {"self_attn", "block_sparse_moe.gate", "mlp.experts", "input_layernorm", "post_attention_layernorm"}},
+    {"qwen3_moe", {"self_attn", "mlp.experts", "mlp.gate.", "mlp", "input_layernorm", "post_attention_layernorm"}},
 };
 
 // An expert's, which follow one another.
@@ -66,14 +75,12 @@ ForeignRecord record_trainer_folder(const fs::path& folder) {
   return record;
 }
 
-const OrderRow* order_of(const CanonicalModel& model) {
-  const std::string_view family = family_for(model.config()).name;
-  const auto* row = std::find_if(std::begin(kOrders), std::end(kOrders),
-                                 [&](const OrderRow& one) { return one.family == family; });
-  return row == std::end(kOrders) ? nullptr : row;
+const OrderRow* order_of(const CanonicalModel& model, std::span<const OrderRow> orders) {
+  const auto row = std::ranges::find(orders, family_for(model.config()).name, &OrderRow::family);
+  return row == orders.end() ? nullptr : &*row;
 }
 
-// A canonical tensor's place in Python's order.
+// A tensor's place in Python's order.
 struct ParameterOrder {
   std::vector<int64_t> key;
   std::string name;
@@ -81,12 +88,34 @@ struct ParameterOrder {
   bool operator<(const ParameterOrder& other) const { return key < other.key; }
 };
 
-std::vector<ParameterOrder> python_order(const CanonicalModel& model, const OrderRow& order) {
+// An expert's matrix as the tensor that has those of all; other pieces as they are.
+Piece fused_piece(const CanonicalModel& model, const Piece& piece) {
+  const size_t at = piece.name.find(".experts.");
+  if (at == std::string::npos) return piece;
+  const size_t layer_end = piece.name.rfind('.', at - 1);
+  for (const char* rest : {"gate_up_proj", "down_proj"}) {
+    const std::string name = fmt::format("{}.mlp.experts.{}", piece.name.substr(0, layer_end), rest);
+    for (const bool is_mixtral : {false, true}) {
+      const size_t digits = at + std::string_view(".experts.").size();
+      const int64_t expert = std::stoll(piece.name.substr(digits, piece.name.find('.', digits) - digits));
+      const std::vector<std::string> matrices = matrices_of_fused_expert(name, expert, is_mixtral);
+      if (std::ranges::find(matrices, piece.name) == matrices.end()) continue;
+      Piece fused = piece;
+      fused.name = name;
+      fused.shape = {model.config().expert_count(), std::ssize(matrices) * piece.shape[0], piece.shape[1]};
+      return fused;
+    }
+  }
+  return piece;
+}
+
+std::vector<ParameterOrder> python_order(const CanonicalModel& model, const OrderRow& order, bool has_fused_experts) {
   // Ours are fused: pieces of one parameter stay in order; biases follow their weight.
   std::vector<ParameterOrder> all;
   int64_t position = 0;
   for (const Placement* placement : model.placements()) {
-    for (const Piece& piece : placement->pieces) {
+    for (const Piece& given : placement->pieces) {
+      const Piece piece = has_fused_experts ? fused_piece(model, given) : given;
       const auto named = [&all](const std::string& wanted) {
         return std::find_if(all.begin(), all.end(), [&](const ParameterOrder& one) { return one.name == wanted; });
       };
@@ -115,7 +144,7 @@ std::vector<ParameterOrder> python_order(const CanonicalModel& model, const Orde
         if (weight != all.end()) linear = weight->key[3];
       }
       one.key = {part, layer, module, linear, is_bias ? 1 : 0};
-      if (const size_t experts = name.find(".experts."); experts != std::string_view::npos) {
+      if (const size_t experts = name.find(".experts."); experts != std::string_view::npos && !has_fused_experts) {
         const std::string_view below = name.substr(experts + 9);
         const auto is_here = [&](std::string_view word) { return below.find(word) != std::string_view::npos; };
         const auto* const place = std::find_if(std::begin(kExpertLinears), std::end(kExpertLinears), is_here);
@@ -196,21 +225,26 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
     });
   });
   if (has_names) return;
-  const OrderRow* row = order_of(model);
+  const OrderRow *row = order_of(model, kOrders), *fused = order_of(model, kFusedOrders);
   if (row == nullptr) return leave("the order in which it has this family's parameters is not known");
   // Groups: with decay and without, or one for all.
-  const std::vector<ParameterOrder> order = python_order(model, *row);
-  std::vector<const ParameterOrder*> numbered;
-  for (const bool is_matrix : {true, false}) {
-    for (const ParameterOrder& one : order) {
-      if (groups->items.size() == 1 ? is_matrix : (one.shape.size() > 1) == is_matrix) numbered.push_back(&one);
+  const auto numbered_by = [&](const OrderRow& of_family, bool has_fused_experts) {
+    const std::vector<ParameterOrder> order = python_order(model, of_family, has_fused_experts);
+    std::vector<ParameterOrder> all;
+    for (const bool is_matrix : {true, false}) {
+      for (const ParameterOrder& one : order) {
+        if (groups->items.size() == 1 ? is_matrix : (one.shape.size() > 1) == is_matrix) all.push_back(one);
+      }
     }
-  }
+    return all;
+  };
+  std::vector<ParameterOrder> numbered = numbered_by(*row, false);
   size_t count = 0;
   for (const PickleValue* group : groups->items) {
     const PickleValue* numbers = group->find("params");
     count += numbers == nullptr ? 0 : numbers->items.size();
   }
+  if (count != numbered.size() && fused != nullptr) numbered = numbered_by(*fused, true);
   if (count != numbered.size()) {
     return leave(fmt::format("it has {} parameters, and this model {}", count, numbered.size()));
   }
@@ -219,7 +253,7 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
     if (!number || *number < 0 || static_cast<size_t>(*number) >= numbered.size()) {
       return leave_over(tensors, "states of no parameter", key.option_text().value_or("a key"));
     }
-    const ParameterOrder& parameter = *numbered[static_cast<size_t>(*number)];
+    const ParameterOrder& parameter = numbered[static_cast<size_t>(*number)];
     state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
       const auto text = name.option_text();
       const std::string ours = text ? state_key(*text) : "";
@@ -227,14 +261,12 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
       if (!stored || text == "step") return;
       if (ours.empty()) return leave_over(tensors, "optimizer state that no optimizer here keeps", *text);
       if (stored->shape != parameter.shape) {
-        return leave_over(tensors, "states of another shape than the parameter's, of another model or other groups",
-                          fmt::format("{} of parameter {} [{}], taken for {} [{}]", *text, *number,
-                                      fmt::join(stored->shape, ", "), parameter.name,
-                                      fmt::join(parameter.shape, ", ")));
+        return leave_over(
+            tensors, "states of another shape than the parameter's, of another model or other groups",
+            fmt::format("{} of parameter {} [{}], taken for {} [{}]", *text, *number, fmt::join(stored->shape, ", "),
+                        parameter.name, fmt::join(parameter.shape, ", ")));
       }
-      tensors.stores[ours].add(parameter.name, parameter.shape,
-                                               {Box::whole(parameter.shape), std::move(*stored)});
-      ++tensors.num_read;
+      read_named(archive, value, parameter.name, ours, model, tensors);
     });
   });
 }
