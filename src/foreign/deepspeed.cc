@@ -6,7 +6,11 @@
 //   ZeRO 3     a vector for each rank, in as many tensors as there are sub-groups, with the rank's part of each
 //              parameter: ceil(elements / ranks) of them, padded at the end
 //
-// Source: DeepSpeed 0.19, runtime/engine.py, runtime/zero/{stage_1_and_2,stage3}.py, utils/zero_to_fp32.py.
+// A universal checkpoint, which ds_to_universal.py makes of these, has in its folder `zero` one for each parameter,
+// of its name: whole tensors in fp32.pt, exp_avg.pt and exp_avg_sq.pt.
+//
+// Source: DeepSpeed 0.19, runtime/engine.py, runtime/zero/{stage_1_and_2,stage3}.py, utils/zero_to_fp32.py,
+// checkpoint/ds_to_universal.py.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -50,8 +54,8 @@ fs::path states_folder(const fs::path& folder) {
   const std::string text = read_file(folder / "latest");
   const fs::path tag = text.substr(0, text.find_first_of(" \n\r\t"));
   if (tag.empty() || tag.filename() != tag || !model_file(folder / tag)) {
-    throw UserError(fmt::format("{} names '{}', where no mp_rank_00_model_states.pt is",
-                                (folder / "latest").string(), text.substr(0, 40)),
+    throw UserError(fmt::format("{} names '{}', where no mp_rank_00_model_states.pt is", (folder / "latest").string(),
+                                text.substr(0, 40)),
                     "write the name of a folder of states into it, or give that folder to --load");
   }
   return folder / tag;
@@ -155,6 +159,7 @@ class ZeroStates {
   }
 
   bool is_partitioned() const { return is_partitioned_; }
+  int64_t num_ranks() const { return std::ssize(ranks_); }
   const std::set<std::string>& unknown() const { return unknown_; }
 
   // Whole parameters of a key's vectors.
@@ -226,6 +231,66 @@ class ZeroStates {
   std::set<std::string> unknown_;
 };
 
+// ZeRO 3's parameters that are not trained: each rank's part of them is with its model's state.
+void read_frozen(const fs::path& folder, const TorchArchive& first, int64_t num_ranks, const CanonicalModel& model,
+                 ForeignTensors& tensors) {
+  const PickleValue* shapes = first.root().find("frozen_param_shapes");
+  if (shapes == nullptr || shapes->is(PickleValue::Kind::kNone)) return;
+  std::vector<std::unique_ptr<TorchArchive>> ranks;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    const fs::path path = folder / fmt::format("zero_pp_rank_{}_mp_rank_00_model_states.pt", rank);
+    if (!fs::exists(path)) throw UserError(fmt::format("{} is missing", path.string()), kCopyRemedy);
+    ranks.push_back(std::make_unique<TorchArchive>(path));
+  }
+  shapes->for_each_entry([&](const PickleValue& key, const PickleValue& value) {
+    const std::string name = key.option_text().value_or("");
+    const auto sizes = value.items.size() <= kMostDims ? value.whole_numbers() : std::nullopt;
+    const Piece* piece = model.piece(name);
+    if (piece == nullptr) return leave_over(tensors, "no parameter of this model", name);
+    ForeignTensor tensor{.name = name, .shape = sizes.value_or(std::vector<int64_t>{}), .shards = {}};
+    if (tensor.shape == piece->shape) {  // else refused below, with both
+      const int64_t elements = Box::whole(tensor.shape).num_elements(), part = div_up(elements, num_ranks);
+      for (int64_t rank = 0; rank < num_ranks; ++rank) {
+        const TorchArchive& archive = *ranks[static_cast<size_t>(rank)];
+        const PickleValue& fragments = member(archive, archive.root(), "frozen_param_fragments");
+        const auto stored = archive.tensor(member(archive, fragments, name));
+        const int64_t begin = rank * part, count = std::min(part, elements - begin);
+        const bool fits = stored && stored->shape.size() == 1 && stored->shape[0] >= count &&
+                          (stored->shape[0] <= 1 || stored->strides[0] == 1);
+        if (!fits) throw UserError(fmt::format("{}: the part of {} does not fit", archive.what(), name), kCopyRemedy);
+        if (count > 0) take_run({*stored}, 0, count, begin, tensor);
+      }
+    }
+    read_canonical_tensor(tensor, name, std::string(kModelKey), model, tensors);
+  });
+}
+
+constexpr const char* kUniversal = "zero";
+
+bool is_universal(const fs::path& states) { return fs::is_directory(states / kUniversal); }
+
+// The weights are fp32.pt's where the model's state has none (ZeRO 3).
+void read_universal(const fs::path& states, bool has_weights, const CanonicalModel& model, ForeignTensors& tensors) {
+  const std::pair<const char*, std::string> files[] = {{"fp32.pt", std::string(has_weights ? kMasterKey : kModelKey)},
+                                                       {"exp_avg.pt", "exp_avg"},
+                                                       {"exp_avg_sq.pt", "exp_avg_sq"}};
+  for (const std::string& name : names_in(states / kUniversal)) {
+    if (!fs::is_directory(states / kUniversal / name)) continue;
+    for (const auto& [file, key] : files) {
+      const fs::path path = states / kUniversal / name / file;
+      if (!fs::exists(path)) continue;
+      const TorchArchive archive(path);
+      const PickleValue* value = archive.root().find("param");
+      const auto stored = archive.tensor(value == nullptr ? archive.root() : *value);
+      if (!stored) throw UserError(fmt::format("{} holds no tensor", path.string()), kCopyRemedy);
+      const ForeignTensor whole{.name = fmt::format("{} of {}", file, name),
+                                .shape = stored->shape,
+                                .shards = {{Box::whole(stored->shape), *stored}}};
+      read_canonical_tensor(whole, name, key, model, tensors);
+    }
+  }
+}
+
 ForeignRecord record_deepspeed(const fs::path& folder) {
   const fs::path states = states_folder(folder);
   const TorchArchive model(*model_file(states));
@@ -238,6 +303,10 @@ ForeignRecord record_deepspeed(const fs::path& folder) {
   record.train.skipped_iterations = std::min(count_of(model, root, "skipped_steps", 0), record.train.iteration);
   record.train.consumed_train_samples = count_of(model, root, "global_samples", kUnknownSamples);
   record.train.optimizer_step = record.train.iteration - record.train.skipped_iterations;
+  if (const fs::path universal = states / kUniversal / "optimizer_state.pt"; fs::exists(universal)) {
+    const TorchArchive archive(universal);
+    read_updates(archive, archive.root(), record);
+  }
   const auto path = rank_file(states, 0);
   if (!path) return record;
   const TorchArchive first(*path);
@@ -269,13 +338,13 @@ void read_deepspeed(const fs::path& folder, const CanonicalModel& model, Foreign
                     "only data parallelism (ZeRO 1, 2, 3) is read: save it as a Hugging Face model, for --load_hf");
   }
   const TorchArchive file(*model_file(states));
-  if (!rank_file(states, 0)) {
+  if (!rank_file(states, 0) && !is_universal(states)) {
     const PickleValue* optimizer = file.root().find("optimizer");
     const bool has_own = optimizer != nullptr && !optimizer->is(PickleValue::Kind::kNone);
     if (has_own) leave_over(tensors, "an optimizer without ZeRO, whose parameters have no names", "optimizer");
   }
   std::optional<ZeroStates> zero;
-  if (rank_file(states, 0)) zero.emplace(states, file);
+  if (rank_file(states, 0) && !is_universal(states)) zero.emplace(states, file);
   const bool is_partitioned = zero && zero->is_partitioned();
   const PickleValue* module = file.root().find("module");
   if (!is_partitioned && module != nullptr) {
@@ -283,11 +352,17 @@ void read_deepspeed(const fs::path& folder, const CanonicalModel& model, Foreign
       const auto stored = file.tensor(value);
       const std::string name = key.option_text().value_or("");
       if (!stored) return leave_over(tensors, "no tensor", name);
+      if (is_universal(states) && stored->num_bytes == 0) return;  // ZeRO 3's
       const ForeignTensor whole{.name = name, .shape = stored->shape, .shards = {{Box::whole(stored->shape), *stored}}};
       read_canonical_tensor(whole, name, std::string(kModelKey), model, tensors);
     });
   }
+  if (is_universal(states)) {
+    const bool has_weights = !tensors.stores[std::string(kModelKey)].entries().empty();
+    return read_universal(states, has_weights, model, tensors);
+  }
   if (!zero) return;
+  if (is_partitioned) read_frozen(states, file, zero->num_ranks(), model, tensors);
   // ZeRO 3 keeps the weights only here.
   zero->read(std::string(kMasterKey), std::string(is_partitioned ? kModelKey : kMasterKey), model, tensors);
   for (const char* key : {"exp_avg", "exp_avg_sq", "momentum_buffer"}) zero->read(key, key, model, tensors);
