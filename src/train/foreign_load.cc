@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "checkpoint/folder_kind.h"
 #include "checkpoint/hf.h"
 #include "core/error.h"
 
@@ -30,6 +31,14 @@ bool is_same_value(const ConfigurationDifference& difference) {
 std::optional<ForeignFolder> foreign_load(const Resolved& run) {
   const CheckpointOptions& options = run.derived.checkpoint;
   return options.load ? find_foreign(*options.load, options.ckpt_step) : std::nullopt;
+}
+
+std::optional<ForeignFolder> foreign_pretrained(const Resolved& run) {
+  const CheckpointOptions& options = run.derived.checkpoint;
+  if (!options.pretrained_checkpoint) return std::nullopt;
+  const bool has_load = options.load && (kind_of_folder(*options.load) == FolderKind::kCheckpoint || foreign_load(run));
+  if (has_load) return std::nullopt;
+  return find_foreign(*options.pretrained_checkpoint, std::nullopt);
 }
 
 void apply_foreign_architecture(Resolved& resolved, const ForeignFolder& found) {
@@ -64,13 +73,15 @@ StoredCheckpoint open_foreign_load(const ForeignFolder& found, const Resolved& r
 
 std::optional<Resumed> resume_run(const Resolved& run, CheckpointState& state, const Groups& groups, Logger& log) {
   const CheckpointOptions& options = run.derived.checkpoint;
-  const auto found = foreign_load(run);
+  const bool must_load = options.load && options.exit_on_missing_checkpoint;
+  const auto loaded = foreign_load(run), found = loaded || must_load ? loaded : foreign_pretrained(run);
   if (!found) return resume(options, state, groups, log);
+  const bool is_finetune = options.finetune || !loaded;
   std::vector<std::string> notes;
   const auto open = [&] {
-    return open_foreign_load(*found, run, /*with_optimizer=*/!options.no_load_optim && !options.finetune, notes);
+    return open_foreign_load(*found, run, /*with_optimizer=*/!options.no_load_optim && !is_finetune, notes);
   };
-  Resumed resumed = resume_from(found->folder, open, options.finetune, options, state, groups, log);
+  Resumed resumed = resume_from(found->folder, open, is_finetune, options, state, groups, log);
   std::erase_if(resumed.differences, is_same_value);
   for (const std::string& note : notes) log.note("{}", note);
   return resumed;

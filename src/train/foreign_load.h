@@ -1,4 +1,4 @@
-// Another trainer's checkpoint in --load: the run goes on from it as from one of ours.
+// Another trainer's checkpoint in --load or --pretrained_checkpoint, taken as one of ours.
 #pragma once
 
 #include <optional>
@@ -14,6 +14,9 @@ namespace megalith {
 // Null if --load names none. UserErrors of find_foreign().
 std::optional<ForeignFolder> foreign_load(const Resolved& run);
 
+// The one in --pretrained_checkpoint, whose weights are taken when --load has none.
+std::optional<ForeignFolder> foreign_pretrained(const Resolved& run);
+
 // The architecture that it records, as option values. UserError if neither it nor the run says one.
 void apply_foreign_architecture(Resolved& resolved, const ForeignFolder& found);
 
@@ -21,7 +24,7 @@ void apply_foreign_architecture(Resolved& resolved, const ForeignFolder& found);
 StoredCheckpoint open_foreign_load(const ForeignFolder& found, const Resolved& run, bool with_optimizer,
                                    std::vector<std::string>& notes);
 
-// resume() from --load's checkpoint, whoever wrote it.
+// resume(), whoever wrote the checkpoint.
 std::optional<Resumed> resume_run(const Resolved& run, CheckpointState& state, const Groups& groups, Logger& log);
 
 }  // namespace megalith

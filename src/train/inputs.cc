@@ -91,7 +91,7 @@ void check_weight_paths(const Resolved& resolved, bool must_be_there) {
     }
     keep(error);
   }
-  if (options.pretrained_checkpoint && !has_load) {
+  if (options.pretrained_checkpoint && !has_load && !foreign_pretrained(resolved)) {
     keep(check_checkpoint_path("pretrained_checkpoint", *options.pretrained_checkpoint, /*may_be_absent=*/false));
   }
   if (options.load_hf) keep(check_hf_path("load_hf", *options.load_hf));
@@ -112,6 +112,12 @@ std::vector<UserError> check_weights(Resolved& resolved) {
   }
   if (is_found(options.load)) {
     if (is_dry) collect(errors, [&] { open_some_checkpoint(*options.load, options.ckpt_step); });
+    return errors;
+  }
+  if (const auto foreign = foreign_pretrained(resolved)) {
+    if (is_dry && resolved.derived.vocab_size > 0) {
+      collect(errors, [&] { open_foreign_load(*foreign, resolved, /*with_optimizer=*/false, resolved.notes); });
+    }
     return errors;
   }
   if (is_found(options.pretrained_checkpoint)) {

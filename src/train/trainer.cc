@@ -54,7 +54,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   connect_for_training(groups_, config.model.has_experts());
   // Weights about to be replaced need not be drawn.
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
-  const bool loads_weights = checkpoint.load_hf || foreign_load(resolved_) || has_checkpoint(checkpoint, groups_);
+  const bool loads_weights = checkpoint.load_hf || foreign_load(resolved_) || foreign_pretrained(resolved_) ||
+                             has_checkpoint(checkpoint, groups_);
   data_parallel_ = make_data_parallel(resolved_, built_, groups_, device_);
   const bool begins_heads = checkpoint.load_hf && lacks_heads(*checkpoint.load_hf);
   const auto seed = static_cast<uint64_t>(config.train.seed);
