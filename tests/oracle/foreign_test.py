@@ -14,7 +14,7 @@ import pytest
 import torch
 from program import read_metrics
 from ranks import run_ranks
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 RUNNER = pathlib.Path(__file__).with_name("megatron_core_run.py")
 VOCABULARY, SEQUENCE, BATCH, BEFORE, STEPS, LR = 132, 24, 4, 3, 5, 2e-3
@@ -31,34 +31,42 @@ def common(data, steps=STEPS):
 
 
 class MegatronRun:
-    """A model that megatron-core trained on `world` tensor-parallel ranks, saved in several forms."""
+    """A model that megatron-core trained in one layout, saved in several forms."""
 
-    def __init__(self, folder, name, world, distributed, forms, data, load=None):
+    def __init__(self, folder, name, layout, distributed, forms, data, load=None, resave=False):
         self.folder, self.later = folder, folder / "later"
         samples = data.samples(STEPS * BATCH, SEQUENCE)
         spec = dict(
-            model=name, world=world, distributed=distributed, store=str(folder / "store"), losses=str(folder / "losses.json"),
+            model=name, layout=layout, distributed=distributed, store=str(folder / "store"), losses=str(folder / "losses.json"),
             samples=torch.as_tensor(samples).tolist(), saves={str(folder / form): form for form in forms},
             later=str(self.later), later_form=forms[0],
         )  # fmt: skip
         if load is not None:
-            spec.update(load=str(load), saves={})
-        ranks = []
-        for rank in range(world):
-            (folder / f"spec{rank}.json").write_text(json.dumps({**spec, "rank": rank}))
-            with open(folder / f"log{rank}", "wb") as log:
-                words = [sys.executable, str(RUNNER), str(folder / f"spec{rank}.json")]
-                ranks.append(subprocess.Popen(words, stdout=log, stderr=log))
-        codes = [rank.wait(timeout=240) for rank in ranks]
-        assert codes == [0] * world, (folder / "log0").read_text()[-4000:]
-        self.losses = json.loads((folder / "losses.json").read_text())
+            spec.update(load=str(load), resave=resave, saves=spec["saves"] if resave else {})
+        (folder / "spec.json").write_text(json.dumps(spec))
+        with open(folder / "log", "wb") as log:
+            code = subprocess.run([sys.executable, RUNNER, folder / "spec.json"], stdout=log, stderr=log, timeout=240).returncode
+        assert code == 0, (folder / "log").read_text()[-4000:]
+        if not resave:
+            self.losses = json.loads((folder / "losses.json").read_text())
 
 
 RUNS = {
-    "llama": (1, True, ["fully_reshardable", "legacy", "dp_zero_gather_scatter"]),
-    "mixtral": (1, True, ["fully_reshardable", "legacy"]),
-    "gpt": (2, False, ["fully_reshardable", "legacy"]),
-    "llama_tp2": (2, True, ["fully_reshardable", "legacy"]),
+    "llama": ({}, True, ["fully_reshardable", "legacy", "no_optimizer"]),
+    "mixtral": ({}, True, ["fully_reshardable", "legacy"]),
+    "gpt": (dict(tp=2), False, ["fully_reshardable", "legacy"]),
+    "gpt_deep": ({}, True, ["fully_reshardable"]),
+    "llama_tp2": (dict(tp=2), True, ["fully_reshardable", "legacy"]),
+}
+# The same runs in other layouts, as megatron-core saves them there.
+EVERY_FORM = ["fully_reshardable", "legacy", "dp_reshardable", "dp_zero_gather_scatter"]
+RESAVED = {
+    # Interleaved stages, experts over ranks; two data-parallel ranks, which cut buckets anywhere.
+    "mixtral_pp": ("mixtral", dict(pp=2, vp=2, ep=2, world=4)),
+    # Tensor-parallel ranks that have whole experts.
+    "mixtral_etp": ("mixtral", dict(tp=2, ep=2, etp=1, world=2)),
+    # A table that two stages share, biases, and several buckets.
+    "gpt_pp": ("gpt_deep", dict(tp=2, pp=2, vp=2, world=4, overlap_grad_reduce=True, ddp_bucket_size=3000)),
 }
 
 
@@ -69,9 +77,16 @@ def megatron(tmp_path_factory, data):
 
     def make(name):
         if name not in made:
-            world, distributed, forms = RUNS[name]
             folder = tmp_path_factory.mktemp(name)
-            made[name] = MegatronRun(folder, name.split("_")[0], world, distributed, forms, data)
+            if name in RESAVED:
+                source, layout = RESAVED[name]
+                trained = make(source)
+                load = trained.folder / "fully_reshardable" / f"iter_{BEFORE:07}"
+                made[name] = MegatronRun(folder, source, layout, True, EVERY_FORM, data, load, resave=True)
+                made[name].losses, made[name].later = trained.losses, trained.later
+            else:
+                layout, distributed, forms = RUNS[name]
+                made[name] = MegatronRun(folder, name.removesuffix("_tp2"), layout, distributed, forms, data)
         return made[name]
 
     return make
@@ -132,8 +147,37 @@ def test_a_run_of_megatron_core_goes_on_here(name, form, ranks, program, megatro
         assert_same_states(saved, tmp_path / "theirs" / "iter_0000005")
 
 
+@pytest.mark.parametrize("name", RESAVED)
+def test_every_layout_of_megatron_core_is_the_same_run(name, program, megatron, data, tmp_path):
+    run, source = megatron(name), megatron(RESAVED[name][0])
+    whole = source.folder / "fully_reshardable"
+    program.run("convert", "--load", whole, "--save", tmp_path / "whole")
+    expected = {key: load_file(tmp_path / "whole/iter_0000003" / f"{key}.safetensors") for key in ("model", "master", *MOMENTS)}
+    # megatron-core 0.16 takes states from wrong places for fully_reshardable if a buffer has several buckets.
+    for form in EVERY_FORM[int(name == "gpt_pp") :]:
+        saved = tmp_path / form
+        program.run("convert", "--load", run.folder / form, "--save", saved)
+        for key, tensors in expected.items():
+            found = load_file(saved / "iter_0000003" / f"{key}.safetensors")
+            assert found.keys() == tensors.keys()
+            different = [tensor for tensor, value in tensors.items() if not torch.equal(found[tensor], value)]
+            assert not different, (form, key, different)
+        state = json.loads((saved / "iter_0000003" / "checkpoint.json").read_text())["train"]
+        assert (state["optimizer_step"], state["consumed_train_samples"]) == (BEFORE, BEFORE * BATCH)
+    losses, saved = go_on(program, run.folder / "dp_reshardable", data, tmp_path)
+    assert losses == pytest.approx(run.losses[BEFORE:], abs=1e-5)
+    program.run("convert", "--load", run.later, "--save", tmp_path / "theirs")
+    assert_same_states(saved, tmp_path / "theirs" / "iter_0000005")
+    # On to Megatron's form that every layout reads, and back.
+    program.run("convert", "--load", run.folder / "dp_reshardable", "--to", "torch_dist", "--save", tmp_path / "out")
+    program.run("convert", "--load", tmp_path / "out", "--save", tmp_path / "back")
+    for key, tensors in expected.items():
+        found = load_file(tmp_path / "back" / "iter_0000003" / f"{key}.safetensors")
+        assert all(torch.equal(found[tensor], value) for tensor, value in tensors.items()), key
+
+
 def test_what_is_missing_is_refused_by_name(program, megatron, data, tmp_path):
-    buckets, whole = (megatron("llama").folder / form for form in ("dp_zero_gather_scatter", "fully_reshardable"))
+    buckets, whole = (megatron("llama").folder / form for form in ("no_optimizer", "fully_reshardable"))
     _, _, errors = program.run("convert", "--load", buckets, "--save", tmp_path / "a", expected=2)
     assert "exp_avg" in errors and "no_save_optim" in errors
     program.run("convert", "--load", buckets, "--save", tmp_path / "a", "--no_save_optim")
@@ -374,6 +418,56 @@ def test_a_run_of_deepspeed_goes_on_here(stage, program, models, data, tmp_path)
     assert "names 'global_step9'" in errors
 
 
+def test_a_universal_checkpoint_of_deepspeed_goes_on_here(program, models, data, tmp_path):
+    """By the documented layout (checkpoint/ds_to_universal.py): DeepSpeed is not installed here."""
+    model = copy.deepcopy(models["llama"].reference).train()
+    target = tmp_path / f"global_step{BEFORE}_universal"
+
+    def save(optimizer):
+        zero_folder(tmp_path / "zero", model, optimizer, 2, 1)
+        target.mkdir()
+        shutil.copy(tmp_path / "zero" / f"global_step{BEFORE}" / "mp_rank_00_model_states.pt", target)
+        (tmp_path / "latest").write_text(target.name)
+        for name, parameter in model.named_parameters():
+            folder = target / "zero" / name
+            folder.mkdir(parents=True)
+            states = {"fp32": parameter.detach().clone(), **{key: optimizer.state[parameter][key] for key in MOMENTS}}
+            for key, value in states.items():
+                torch.save({"param": value, "cat_dim": 0}, folder / f"{key}.pt")
+        torch.save({"param_groups": [{"step": BEFORE}]}, target / "zero" / "optimizer_state.pt")
+
+    expected = plain_run(model, data.samples(STEPS * BATCH, SEQUENCE), save)
+    shutil.rmtree(tmp_path / "zero")
+    more = ("--hf_config", models["llama"].folder)
+    program.run("convert", "--load", target, "--save", tmp_path / "again", *more)
+    kept = load_file(tmp_path / "again" / "iter_0000003" / "master.safetensors")
+    assert set(kept) == {name for name, _ in model.named_parameters()}
+    losses, _ = go_on(program, target, data, tmp_path, more=("--load_hf", models["llama"].folder))
+    assert losses == pytest.approx(expected[BEFORE:], abs=1e-5)
+
+
+def test_frozen_parameters_of_zero_3_are_read(program, models, data, tmp_path):
+    model = copy.deepcopy(models["llama"].reference).train()
+    plain_run(model, data.samples(STEPS * BATCH, SEQUENCE), lambda o: zero_folder(tmp_path / "zero", model, o, 3, 3))
+    name, states = "lm_head.weight", tmp_path / "zero" / f"global_step{BEFORE}"
+    value = model.get_parameter(name).detach()
+    padded = torch.cat([value.flatten(), value.new_zeros(-value.numel() % 3)]).chunk(3)
+    for rank in range(3):
+        path = states / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"
+        state = torch.load(path, weights_only=False)
+        state["frozen_param_shapes"], state["frozen_param_fragments"] = {name: value.shape}, {name: padded[rank].clone()}
+        place = [i for i, group in enumerate(state["param_shapes"]) if name in group][0]
+        assert list(state["param_shapes"][place])[-1] == name  # what follows it in the vectors stays where it is
+        del state["param_shapes"][place][name]
+        torch.save(state, path)
+    words = ("convert", "--load", tmp_path / "zero", "--save", tmp_path / "out", "--hf_config", models["llama"].folder)
+    _, _, errors = program.run(*words, expected=2)
+    assert f"exp_avg {name}" in errors and "no_save_optim" in errors
+    program.run(*words, "--no_save_optim")
+    found = load_file(tmp_path / "out" / "iter_0000003" / "model.safetensors")
+    assert torch.equal(found[name], value)
+
+
 def test_a_run_of_accelerates_fsdp_goes_on_here(program, models, data, tmp_path):
     import torch.distributed.checkpoint as dcp
 
@@ -400,6 +494,98 @@ def test_a_run_of_accelerates_fsdp_goes_on_here(program, models, data, tmp_path)
     for source in (sharded, whole):
         losses, _ = go_on(program, source, data, tmp_path, more=("--load_hf", models["llama"].folder))
         assert losses == pytest.approx(expected[BEFORE:], abs=1e-5)
+
+
+def with_fused_experts(tensors):
+    """Mixtral's tensors as transformers 5's classes have them: its WeightConverters for "mixtral", by hand."""
+    renamed, experts = {}, collections.defaultdict(dict)
+    for name, value in tensors.items():
+        name = name.replace(".block_sparse_moe.", ".mlp.")
+        if ".experts." in name:
+            module, number, linear, _ = name.rsplit(".", 3)
+            experts[module].setdefault(linear, {})[int(number)] = value
+        else:
+            renamed[name] = value
+    for module, linears in experts.items():
+        first, second, third = (torch.stack([by[i] for i in range(len(by))]) for by in (linears[w] for w in ("w1", "w2", "w3")))
+        renamed[f"{module}.gate_up_proj"], renamed[f"{module}.down_proj"] = torch.cat([first, third], 1), second
+    return renamed
+
+
+def test_fused_experts_of_transformers_5_are_read_and_written(program, models, data, tmp_path):
+    """In FSDP's folders and in the numbered states of its Trainer, whose order is that of its modules."""
+    import torch.distributed.checkpoint as dcp
+
+    model = copy.deepcopy(models["mixtral"].reference).train()
+    named, numbered = (tmp_path / name / f"checkpoint-{BEFORE}" for name in ("named", "numbered"))
+
+    def save(optimizer):
+        parameters = dict(model.named_parameters())
+        weights = with_fused_experts({name: value.detach().clone() for name, value in parameters.items()})
+        states = {key: with_fused_experts({n: optimizer.state[p][key] for n, p in parameters.items()}) for key in MOMENTS}
+        count = {"step": torch.tensor(float(BEFORE))}
+        moments = {name: {**count, **{key: states[key][name] for key in MOMENTS}} for name in weights}
+        for folder in (named, numbered):
+            folder.mkdir(parents=True)
+            (folder / "trainer_state.json").write_text(json.dumps({"global_step": BEFORE}))
+        dcp.save({"model": weights}, checkpoint_id=named / "pytorch_model_fsdp_0")
+        dcp.save({"optimizer": {"state": moments, "param_groups": [{"lr": LR}]}}, checkpoint_id=named / "optimizer_0")
+        shutil.copy(models["mixtral"].folder / "config.json", numbered)
+        save_file({name: value.contiguous() for name, value in weights.items()}, numbered / "model.safetensors")
+        layers = sorted({name.split(".")[2] for name in weights if ".layers." in name}, key=int)
+        of_layer = [f"self_attn.{x}_proj.weight" for x in "qkvo"] + ["mlp.gate.weight", "mlp.experts.gate_up_proj"]
+        of_layer += ["mlp.experts.down_proj", "input_layernorm.weight", "post_attention_layernorm.weight"]
+        order = ["model.embed_tokens.weight", *(f"model.layers.{i}.{x}" for i in layers for x in of_layer)]
+        order += ["model.norm.weight", "lm_head.weight"]
+        assert set(order) == set(weights)
+        groups = [[n for n in order if weights[n].dim() > 1], [n for n in order if weights[n].dim() == 1]]
+        number = {name: i for i, name in enumerate(groups[0] + groups[1])}
+        state = {"state": {number[name]: moments[name] for name in order}}
+        state["param_groups"] = [{"lr": LR, "params": [number[name] for name in group]} for group in groups]
+        torch.save(state, numbered / "optimizer.pt")
+
+    expected = plain_run(model, data.samples(STEPS * BATCH, SEQUENCE), save)
+    losses, _ = go_on(program, named, data, tmp_path, more=("--load_hf", models["mixtral"].folder))
+    assert losses == pytest.approx(expected[BEFORE:], abs=1e-5)
+    losses, saved = go_on(program, numbered, data, tmp_path)
+    assert losses == pytest.approx(expected[BEFORE:], abs=1e-5)
+    # The way back, and back again.
+    program.run("convert", "--load", saved, "--to", "dcp_fused", "--save", tmp_path / "out")
+    ours = {key: with_fused_experts(load_file(saved / f"{key}.safetensors")) for key in ("model", *MOMENTS)}
+    wanted = {f"model.{name}": torch.empty_like(value) for name, value in ours["model"].items()}
+    wanted |= {f"optimizer.state.{n}.{key}": torch.empty_like(value) for key in MOMENTS for n, value in ours[key].items()}
+    dcp.load(wanted, checkpoint_id=tmp_path / "out", no_dist=True)
+    for key, tensors in ours.items():
+        for name, value in tensors.items():
+            assert torch.equal(wanted[f"model.{name}" if key == "model" else f"optimizer.state.{name}.{key}"], value), name
+    words = ("--hf_config", models["mixtral"].folder, "--global_batch_size", BATCH)
+    program.run("convert", "--load", tmp_path / "out", "--save", tmp_path / "back", *words)
+    for key in ("model", *MOMENTS):
+        found, kept = (load_file(folder / f"{key}.safetensors") for folder in (tmp_path / "back/iter_0000005", saved))
+        assert found.keys() == kept.keys() and all(torch.equal(found[name], value) for name, value in kept.items())
+
+
+def test_another_trainers_weights_begin_a_run(program, models, megatron, data, tmp_path):
+    folder = megatron("llama").folder / "fully_reshardable"
+    words = ("--pretrained_checkpoint", folder, "--save", tmp_path / "own", *common(data))
+    shape = ("--load_hf", models["llama"].folder)
+    _, _, errors = program.run("train", *words, *shape, expected=2)
+    assert "load_hf and pretrained_checkpoint both give the weights" in errors
+    model = (
+        *("--num_layers", 2, "--hidden_size", 32, "--num_attention_heads", 4, "--ffn_hidden_size", 48, "--vocab_size", VOCABULARY),
+        *("--max_position_embeddings", SEQUENCE, "--group_query_attention", "--num_query_groups", 2, "--swiglu"),
+        *("--normalization", "RMSNorm", "--position_embedding_type", "rope", "--disable_bias_linear"),
+        "--untie_embeddings_and_output_weights",
+    )
+    _, _, errors = program.run("train", *words, *model, "--num_layers", 3, "--dry_run", expected=2)
+    assert "num_layers is 2 in the checkpoint and 3 here" in errors
+    _, shown, errors = program.run("train", *words, *model, "--metrics_file", tmp_path / "metrics.jsonl")
+    assert "starting at iteration 0" in shown + errors and "of its tensors are read" in shown + errors
+    own = read_metrics(tmp_path / "metrics.jsonl")
+    assert own[0]["iteration"] == 1
+    program.run("convert", "--load", folder, "--save_hf", tmp_path / "hf")
+    program.run("train", "--load_hf", tmp_path / "hf", *common(data), "--metrics_file", tmp_path / "same.jsonl")
+    assert [line["lm_loss"] for line in own] == [line["lm_loss"] for line in read_metrics(tmp_path / "same.jsonl")]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
