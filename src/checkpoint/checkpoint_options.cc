@@ -32,10 +32,9 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("load", load,
           "Folder of a run or of checkpoints to go on from: the newest intact one is taken, under any parallel layout.")
       .acts_in(kWithModel);
-  v.field(
-       "pretrained_checkpoint", pretrained_checkpoint,
-       "Checkpoints, also another trainer's, to take the weights from when load has none; the run then starts as with "
-       "finetune.")
+  v.field("pretrained_checkpoint", pretrained_checkpoint,
+          "Checkpoints, also another trainer's, to take the weights from when load has none; the run then starts as "
+          "with finetune.")
       .alias("ict_load");
   v.field("bert_load", bert_load,
           "With model_type biencoder: checkpoints of a BERT, or a Hugging Face folder of one, that each encoder starts "

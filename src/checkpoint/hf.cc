@@ -157,8 +157,8 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
                            std::span<const PieceView> views) { check_bert_network(folder, store, views); },
               .may_be_missing =
                   [&](const std::string& name) {
-                    const bool is_of_head =
-                        (has_no_heads && HfWeights::is_of_heads(name)) || (has_other_head && head->has(name));
+                    const bool is_of_head = (has_no_heads && HfWeights::is_of_heads(name)) ||
+                                            (has_other_head && head->has(name));
                     if (begun_afresh == nullptr || !is_of_head) return false;
                     begun_afresh->insert(name);
                     return true;
@@ -171,10 +171,9 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
               .remedy = [&]() -> std::string {
                 if (is_encoder) return "config.json names an encoder without its decoder, which only embed reads";
                 if (has_other_head) {
-                  return fmt::format(
-                      "config.json names no {}: a training run begins that head anew, with train "
-                      "--load_hf",
-                      head->hf_class);
+                  return fmt::format("config.json names no {}: a training run begins that head anew, with train "
+                                     "--load_hf",
+                                     head->hf_class);
                 }
                 if (has_no_heads) {
                   return "config.json names a class without heads: a training run begins them anew, with train "

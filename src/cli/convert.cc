@@ -77,9 +77,10 @@ struct ConvertOptions {
             "Folder of low-rank adapters, as PEFT writes it, to make part of load_hf's weights in save_hf or a GGUF "
             "file: sums in fp32, rounded once.");
     v.field("check", check, "Compute logits from both models and print how far they agree.");
-    v.field("overwrite", overwrite,
-            "Replace what is there: the checkpoint of this iteration in save, a folder of "
-            "torch.distributed.checkpoint, the model's files in save_hf. Other files stay.");
+    v.field(
+        "overwrite", overwrite,
+        "Replace what is there: the checkpoint of this iteration in save, a folder of "
+        "torch.distributed.checkpoint, the model's files in save_hf. Other files stay.");
     v.field("allow_nonfinite_weights", allow_nonfinite_weights,
             "Read weights that hold NaN or infinities, which are refused without it.");
     hub.visit(v);
@@ -127,10 +128,10 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   const auto type = options.dtype ? parse_gguf_file_type(*options.dtype) : std::nullopt;
   const bool is_plain = options.dtype == "bf16" || options.dtype == "fp16" || options.dtype == "fp32";
   if (options.dtype && !(options.is_gguf() ? type.has_value() : is_plain)) {
-    errors.emplace_back(
-        fmt::format("dtype is '{}'", *options.dtype),
-        type ? "use bf16, fp16 or fp32; quantised types are GGUF's: --to gguf"
-             : fmt::format("use bf16, fp16 or fp32{}", options.is_gguf() ? ", or q8_0, q6_k, q5_k_m or q4_k_m" : ""));
+    errors.emplace_back(fmt::format("dtype is '{}'", *options.dtype),
+                        type ? "use bf16, fp16 or fp32; quantised types are GGUF's: --to gguf"
+                             : fmt::format("use bf16, fp16 or fp32{}",
+                                           options.is_gguf() ? ", or q8_0, q6_k, q5_k_m or q4_k_m" : ""));
   } else if (options.dtype && !options.is_export()) {
     errors.emplace_back("dtype is given, but a checkpoint keeps the dtypes that it has", "leave it out");
   }
@@ -173,7 +174,9 @@ at::ScalarType chosen_dtype(const ConvertOptions& options, at::ScalarType stored
 
 GgufFileType chosen_file_type(const ConvertOptions& options, at::ScalarType stored) {
   if (options.dtype) return *parse_gguf_file_type(*options.dtype);
-  return stored == at::kBFloat16 ? GgufFileType::kBf16 : stored == at::kHalf ? GgufFileType::kF16 : GgufFileType::kF32;
+  return stored == at::kBFloat16 ? GgufFileType::kBf16
+         : stored == at::kHalf   ? GgufFileType::kF16
+                                 : GgufFileType::kF32;
 }
 
 // Logits of a stored model for a few random tokens, computed in fp32 by the reference operators.
