@@ -166,8 +166,8 @@ Tensor multiply_floats(const FloatCase& form, const Tensor& a, const Tensor& b, 
   return buffer;
 }
 
-// Run by every processor, also where LibTorch's products serve. Sizes around those in which they are cut: strips of 4, 6
-// and 14 rows, panels of 16 and 32 columns, tasks of 64 to 2048 rows and 192 to 768 columns, blocks of 256 k.
+// Run by every processor, also where LibTorch's products serve. Sizes around those in which they are cut: strips of 4,
+// 6 and 14 rows, panels of 16 and 32 columns, tasks of 64 to 2048 rows and 192 to 768 columns, blocks of 256 k.
 constexpr Shape kFloatShapes[] = {{1, 1, 1},     {3, 5, 7},     {14, 256, 32}, {15, 257, 33}, {65, 65, 65},
                                   {70, 513, 31}, {257, 97, 131}, {29, 70, 800}, {2100, 64, 40}};
 
@@ -229,7 +229,7 @@ TEST(Linear, FloatProductsPassOnWhatIsNotFinite) {
   }
 }
 
-// What the layers call, by whichever products serve this processor.
+// The layers' functions, by whichever products serve this processor.
 TEST(Linear, ProductsOfFloatsMatchFloat64) {
   at::manual_seed(14);
   for (const auto& [t, h, o] : kProductShapes) {

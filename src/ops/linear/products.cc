@@ -4,6 +4,9 @@
 // Our bf16 product serves processors with AVX512_BF16 but no AMX, where both come near the 231 GFLOP/s of a Zen 4 core:
 // over a step's products ours took 2 to 3 % less CPU time in one thread on a busy machine (single shapes: from 3 % more
 // to 8 % less, at k 4096). Unmeasured on AMX.
+//
+// Our fp32 product (cpu_float.cc) reaches 82 to 90 % of a Zen 4 core's 116 GFLOP/s, MKL with AVX2 77 to 85 %. AVX2 can
+// reach half of a Zen 5's roof.
 #include "ops/linear/products.h"
 
 #include <ATen/ATen.h>

@@ -18,7 +18,7 @@ void linear_dgrad_out(const at::Tensor& dx, const at::Tensor& dy, const at::Tens
 
 void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
 
-// c (m, n) is fp32, this processor's products are ours (device/own_products.h), and packing takes less than the product.
+// c (m, n) is fp32, this processor's products are ours (device/own_products.h), and packing is worth it.
 bool takes_float_product(const at::Tensor& c, int64_t k);
 
 // c (m, n) = a b for a (m, k) and b (k, n), or their transposes; all fp32 with dense rows. Bias and accumulate are the
@@ -26,8 +26,8 @@ bool takes_float_product(const at::Tensor& c, int64_t k);
 FloatProduct float_product(const at::Tensor& c, const at::Tensor& a, bool a_is_transposed, const at::Tensor& b,
                            bool b_is_transposed);
 
-// Cuts all into tasks and runs them side by side, by our kernel, on every processor. No size is 0. Results do not depend
-// on the number of threads.
+// Cuts all into tasks and runs them side by side, by our kernel, on every processor. No size is 0. Results do not
+// depend on the number of threads.
 void run_float_products(std::vector<FloatProduct> products);
 
 }  // namespace megalith::ops::cpu
