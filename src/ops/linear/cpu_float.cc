@@ -1,4 +1,4 @@
-// fp32 products. A task keeps its part of b, packed into panels of two registers, in L2, and one strip of a's rows in
+// fp32 products. A task keeps its part of b, packed into panels a few registers wide, in L2, and a strip of a's rows in
 // L1, while a tile of c stays in registers: Goto and van de Geijn 2008, doi:10.1145/1356052.1356053. A step in k of the
 // AVX-512 tile loads 16 operands for 28 products, so that two pipes of 4 cycles each stay busy.
 #include <algorithm>
@@ -12,13 +12,12 @@ namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
 
 #if defined(CPU_CAPABILITY_AVX512)
-constexpr int kStripRows = 14;  // 28 sums, 2 of b, 1 of a: 31 of 32 registers
+constexpr int kStripRows = 14, kStripVectors = 2;  // 28 sums, 2 of b, 1 of a: 31 of 32 registers
 #elif defined(CPU_CAPABILITY_AVX2)
-constexpr int kStripRows = 6;  // 15 of 16
+constexpr int kStripRows = 6, kStripVectors = 2;  // 15 of 16
 #else
-constexpr int kStripRows = 4;
+constexpr int kStripRows = 4, kStripVectors = 4;  // 21 of Arm's 32; strips are as wide as a register
 #endif
-constexpr int kStripVectors = 2;
 constexpr int64_t kVector = kLanes<float>, kStripPanel = kStripVectors * kVector;
 constexpr int64_t kMostDepth = FloatProduct::kMostBlockK;
 // A strip is (rows, kRowStride), or (k, kVector) if a is transposed. Strides of powers of two would use few sets of the
