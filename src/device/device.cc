@@ -1,6 +1,7 @@
 #include "device/device.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/Version.h>
 #include <ATen/cpu/Utils.h>
 #include <c10/core/DeviceType.h>
 #include <fmt/format.h>
@@ -21,6 +22,7 @@
 #include "core/strings.h"
 #include "device/machine.h"
 #include "device/memory.h"
+#include "device/own_products.h"
 #include "device/threads.h"
 
 namespace megalith {
@@ -34,6 +36,15 @@ std::string cpu_name() {
     if (colon != std::string::npos) return std::string(trim(line.substr(colon + 1)));
   }
   return "of unknown make";
+}
+
+bool is_amd() {
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == signature_AMD_ebx && edx == signature_AMD_edx;
+#else
+  return false;
+#endif
 }
 
 }  // namespace
@@ -103,6 +114,11 @@ bool has_native_bf16(const c10::Device& device) {
   return features.amx_bf16 || features.avx512_bf16 || features.arm_bf16;
 }
 
+bool has_own_fp32_products() {
+  static const bool has = is_amd() && at::get_cpu_capability() == "AVX512";
+  return has;
+}
+
 bool enable_amx() { return cpu_features().amx_bf16 && at::cpu::init_amx(); }
 
 std::string describe_device(const c10::Device& device) {
@@ -119,7 +135,8 @@ std::string describe_device(const c10::Device& device) {
                      : features.arm_bf16    ? "Arm bf16"
                                             : "no bf16";
   const int cores = usable_cores();
-  return fmt::format("CPU {}, {} core{}, {}, {}", cpu_name(), cores, cores == 1 ? "" : "s", math, memory);
+  return fmt::format("CPU {}, {} core{}, {}{}, {}", cpu_name(), cores, cores == 1 ? "" : "s", math,
+                     has_own_fp32_products() ? ", own fp32 products" : "", memory);
 }
 
 }  // namespace megalith

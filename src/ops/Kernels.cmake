@@ -2,6 +2,9 @@
 # at run time), and gpu.cu, when cmake/Gpu.cmake found a compiler.
 file(GLOB kernel_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/cpu.cc" "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/cpu_*.cc")
 
+# Its tiles take as long to compile as a unity file's other sources together.
+set_source_files_properties("${CMAKE_CURRENT_SOURCE_DIR}/ops/linear/cpu_float.cc" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
 # megalith_cpu_kernels(<capability> <flags…>): the flags are those with which ATen builds its own kernels.
 function(megalith_cpu_kernels capability)
   string(TOLOWER "megalith_ops_kernels_${capability}" target)

@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "device/deterministic.h"
+#include "device/own_products.h"
 #include "device/stream.h"
 #include "device/threads.h"
 
@@ -66,12 +67,14 @@ TEST(Device, CpuFeaturesImplyOneAnother) {
   EXPECT_TRUE(features.avx512 || !(features.avx512_bf16 || features.amx_bf16));
   EXPECT_EQ(has_native_bf16(c10::Device(c10::kCPU)), features.amx_bf16 || features.avx512_bf16 || features.arm_bf16);
   EXPECT_EQ(enable_amx(), features.amx_bf16);
+  EXPECT_TRUE(features.avx512 || !has_own_fp32_products());
 }
 
 TEST(Device, DescriptionNamesProcessorAndMemory) {
   const std::string text = describe_device(c10::Device(c10::kCPU));
   EXPECT_EQ(text.rfind("CPU ", 0), 0u) << text;
   EXPECT_NE(text.find("iB"), std::string::npos) << text;
+  EXPECT_EQ(text.find("own fp32 products") != std::string::npos, has_own_fp32_products()) << text;
 }
 
 TEST(Threads, DefaultIsTheShareOfARank) {

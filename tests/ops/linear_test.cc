@@ -136,6 +136,115 @@ TEST(Linear, BlockedProductsDoNotDependOnTheNumberOfThreads) {
   at::set_num_threads(before);
 }
 
+struct FloatCase {
+  bool a_is_transposed, b_is_transposed, has_bias, accumulate;
+};
+// Forward, input gradient, both kinds of weight gradient, and the form that no layer needs.
+constexpr FloatCase kFloatCases[] = {{false, true, true, false},
+                                     {false, false, false, false},
+                                     {true, false, false, true},
+                                     {true, false, false, false},
+                                     {true, true, false, false}};
+
+// Rows of a wider tensor, off any alignment; NaN between them.
+Tensor apart(const Tensor& t) {
+  const Tensor wide = testing::full({t.size(0), t.size(1) + 5}, std::nan(""));
+  wide.narrow(1, 3, t.size(1)).copy_(t);
+  return wide.narrow(1, 3, t.size(1));
+}
+
+// The product's results in a buffer with 5 around them.
+Tensor multiply_floats(const FloatCase& form, const Tensor& a, const Tensor& b, const Tensor& bias,
+                       const Tensor& before) {
+  const Tensor buffer = testing::full({before.size(0) + 2, before.size(1) + 7}, 5.0f);
+  const Tensor c = buffer.narrow(0, 1, before.size(0)).narrow(1, 4, before.size(1));
+  c.copy_(before);
+  cpu::FloatProduct product = cpu::float_product(c, a, form.a_is_transposed, b, form.b_is_transposed);
+  product.accumulate = form.accumulate;
+  if (form.has_bias) product.bias = bias.const_data_ptr<float>();
+  cpu::run_float_products({product});
+  return buffer;
+}
+
+// Run by every processor, also where LibTorch's products serve. Sizes around those in which they are cut: strips of 4,
+// 6 and 14 rows, panels of 16 and 32 columns, tasks of 64 to 2048 rows and 192 to 768 columns, blocks of 256 k.
+constexpr Shape kFloatShapes[] = {{1, 1, 1},     {3, 5, 7},     {14, 256, 32}, {15, 257, 33}, {65, 65, 65},
+                                  {70, 513, 31}, {257, 97, 131}, {29, 70, 800}, {2100, 64, 40}};
+
+TEST(Linear, FloatProductsMatchFloat64AndWriteNothingBeside) {
+  at::manual_seed(12);
+  for (const auto& [m, k, n] : kFloatShapes) {
+    for (const FloatCase& form : kFloatCases) {
+      const Tensor a = testing::randn({m, k}), b = testing::randn({k, n}), bias = testing::randn({n});
+      const Tensor before = form.accumulate ? testing::randn({m, n}) : testing::full({m, n}, std::nan(""));
+      const Tensor result = multiply_floats(form, apart(form.a_is_transposed ? a.t() : a),
+                                            apart(form.b_is_transposed ? b.t() : b), bias, before);
+      Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+      if (form.has_bias) exact = exact + bias;
+      if (form.accumulate) exact = exact + before;
+      const Tensor expected = testing::full(result.sizes(), 5.0, at::kDouble);
+      expected.narrow(0, 1, m).narrow(1, 4, n).copy_(exact);
+      EXPECT_TENSOR_NEAR(result, expected,
+                         {.abs = 1e-6, .rel_to_max = 2e-6,
+                          .what = fmt::format("({}, {}, {}) {} {}", m, k, n, form.a_is_transposed,
+                                              form.b_is_transposed)});
+    }
+  }
+}
+
+TEST(Linear, FloatProductsDoNotDependOnTheNumberOfThreads) {
+  at::manual_seed(13);
+  const int before_threads = at::get_num_threads();
+  for (const auto& [m, k, n] : kFloatShapes) {
+    const Tensor a = testing::randn({m, k}), b = testing::randn({k, n}), bias = testing::randn({n});
+    const Tensor before = testing::randn({m, n});
+    for (const FloatCase& form : kFloatCases) {
+      const Tensor left = form.a_is_transposed ? a.t().contiguous() : a;
+      const Tensor right = form.b_is_transposed ? b.t().contiguous() : b;
+      at::set_num_threads(1);
+      const Tensor alone = multiply_floats(form, left, right, bias, before);
+      for (const int threads : {2, 3, 64}) {
+        at::set_num_threads(threads);
+        EXPECT_TRUE(at::equal(multiply_floats(form, left, right, bias, before), alone))
+            << m << " " << k << " " << n << ", " << threads;
+      }
+    }
+  }
+  at::set_num_threads(before_threads);
+}
+
+TEST(Linear, FloatProductsPassOnWhatIsNotFinite) {
+  for (const FloatCase& form : kFloatCases) {
+    const int64_t m = 31, k = 300, n = 45;
+    const Tensor a = testing::ones({m, k}), b = testing::ones({k, n}), bias = testing::ones({n});
+    a[30][299] = std::nan("");
+    b[0][44] = std::numeric_limits<float>::infinity();
+    const Tensor c = multiply_floats(form, form.a_is_transposed ? a.t().contiguous() : a,
+                                     form.b_is_transposed ? b.t().contiguous() : b, bias, testing::zeros({m, n}))
+                         .narrow(0, 1, m)
+                         .narrow(1, 4, n);
+    EXPECT_TRUE(c.narrow(0, 30, 1).isnan().all().item<bool>());
+    EXPECT_TRUE(c.narrow(0, 0, 30).narrow(1, 44, 1).isinf().all().item<bool>());
+    EXPECT_TRUE(c.narrow(0, 0, 30).narrow(1, 0, 44).isfinite().all().item<bool>());
+  }
+}
+
+// The layers' functions, by whichever products serve this processor.
+TEST(Linear, ProductsOfFloatsMatchFloat64) {
+  at::manual_seed(14);
+  for (const auto& [t, h, o] : kProductShapes) {
+    const auto what = fmt::format("({}, {}, {})", t, h, o);
+    const Tensor x = apart(testing::randn({t, h})), w = apart(testing::randn({o, h})), dy = testing::randn({t, o});
+    const Tensor bias = testing::randn({o, 2}).select(1, 1), dw = testing::randn({o, h});
+    const Tensor exact_dw = dw + at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
+    const testing::Tolerance near{.rel_to_max = 2e-6, .what = what};
+    EXPECT_TENSOR_NEAR(linear_forward(x, w, bias), at::mm(x.to(at::kDouble), w.to(at::kDouble).t()) + bias, near);
+    EXPECT_TENSOR_NEAR(linear_dgrad(dy, w), at::mm(dy.to(at::kDouble), w.to(at::kDouble)), near);
+    linear_wgrad_(dw, dy, x);
+    EXPECT_TENSOR_NEAR(dw, exact_dw, near);
+  }
+}
+
 TEST_P(Linear, WeightGradientIsSummedWithoutRounding) {
   at::manual_seed(2);
   for (const auto& [t, h, o] : kShapes) {

@@ -1,5 +1,5 @@
-// The experts' kernels. Sums are wide, in order of k, reproducible to the bit. The CPU's are for dtypes and processors
-// without bf16 pair products.
+// The experts' kernels. Sums are wide, in order of k, reproducible to the bit. The CPU's are for fp64, fp16, and
+// bf16 where the processor has no pair products; linear/kernel.h has the others.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // The experts' products on the CPU and on meta. Threads take tasks from all experts' products, balancing those of many
-// and few rows. bf16 uses linear's kernels if the processor multiplies it, else widened products.
+// and few rows. fp32 uses linear's kernels, bf16 too if the processor multiplies it, other dtypes widened products.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -12,7 +12,7 @@
 #include "ops/cpu/block_products.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/grouped_linear/kernel.h"
-#include "ops/linear/kernel.h"
+#include "ops/linear/products.h"
 
 namespace megalith::ops {
 namespace cpu {
@@ -161,7 +161,27 @@ void wgrad_bf16(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x,
   }
 }
 
+void run_floats(const WidenedProducts& all, const std::vector<WidenedProduct>& products) {
+  std::vector<FloatProduct> floats;
+  for (const WidenedProduct& p : products) {
+    floats.push_back({.m = p.m,
+                      .n = p.n,
+                      .k = p.k,
+                      .a = static_cast<const float*>(p.a),
+                      .a_stride = p.a_stride,
+                      .a_is_transposed = all.a_is_transposed,
+                      .b = static_cast<const float*>(p.b),
+                      .b_stride = p.b_stride,
+                      .b_is_transposed = all.b_is_transposed,
+                      .c = static_cast<float*>(p.c),
+                      .c_stride = p.c_stride,
+                      .accumulate = all.accumulate});
+  }
+  run_float_products(std::move(floats));
+}
+
 void run_widened(WidenedProducts all, std::vector<WidenedProduct>& products) {
+  if (all.dtype == Dtype::kFloat32) return run_floats(all, products);
   for (WidenedProduct& p : products) {
     p.first_task = all.num_tasks;
     all.num_tasks += div_up(p.m, WidenedProducts::kTaskRows) * div_up(p.n, WidenedProducts::kTaskColumns);

@@ -79,4 +79,27 @@ struct MatrixProduct {
 // As above.
 MEGALITH_DECLARE_CPU_KERNEL(matrix_product, (const MatrixProduct& call, std::atomic<int64_t>* next));
 
+// c = a b (+ bias), or c += a b, in fp32 and in tasks of task_rows x task_columns. Sums over a block of k start from 0
+// and are added in order: only block_k changes results, and depends only on k.
+struct FloatProduct {
+  static constexpr int64_t kMostBlockK = 256;
+  int64_t m, n, k;
+  const float* a;  // (m, k), or (k, m) if transposed
+  int64_t a_stride;
+  bool a_is_transposed;
+  const float* b;  // (k, n), or (n, k) if transposed
+  int64_t b_stride;
+  bool b_is_transposed;
+  float* c;  // (m, n)
+  int64_t c_stride;
+  bool accumulate;
+  const float* bias;  // (n), or null; not if accumulate
+  int64_t block_k, task_rows, task_columns;
+
+  int64_t num_row_runs() const { return (m + task_rows - 1) / task_rows; }
+  int64_t num_tasks() const { return num_row_runs() * ((n + task_columns - 1) / task_columns); }
+};
+// As above.
+MEGALITH_DECLARE_CPU_KERNEL(float_product_tasks, (const FloatProduct& call, std::atomic<int64_t>* next));
+
 }  // namespace megalith::ops::cpu

@@ -79,6 +79,10 @@ void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor&
   if (dw.numel() == 0) return;
   if (dy.size(0) == 0) {
     if (!accumulate) dw.zero_();
+  } else if (dy.scalar_type() == at::kFloat && takes_float_product(dw, dy.size(0))) {
+    FloatProduct product = float_product(dw, dy, /*a_is_transposed=*/true, x, /*b_is_transposed=*/false);
+    product.accumulate = accumulate;
+    run_float_products({product});
   } else if (dy.scalar_type() == dw.scalar_type()) {
     at::Tensor sum = dw;
     at::addmm_out(sum, dw, dy.t(), x, /*beta=*/accumulate ? 1 : 0);
