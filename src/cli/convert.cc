@@ -107,7 +107,7 @@ void check_gguf_file(const std::filesystem::path& file, bool overwrite, std::vec
   }
 }
 
-// Of a run's folder, the one where the run keeps its checkpoints: others are not found.
+// A run's folder stands for the one where it keeps its checkpoints: it does not find others.
 std::filesystem::path checkpoints_to_write(const std::filesystem::path& folder) {
   std::error_code ignored;
   const RunFolder run{folder};

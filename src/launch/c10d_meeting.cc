@@ -238,7 +238,7 @@ class Meeting {
     return {bytes.begin(), bytes.end()};
   }
 
-  // Of the ranks with terms.
+  // One of the ranks with terms does.
   bool speaks_for_all() {
     const std::string own = std::to_string(launch_.rank);
     return set_if_absent(*store_, "terms/speaker", own) == own;

@@ -25,7 +25,7 @@ struct MeetingTerms {
   std::string no_begin = {};  // why the rank cannot begin: ranks with terms end
 };
 
-// Of ranks with terms that differ, or of which another cannot begin. One rank reports for all.
+// The ranks' terms differ, or one of them cannot begin. One rank reports for all.
 class DifferentTerms : public UserError {
  public:
   DifferentTerms(const std::string& message, const std::string& remedy, bool is_speaker)

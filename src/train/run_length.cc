@@ -136,7 +136,7 @@ void count_epochs(Resolved& resolved) {
                                 d.global_batch_size),
                     "raise train_epochs or lower global_batch_size");
   }
-  // Of sizes that change, the last is no measure of the run.
+  // If sizes change, the last one is no measure of the run.
   set_samples(is_constant ? steps * d.global_batch_size : static_cast<int64_t>(samples), d);
   std::vector<UserError> errors;
   check_traced_steps(config, d, errors);

@@ -75,7 +75,7 @@ TEST(TimeLeft, CountsTheSamplesThatAGrowingBatchHasLeft) {
     now_s += static_cast<double>(batch);  // a second a sample
     return time.after(record);
   };
-  // Batches of 4, 4, 8, 8, 12 and 12. Of the first step only its own time is known.
+  // Batches of 4, 4, 8, 8, 12 and 12. After the first step only its own time is known.
   EXPECT_DOUBLE_EQ(left_after(1, 4, 4).value(), 0.1 * 44 / 4);
   EXPECT_DOUBLE_EQ(left_after(2, 4, 8).value(), 40);
   EXPECT_DOUBLE_EQ(left_after(3, 8, 16).value(), 32);
