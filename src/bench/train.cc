@@ -148,7 +148,8 @@ int bench_train(CommandContext& context) {
   BenchInsistence insists;
   insists.arguments = [](const BenchOptions& given) -> std::vector<std::string> {
     return {fmt::format("--train_iters={}", given.iterations + given.warmup), "--train_samples=null",
-            "--train_epochs=null", "--rampup_batch_size=null", "--step_batch_size_schedule=null", "--eval_iters=0", "--save=null", "--save_hf=null",
+            "--train_epochs=null", "--rampup_batch_size=null", "--step_batch_size_schedule=null", "--eval_iters=0",
+            "--save=null", "--save_hf=null",
             "--output_dir=null", "--auto_continue_train=false", "--skip_train=false", "--dry_run=false",
             // A checkpoint gives only weights, so the run begins with step 1.
             "--finetune=true"};

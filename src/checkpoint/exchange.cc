@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "core/error.h"
+#include "core/machine_error.h"
 
 namespace megalith {
 namespace {
@@ -48,7 +49,8 @@ void run_on_all(Group& group, std::string_view label, const std::function<void()
     body();
   } catch (const UserError& error) {
     own = std::current_exception();
-    report = fmt::format("u{}\x1f{}", error.message(), error.remedy());
+    const bool is_of_machine = dynamic_cast<const MachineError*>(&error) != nullptr;
+    report = fmt::format("{}{}\x1f{}", is_of_machine ? 'm' : 'u', error.message(), error.remedy());
   } catch (const std::exception& error) {
     own = std::current_exception();
     report = fmt::format("i{}", error.what());
@@ -61,7 +63,9 @@ void run_on_all(Group& group, std::string_view label, const std::function<void()
     const std::string speaker = fmt::format("[rank {}] ", group.ranks()[rank]);
     if (reports[rank][0] == 'i') throw InternalError(speaker + text);
     const size_t end = text.find('\x1f');
-    throw UserError(speaker + text.substr(0, end), text.substr(end + 1));
+    const std::string message = speaker + text.substr(0, end), remedy = text.substr(end + 1);
+    if (reports[rank][0] == 'm') throw MachineError(message, remedy);
+    throw UserError(message, remedy);
   }
 }
 

@@ -30,6 +30,7 @@
 #include "launch/folder_lock.h"
 #include "metrics/run_stamp.h"
 #include "train/exported_tokenizer.h"
+#include "train/outputs.h"
 #include "train/text_tokenizer.h"
 
 namespace megalith {
@@ -56,7 +57,9 @@ struct ConvertOptions {
             "Samples of one iteration of load, if load does not record what it consumed.")
         .at_least(1);
     v.field("load_hf", load_hf, "Hugging Face folder to read.").alias("hf_path");
-    v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
+    v.field("save", save,
+            "Folder to write a checkpoint into, or a run's, whose checkpoints it joins: whole tensors, one file for "
+            "each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
     v.field(
         "to", to,
@@ -103,6 +106,13 @@ void check_gguf_file(const std::filesystem::path& file, bool overwrite, std::vec
   } else if (auto error = check_replaceable("save", file, "", overwrite)) {
     errors.push_back(std::move(*error));
   }
+}
+
+// A run's folder stands for the one where it keeps its checkpoints: it does not find others.
+std::filesystem::path checkpoints_to_write(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const RunFolder run{folder};
+  return std::filesystem::exists(run.record(), ignored) ? run.checkpoints() : checkpoints_of(folder);
 }
 
 std::vector<UserError> check_options(const ConvertOptions& options) {
@@ -345,6 +355,9 @@ int run_convert(CommandContext& context) {
   const std::optional<std::string> named = options.load ? options.load : options.load_hf;
   if (options.load) options.load = checkpoints_of(*options.load).string();
   if (options.to == kHf && !options.save_hf) options.save_hf = std::exchange(options.save, std::nullopt);
+  if (options.save && !options.is_gguf() && options.foreign_target() == nullptr) {
+    options.save = checkpoints_to_write(*options.save).string();
+  }
   std::vector<UserError> errors = refuse_urls(set);
   for (UserError& error : check_options(options)) errors.push_back(std::move(error));
   throw_if_any(errors);

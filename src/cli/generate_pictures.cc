@@ -72,7 +72,8 @@ int sample_pictures(CommandContext& context, const Session& session, const Pictu
 
 void PictureOptions::visit(OptionVisitor& v) {
   v.group("Pictures");
-  v.field("output", output, "PNG file for the picture; with num_samples the next ones are NAME_2.png and so on. With input it is the "
+  v.field("output", output,
+          "PNG file for the picture; with num_samples the next ones are NAME_2.png and so on. With input it is the "
           "JSON lines file for the answers.");
   v.field("steps", steps, "Steps from noise to the picture. Default: 28 for a model with guidance_embed, else 4.")
       .at_least(1);

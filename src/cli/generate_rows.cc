@@ -53,6 +53,7 @@ class AnswerFile {
  public:
   explicit AnswerFile(const std::optional<std::string>& path) : path_(path) {
     if (!path_) return;
+    make_directories(std::filesystem::absolute(*path_).parent_path());
     stream_.open(part());
     if (!stream_) fail_file("write", part(), errno);
   }

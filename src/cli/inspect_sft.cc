@@ -81,17 +81,20 @@ std::string marked_text(const Tokenizer& tokenizer, const SftSample& sample, boo
 
 void show_sample(const SftInspection& options, const Tokenizer& tokenizer, const SftSample& sample,
                  const SftLine& line) {
+  const bool is_rated = sample.form == SftForm::kRated;
   if (options.json) {
-    const OrderedJson object = {{"place", line.where()},
-                                {"form", sft_form_name(sample.form)},
-                                {"tokens", sample.tokens},
-                                {"weights", sample.weights},
-                                {"text", tokenizer.decode(sample.tokens)},
-                                {"text_in_loss", text_in_loss(tokenizer, sample)}};
+    OrderedJson object = {{"place", line.where()},
+                          {"form", sft_form_name(sample.form)},
+                          {"tokens", sample.tokens},
+                          {"weights", sample.weights},
+                          {"text", tokenizer.decode(sample.tokens)},
+                          {"text_in_loss", text_in_loss(tokenizer, sample)}};
+    if (is_rated) object["is_bad"] = sample.is_bad;
     print_out("{}\n", dump_json(object));
     return;
   }
-  print_out("{}: {} tokens, {} in the loss\n", line.where(), sample.tokens.size(), sample.num_counted());
+  print_out("{}: {} tokens, {} in the loss{}\n", line.where(), sample.tokens.size(), sample.num_counted(),
+            !is_rated ? "" : sample.is_bad ? ", rated bad" : ", rated good");
   print_coloured(marked_text(tokenizer, sample, ::isatty(STDOUT_FILENO) != 0) + "\n\n");
 }
 
@@ -146,11 +149,12 @@ int inspect_sft(CommandContext& context) {
     throw UserError("no instructions are named", "name a file or folder of rows with --sft_data_path");
   }
   resolve_hub_option("load_hf", model, HubNeed::kTokenizer, context.environment, options.hub, context.log);
-  const std::vector<std::string> files =
-      resolve_sft_paths("sft_data_path", options.sft.sft_data_path, context.environment, options.hub, options.sft, context.log);
+  const std::vector<std::string> files = resolve_sft_paths("sft_data_path", options.sft.sft_data_path,
+                                                           context.environment, options.hub, options.sft, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
   SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column, options.sft.sft_deduplicate);
+  for (const std::string& line : reader.skipped()) context.log.note("{}", line);
   SftTally tally(options.sft);
   std::vector<int64_t> lengths, answers;
   int64_t shown = 0;
@@ -162,6 +166,7 @@ int inspect_sft(CommandContext& context) {
     }
     if (shown++ < options.samples) show_sample(options, *tokenizer, sample, line);
   });
+  if (reader.num_repeated() > 0) context.log.note("{}", repeated_rows_text(reader.num_repeated()));
   const SftReport& report = tally.report();
   if (options.json) {
     print_out("{}\n", dump_json(OrderedJson{{"samples", report.samples},

@@ -16,6 +16,7 @@
 #include "cli/print.h"
 #include "config/environment.h"
 #include "core/error.h"
+#include "core/machine_error.h"
 #include "core/strings.h"
 #include "device/memory.h"
 #include "launch/last_words.h"
@@ -150,6 +151,8 @@ int main(int argc, char** argv) {
   } catch (const SilentExit& exit) {
     if (!exit.reason.empty()) leave_error_file(environment_snapshot(), exit.reason);
     return exit.code;
+  } catch (const MachineError& error) {
+    return end(kExitFailure, error.what());
   } catch (const UserError& error) {
     return end(kExitUserError, error.what());
   } catch (const InternalError& error) {

@@ -11,6 +11,7 @@
 
 #include "cli/build_commit.h"
 #include "config/environment.h"
+#include "core/machine_error.h"
 #include "core/time.h"
 #include "device/deterministic.h"
 #include "device/device.h"
@@ -99,6 +100,21 @@ std::string early_secret(const CommandContext& context) {
   return store_secret(parallel);
 }
 
+// A rank that cannot begin meets the others only to say so. Null if they do not come within seconds.
+std::unique_ptr<C10dWorld> meet_to_leave(const CommandContext& context, const Launch& launch,
+                                         std::string_view reason) {
+  // A rank with an unreadable configuration does not know the others' back end, so no group is made.
+  try {
+    const at::Device device = accelerator_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+    const MeetingTerms terms{.terms = {},
+                             .secret = early_secret(context),
+                             .no_begin = std::string(reason.substr(0, reason.find('\n')))};
+    return std::make_unique<C10dWorld>(launch, device, kEarlyPatience_s, terms);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
 // Checks that the program and the options fit the chip.
 void check_device(const Resolved& resolved, const at::Device& device, Logger& log) {
   const bool wants_graphs = resolved.config.runtime.graphs.is_on();
@@ -128,6 +144,7 @@ std::string store_secret(const ParallelOptions& parallel) {
 
 int exit_code_of(const std::exception& error) {
   if (const auto* fault = dynamic_cast<const StepFault*>(&error)) return fault->exit_code();
+  if (dynamic_cast<const MachineError*>(&error) != nullptr) return kExitFailure;
   return dynamic_cast<const UserError*>(&error) != nullptr ? kExitUserError : kExitFailure;
 }
 
@@ -201,16 +218,14 @@ void share_failure(C10dWorld& world, int rank, int world_size, const std::except
 }
 
 void share_early_failure(const CommandContext& context, const Launch& launch, const std::exception& error) {
-  // A rank with an unreadable configuration does not know the others' back end, so no group is made.
-  std::unique_ptr<C10dWorld> world;
-  try {
-    const at::Device device = accelerator_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-    const MeetingTerms terms{.secret = early_secret(context)};
-    world = std::make_unique<C10dWorld>(launch, device, kEarlyPatience_s, terms);
-  } catch (const std::exception&) {
-    return;  // no ranks to agree with: this rank speaks for itself
-  }
-  share_failure(*world, launch.rank, launch.world_size, error, context.log);
+  const auto world = meet_to_leave(context, launch, error.what());
+  // Without ranks to agree with, this rank speaks for itself.
+  if (world) share_failure(*world, launch.rank, launch.world_size, error, context.log);
+}
+
+void tell_dry_run(const CommandContext& context, const Launch& launch) {
+  constexpr std::string_view kReason = "it has dry_run, and trains nothing";
+  if (const auto world = meet_to_leave(context, launch, kReason)) world->report_failure(kReason);
 }
 
 std::string Session::device_text() const {

@@ -73,6 +73,9 @@ auto run_in_session(Session& session, const Body& body) {
 // so.
 void share_early_failure(const CommandContext& context, const Launch& launch, const std::exception& error);
 
+// Ends ranks that would train with others whose run is dry.
+void tell_dry_run(const CommandContext& context, const Launch& launch);
+
 template <typename Body>
 auto run_before_session(CommandContext& context, const Launch& launch, const Body& body) {
   try {

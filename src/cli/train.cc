@@ -166,6 +166,8 @@ int run_train(CommandContext& context) {
   if (resolved->config.train.dry_run) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     print_out("{}", dry_run_text(*resolved, make_dry_run(*resolved, context.config_root)));
+    std::fflush(stdout);
+    if (launch.world_size > 1) tell_dry_run(context, launch);
     return kExitSuccess;
   }
   check_num_nodes(launch, context.environment);

@@ -47,7 +47,7 @@ void FinetunerReader::choose_data() {
                              ? "true"
                              : "false");
   const double share = has("val_size") ? number("val_size") : 0;
-  if (share < 0 || share >= 1) refuse("val_size", "a part of the rows below 1, such as 0.05");
+  if (!(share >= 0 && share < 1)) refuse("val_size", "a part of the rows below 1, such as 0.05");
   const std::string split = share == 0 ? "100,0,0" : fmt::format("{},{},0", number_text(1 - share), number_text(share));
   set_fact("@split", valid.empty() ? split : "", "val_size");
   set_fact("@has_valid", share > 0 || !valid.empty() ? "true" : "false", "val_size");

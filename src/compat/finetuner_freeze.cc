@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMostLayers = 10'000;  // each is a word of the expression
+
 // "\\.(?:30|31)\\.(?:mlp|self_attn)": of LLaMA-Factory's names.
 std::string layers_expression(int64_t begin, int64_t end, const std::vector<std::string>& modules) {
   std::vector<std::string> layers;
@@ -31,7 +33,8 @@ int64_t num_layers_of(const fs::path& file) {
   const Json* inner = find_member(whole, "text_config", file.string());
   const Json& config = inner != nullptr ? *inner : whole;
   for (const char* key : {"num_hidden_layers", "num_layers", "n_layer"}) {
-    if (find_member(config, key, file.string()) != nullptr) return json_get<int64_t>(config, key, file.string());
+    if (find_member(config, key, file.string()) == nullptr) continue;
+    return json_get_whole(config, key, 1, kMostLayers, file.string());
   }
   throw UserError(fmt::format("{} does not say how many layers the model has", file.string()),
                   "name the weights that are not trained with --freeze");
@@ -60,6 +63,9 @@ void FinetunerReader::choose_trained_weights() {
   } else if (has("finetuning_type") && text("finetuning_type") == "freeze") {
     by = "freeze_trainable_layers";
     const int64_t count = whole(by);
+    if (count == 0 || count < -kMostLayers || count > kMostLayers) {
+      refuse(by, fmt::format("a number of layers from 1 to {}, or below 0 for the first ones", kMostLayers));
+    }
     int64_t begin = 0, end = -count;
     if (count > 0) {
       const fs::path file = fs::path(text("model_name_or_path")) / "config.json";

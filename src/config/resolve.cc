@@ -9,6 +9,7 @@
 #include "config/dialect.h"
 #include "config/environment.h"
 #include "config/presets.h"
+#include "config/secret_names.h"
 #include "config/yaml_config.h"
 #include "core/strings.h"
 
@@ -246,6 +247,26 @@ UserError stray_word(const OptionSet& options, const std::string& word, const Ot
   return UserError(message, "options are written --NAME VALUE, --NAME=VALUE or NAME=VALUE");
 }
 
+// Options are written down, and messages quote them: takes out those with the value of a variable that is a secret by
+// its name. Short values may be ordinary words, and HF_TOKEN_PATH is no secret.
+void refuse_secrets(std::vector<Setting>& settings, const EnvironmentMap& environment, std::vector<UserError>& errors) {
+  constexpr size_t kShortest = 16;
+  for (const auto& [variable, secret] : environment) {
+    const auto ends = [&name = variable](std::string_view end) { return name.ends_with(end); };
+    if (secret.size() < kShortest || ends("_PATH") || ends("_FILE") || !is_name_of_secret(variable)) continue;
+    std::erase_if(settings, [&, &name = variable, &value = secret](const Setting& setting) {
+      const auto holds = [&](const std::string& text) { return text.find(value) != std::string::npos; };
+      if (std::ranges::none_of(setting.value.items, holds)) return false;
+      errors.emplace_back(
+          fmt::format("{} has the value of the variable {}, which by its name is a secret: the values of options are "
+                      "written down in config.yaml, run.json, the page and checkpoints",
+                      named_at(setting), name),
+          "leave it out: the program reads HF_TOKEN from the environment where it needs it");
+      return true;
+    });
+  }
+}
+
 // Header keys that are options set them; Resolution::header has the rest.
 void apply_header(OptionSet& options, const std::vector<Setting>& header, NameNotes& notes, Resolution& result) {
   for (const Setting& setting : header) {
@@ -279,10 +300,14 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
     ConfigFile file = read(*result.config_file, inputs.config_root, inputs.environment);
     append(result.errors, file.errors);
     append(result.notes, file.notes);
+    refuse_secrets(file.header, inputs.environment, result.errors);
+    refuse_secrets(file.settings, inputs.environment, result.errors);
     for (auto& [variable, value] : file.exports) result.exports.insert_or_assign(variable, std::move(value));
     apply_header(options, file.header, names, result);
     apply_settings(options, file.settings, inputs.others, names, result.errors);
   }
+  refuse_secrets(environment.settings, inputs.environment, result.errors);
+  refuse_secrets(command_line.settings, inputs.environment, result.errors);
   apply_settings(options, environment.settings, inputs.others, names, result.errors);
   append(result.errors, command_line.errors);
   apply_settings(options, command_line.settings, inputs.others, names, result.errors);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/collect_errors.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -36,7 +37,7 @@ class ConfigReader {
     YamlDocument document = load(file_);
     if (document.root.is_map()) {
       const bool is_layout = document.root.find("modules") != nullptr;
-      is_layout ? read_layout(document.root) : read_flat(document.root);
+      collect(result_.errors, [&] { is_layout ? read_layout(document.root) : read_flat(document.root); });
     } else if (document.root.kind != YamlNode::Kind::kNull) {
       fail(document.root, "the file is not a map of options", "write NAME: VALUE, one option a line");
     }
@@ -184,7 +185,10 @@ class ConfigReader {
   bool check_framework(const YamlNode& map) {
     const YamlNode* framework = map.find("framework");
     if (!framework || framework->kind == YamlNode::Kind::kNull) return true;
-    framework->refuse_secret();
+    if (!framework->secret.empty()) {
+      collect(result_.errors, [&] { framework->refuse_secret(); });
+      return false;
+    }
     result_.framework = framework->text;
     if (contains(kFrameworks, framework->text)) return true;
     const fs::path other = megatron_experiment();
@@ -215,7 +219,7 @@ class ConfigReader {
 
   void read_preset(const std::string& key, const YamlNode& node) {
     if (!node.is_scalar() || node.text.empty()) return fail(node, fmt::format("{} takes a file name", key), "");
-    node.refuse_secret();
+    if (!node.secret.empty()) return collect(result_.errors, [&] { node.refuse_secret(); });
     const std::optional<fs::path> path = find_preset(key == "model" ? "models" : "modules", node);
     if (!path) return;
     const YamlDocument document = load(*path);
@@ -285,11 +289,7 @@ class ConfigReader {
 
   void read_setting(const std::string& name, const YamlNode& node, OptionLayer layer, std::vector<Setting>& into) {
     if (node.is_map()) return read_settings(node, name + ".", layer, into);
-    try {
-      into.push_back({name, node.written(), {layer, node.where}});
-    } catch (const UserError& error) {
-      result_.errors.push_back(error);
-    }
+    collect(result_.errors, [&] { into.push_back({name, node.written(), {layer, node.where}}); });
   }
 
   static void note_preset_conflicts(const std::vector<Setting>& trainer, const std::vector<Setting>& model,

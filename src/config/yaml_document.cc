@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "config/secret_names.h"
+#include "core/collect_errors.h"
 #include "core/input_file.h"
 #include "core/strings.h"
 
@@ -99,15 +101,6 @@ size_t count_documents(const std::string& text) {
   while (counter.count < 2 && parser.HandleNextDocument(counter)) {
   }
   return counter.count;
-}
-
-// NUM_TOKENS and TOKENIZER are not.
-bool is_name_of_secret(const std::string& name) {
-  const std::string folded = "_" + lower_case(name) + "_";
-  constexpr std::string_view kParts[] = {"token_",   "secret",  "passw",       "passphrase",  "credential",
-                                         "api_key_", "apikey_", "access_key_", "private_key_"};
-  return std::any_of(std::begin(kParts), std::end(kParts),
-                     [&](std::string_view part) { return folded.find(part) != std::string::npos; });
 }
 
 class Loader {
@@ -252,7 +245,10 @@ class Loader {
     std::vector<YamlNode> entries = list.kind == YamlNode::Kind::kList ? list.items : std::vector<YamlNode>{list};
     std::vector<fs::path> paths;
     for (const YamlNode& entry : entries) {
-      entry.refuse_secret();
+      if (!entry.secret.empty()) {
+        collect(result_.errors, [&] { entry.refuse_secret(); });
+        continue;
+      }
       std::error_code code;
       const fs::path path = (file.parent_path() / entry.text).lexically_normal();
       if (!entry.is_scalar() || entry.text.empty()) {
@@ -294,6 +290,14 @@ class Loader {
 };
 
 }  // namespace
+
+bool is_name_of_secret(const std::string& name) {
+  const std::string folded = "_" + lower_case(name) + "_";
+  constexpr std::string_view kParts[] = {"token_",   "secret",  "passw",       "passphrase",  "credential",
+                                         "api_key_", "apikey_", "access_key_", "private_key_"};
+  return std::any_of(std::begin(kParts), std::end(kParts),
+                     [&](std::string_view part) { return folded.find(part) != std::string::npos; });
+}
 
 const YamlNode* YamlNode::find(std::string_view key) const {
   for (const auto& [name, child] : children) {

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/machine_error.h"
 #include "core/system_call.h"
 #include "core/visible_text.h"
 
@@ -97,9 +98,15 @@ std::string remedy_for(int error_number, const fs::path& path) {
 
 }  // namespace
 
+bool is_of_disk(int error_number) {
+  return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG || error_number == EIO;
+}
+
 void fail_file(std::string_view action, const fs::path& path, int error_number) {
-  throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
-                  remedy_for(error_number, path));
+  const std::string message =
+      fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number));
+  if (is_of_disk(error_number)) throw MachineError(message, remedy_for(error_number, path));
+  throw UserError(message, remedy_for(error_number, path));
 }
 
 InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {

@@ -17,7 +17,7 @@ inline constexpr std::string_view kPageMark = " · Megalith</title>", kRunsPageM
                                   kPipelineMark = "<style>text { font: 11px sans-serif; fill: #222 } .title {",
                                   kPipelineTraceMark = "{\"schedule\":\"", kRunRecordMark = "\"starts\": [",
                                   kMetricsMark = "{\"kind\":\"", kBenchMark = "{\"benchmark\":\"",
-                                  kBlocksMark = "{\"block\":0,\"document\":";
+                                  kBlocksMark = "{\"block\":0,\"document\":", kMlperfMark = ":::MLLOG ";
 
 // Null if the file is missing, empty, not regular, or has the mark in its first 4096 bytes, or with `overwrite`.
 //   option  that names the file: "page_file"

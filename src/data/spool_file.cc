@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
+#include "core/machine_error.h"
 #include "core/system_call.h"
 
 namespace megalith {
@@ -21,10 +22,10 @@ namespace {
 constexpr size_t kSpoolBufferBytes = size_t{1} << 20, kSpoolDirectBytes = size_t{1} << 16;
 
 [[noreturn]] void fail_spool(std::string_view action, const std::filesystem::path& path, int error_number) {
-  throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
-                  error_number == ENOSPC || error_number == EDQUOT
-                      ? "free space there and run the same command again: it goes on where it stopped"
-                      : "check the permissions of the folder");
+  const std::string message =
+      fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number));
+  if (!is_of_disk(error_number)) throw UserError(message, "check the permissions of the folder");
+  throw MachineError(message, "free space there and run the same command again: it goes on where it stopped");
 }
 
 }  // namespace

@@ -2,13 +2,16 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <iterator>
+#include <limits>
 
 namespace megalith {
 namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr size_t kGrowth = 64 << 20;
+constexpr size_t kLargest = std::numeric_limits<size_t>::max() / 2;  // sizes are rounded up
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -22,13 +25,14 @@ BlockArena::~BlockArena() {
 }
 
 void* BlockArena::allocate(size_t num_bytes) {
+  if (num_bytes > kLargest) return nullptr;
   const size_t size = span_of(num_bytes);
   const std::scoped_lock lock(mutex_);
   const auto best_fit = [&] { return free_by_size_.lower_bound({size, nullptr}); };
   auto found = best_fit();
   if (found == free_by_size_.end()) {
     // The lowest free span grows, if the system maps below it.
-    const bool is_at_edge = !free_.empty() && mappings_.contains(free_.begin()->first);
+    const bool is_at_edge = !free_.empty() && free_.begin()->first == mappings_.begin()->first;
     if (is_at_edge && grow(size - free_.begin()->second)) found = best_fit();
     if (found == free_by_size_.end() && grow(size)) found = best_fit();
     if (found == free_by_size_.end()) return nullptr;
@@ -60,7 +64,9 @@ size_t BlockArena::mapped_bytes() const {
 
 bool BlockArena::grow(size_t num_bytes) {
   num_bytes = round_up(num_bytes, kGrowth);
-  char* const wanted = mappings_.empty() ? nullptr : mappings_.begin()->first - num_bytes;
+  // Next to the lowest mapping, if there are as many addresses below it.
+  const uintptr_t lowest = mappings_.empty() ? 0 : reinterpret_cast<uintptr_t>(mappings_.begin()->first);
+  char* const wanted = lowest > num_bytes ? mappings_.begin()->first - num_bytes : nullptr;
   void* const mapping = ::mmap(wanted, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return false;
   // No huge pages: on a machine whose memory is in use, clearing room for them took longer than they save.

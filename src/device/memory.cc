@@ -41,7 +41,7 @@ class CpuAllocator final : public c10::Allocator {
     if (kHasArena && num_bytes >= BlockArena::kSmallest) {
       if (void* const block = arena_.allocate(num_bytes)) {
         add(static_cast<int64_t>(num_bytes));
-        return {block, block, &release, c10::Device(c10::kCPU)};
+        return {block, block, &release_large, c10::Device(c10::kCPU)};
       }
     }
     c10::DataPtr data = inner_->allocate(num_bytes);
@@ -49,7 +49,7 @@ class CpuAllocator final : public c10::Allocator {
     if (data.get() == nullptr || data.get_context() != data.get()) return data;
     add(static_cast<int64_t>(malloc_usable_size(data.get())));
     void* const block = data.release_context();
-    return {block, block, &release, data.device()};
+    return {block, block, &release_small, data.device()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter() ? &release : nullptr; }
   void copy_data(void* dest, const void* src, size_t count) const override { default_copy_data(dest, src, count); }
@@ -61,14 +61,21 @@ class CpuAllocator final : public c10::Allocator {
  private:
   explicit CpuAllocator(c10::Allocator* inner) : inner_(inner) {}
 
-  static void release(void* block) {
+  static bool release_large(CpuAllocator& self, void* block) {
+    const size_t num_bytes = self.arena_.release(block);
+    self.current_.fetch_sub(static_cast<int64_t>(num_bytes), std::memory_order_relaxed);
+    return num_bytes > 0;
+  }
+  static void release_large(void* block) { release_large(instance(), block); }
+  // Without the arena's lock.
+  static void release_small(void* block) {
     CpuAllocator& self = instance();
-    if (const size_t num_bytes = self.arena_.release(block)) {
-      self.current_.fetch_sub(static_cast<int64_t>(num_bytes), std::memory_order_relaxed);
-      return;
-    }
     self.current_.fetch_sub(static_cast<int64_t>(malloc_usable_size(block)), std::memory_order_relaxed);
     self.inner_->raw_deallocate(block);
+  }
+  // Blocks without their own deleter.
+  static void release(void* block) {
+    if (!release_large(instance(), block)) release_small(block);
   }
 
   void add(int64_t num_bytes) {

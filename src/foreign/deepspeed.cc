@@ -139,6 +139,7 @@ class ZeroStates {
  public:
   ZeroStates(const fs::path& folder, const TorchArchive& model) {
     const int64_t world = count_of(model, model.root(), "dp_world_size", 1, kMostRanks);
+    if (world == 0) throw UserError(fmt::format("{}: dp_world_size is 0", model.what()), kCopyRemedy);
     for (int64_t rank = 0; rank < world; ++rank) {
       const auto path = rank_file(folder, rank);
       if (!path) {

@@ -10,6 +10,7 @@
 //                    terms/list/<d>   the terms with this digest
 //                    terms/differ     exists if digests differ
 //                    terms/said       number of ranks that gave terms; older programs do not
+//                    no_begin         the first rank that cannot begin, and why
 //                    registered       number of ranks that came
 //                    verdict          "1" when all have come, a contradiction, or the missing ranks
 //                    terms/verdict    the difference, from the first rank that finds it
@@ -80,6 +81,7 @@ class Meeting {
   Meeting(const Launch& launch, const MeetingTerms& terms, StorePointer open_store, Milliseconds timeout)
       : launch_(launch),
         terms_(terms.terms),
+        no_begin_(terms.no_begin),
         open_store_(std::move(open_store)),
         root_(seal_store(open_store_, terms.secret)),
         deadline_(Clock::now() + timeout) {
@@ -211,6 +213,9 @@ class Meeting {
     }
     if (set_if_absent(*store_, "network", network_) != network_) store_->set("several_networks", stored("1"));
     store_->set(fmt::format("process/{}", launch_.rank), stored(own_process()));
+    if (!no_begin_.empty()) {
+      set_if_absent(*store_, "no_begin", fmt::format("rank {} cannot begin: {}", launch_.rank, no_begin_));
+    }
     say_terms();
     const bool have_all_come = store_->add("registered", 1) == launch_.world_size;
     if (have_all_come && !launch_.has_agent_store) set_if_absent(*store_, "verdict", kGoodVerdict);
@@ -233,12 +238,27 @@ class Meeting {
     return {bytes.begin(), bytes.end()};
   }
 
+  // One of the ranks with terms does.
+  bool speaks_for_all() {
+    const std::string own = std::to_string(launch_.rank);
+    return set_if_absent(*store_, "terms/speaker", own) == own;
+  }
+
+  // Such a rank may have left before others come. Throws DifferentTerms on ranks with terms.
+  void heed_ranks_that_cannot_begin() {
+    if (terms_.empty() || !store_->check({"no_begin"})) return;
+    const std::string reason = text_at("no_begin");
+    const bool is_speaker = speaks_for_all();
+    let_others_read();
+    throw DifferentTerms(reason, "the other ranks end too; start them again together", is_speaker);
+  }
+
   // Call once all have come. Throws DifferentTerms on all ranks with terms.
   bool agree_on_terms() {
     const bool have_all_said = store_->add("terms/said", 0) >= launch_.world_size;
+    heed_ranks_that_cannot_begin();
     if (terms_.empty() || (have_all_said && !store_->check({"terms/differ"}))) return true;
-    const std::string own = std::to_string(launch_.rank);
-    const bool is_speaker = set_if_absent(*store_, "terms/speaker", own) == own;
+    const bool is_speaker = speaks_for_all();
     if (is_speaker) store_->set("terms/verdict", stored(terms_verdict()));
     pause_ = kConfirmationPause;
     while (!store_->check({"terms/verdict"}) && pause()) {
@@ -273,6 +293,7 @@ class Meeting {
   // False: too late, or a newer round opened.
   bool await_verdict() {
     for (confirm(); !store_->check({"verdict"}); confirm()) {
+      heed_ranks_that_cannot_begin();
       if (launch_.has_agent_store && root_->add(kRoundKey, 0) > round_) return false;
       if (pause()) continue;
       if (launch_.has_agent_store) return false;
@@ -316,6 +337,7 @@ class Meeting {
 
   const Launch& launch_;
   const std::vector<Term>& terms_;
+  const std::string& no_begin_;
   StorePointer open_store_;  // shared by all
   StorePointer root_, store_;
   Clock::time_point deadline_;

@@ -20,11 +20,12 @@ struct Term {
 };
 
 struct MeetingTerms {
-  std::vector<Term> terms;  // empty: a failing rank's, not compared
-  std::string secret = {};  // the store's (store_secret.h); empty: none
+  std::vector<Term> terms;    // empty: of a rank that cannot begin, not compared
+  std::string secret = {};    // the store's (store_secret.h); empty: none
+  std::string no_begin = {};  // why the rank cannot begin: ranks with terms end
 };
 
-// One rank reports for all.
+// The ranks' terms differ, or one of them cannot begin. One rank reports for all.
 class DifferentTerms : public UserError {
  public:
   DifferentTerms(const std::string& message, const std::string& remedy, bool is_speaker)

@@ -114,7 +114,7 @@ std::string short_duration(double seconds) {
 }
 
 CompactConsole::CompactConsole(CompactSettings settings, LineWriter write)
-    : settings_(std::move(settings)), write_(std::move(write)), time_left_(settings_.clock) {}
+    : settings_(std::move(settings)), write_(std::move(write)), time_left_(settings_.train_samples, settings_.clock) {}
 
 void CompactConsole::on_step(const StepRecord& record) {
   train_iters_ = record.train_iters;

@@ -22,6 +22,7 @@ struct CompactSettings {
   bool shows_throughput = true;  // log_throughput: tokens/s, MFU, memory
   bool has_colour = false;
   SecondsClock clock = steady_seconds;
+  int64_t train_samples = 0;  // of the whole run, for the time left
 };
 
 // A terminal with colours, and NO_COLOR unset (https://no-color.org).

@@ -49,6 +49,8 @@ void MlperfLog::on_step(const StepRecord& record) {
 
 void MlperfLog::on_validation(const ValidationRecord& record) {
   if (is_stopped_ || record.losses.empty() || record.set == "test") return;
+  if (judged_set_.empty()) judged_set_ = record.set;
+  if (record.set != judged_set_) return;  // the checker takes one accuracy of an evaluation
   const std::string at = samples_metadata(record.consumed_samples);
   // It began when the last step had ended.
   if (in_block_) write(kEnd, "block_stop", "null", at, step_ms_);

@@ -3,8 +3,9 @@
 //   :::MLLOG {"namespace": "", "time_ms": 1767225600000, "event_type": "POINT_IN_TIME", "key": "seed", "value": 1234,
 //   "metadata": {…}}
 //
-// init_start, the run's facts, init_stop, run_start; blocks of training between evaluations, whose loss is
-// eval_accuracy; run_stop with status success at the first evaluation at or below the target, else aborted at the end.
+// init_start, the run's facts, init_stop, run_start; blocks of training between evaluations, of which the first set's
+// loss is eval_accuracy; run_stop with status success at the first evaluation at or below the target, else aborted at
+// the end.
 // Keys: mlcommons/logging, mlperf_logging/mllog/constants.py; rules: its compliance_checker.
 #pragma once
 
@@ -46,6 +47,7 @@ class MlperfLog : public MetricsSink {
   Clock clock_;
   int64_t step_ms_ = 0, samples_ = 0;  // when the last step ended, and its consumed samples
   bool in_block_ = false, is_stopped_ = false;
+  std::string judged_set_;  // the first that was evaluated
 };
 
 // "llama31_8b" -> 3.3; unset for benchmarks without one.

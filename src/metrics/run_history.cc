@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -65,7 +66,8 @@ RunHistory read_run_history(const std::filesystem::path& metrics_file) {
   const MappedFile file(metrics_file);
   const std::string_view text = file.text();
   std::map<int64_t, std::pair<StepLine, bool>> steps;
-  std::map<std::pair<std::string, int64_t>, EvaluationLine> evaluations;
+  std::map<std::pair<size_t, int64_t>, EvaluationLine> evaluations;  // by the place of their set
+  std::vector<std::string> sets;                                     // in order of appearance
   int64_t num_lines = 0, steps_of_start = 0;
   std::string run_id;
   for (size_t begin = 0; begin < text.size();) {
@@ -92,7 +94,9 @@ RunHistory read_run_history(const std::filesystem::path& metrics_file) {
       steps[step.iteration] = {step, steps_of_start++ < kWarmUpSteps};
     } else if (kind == "evaluation") {
       EvaluationLine evaluation = evaluation_of(line, where);
-      evaluations[{evaluation.set, evaluation.iteration}] = std::move(evaluation);
+      const auto set = static_cast<size_t>(std::ranges::find(sets, evaluation.set) - sets.begin());
+      if (set == sets.size()) sets.push_back(evaluation.set);
+      evaluations[{set, evaluation.iteration}] = std::move(evaluation);
     }  // newer versions' kinds
   }
   for (const auto& [iteration, step] : steps) {
@@ -164,7 +168,8 @@ std::optional<EvaluationLine> RunHistory::last_evaluation(const std::string& set
 std::optional<EvaluationLine> RunHistory::best_evaluation(const std::string& set) const {
   std::optional<EvaluationLine> best;
   for (const EvaluationLine& one : evaluations) {
-    if (one.set == set && (!best || one.loss < best->loss)) best = one;
+    // No loss is better than a NaN.
+    if (one.set == set && (!best || std::isnan(best->loss) || one.loss < best->loss)) best = one;
   }
   return best;
 }

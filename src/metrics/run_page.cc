@@ -97,6 +97,7 @@ RunPageSink::RunPageSink(RunPageSettings settings, Logger& log)
     : settings_(std::move(settings)),
       log_(log),
       file_(settings_.path, "page_file", log, settings_.clock),
+      time_left_(settings_.train_samples, settings_.clock),
       expert_max_({.name = "most loaded", .is_noisy = true}),
       expert_min_({.name = "least loaded", .is_noisy = true}),
       train_loss_({.name = "train", .is_noisy = true}),
@@ -242,7 +243,8 @@ std::string RunPageSink::history() const {
 }
 
 void RunPageSink::on_step(const StepRecord& record) {
-  if (num_steps_++ == 0) since_first_step_.restart();
+  ++num_steps_;
+  left_s_ = time_left_.after(record);
   num_skipped_ += record.is_skipped;
   num_tokens_ += record.tokens;
   averages_.add(record);
@@ -342,12 +344,7 @@ std::string RunPageSink::cards() const {
   const double progress =
       static_cast<double>(last_.iteration) / static_cast<double>(std::max<int64_t>(last_.train_iters, 1));
   std::string time = "took " + format_duration(earlier_s_ + since_start_.elapsed_s());
-  const int64_t left = last_.train_iters - last_.iteration;
-  if (!has_ended_ && left > 0) {
-    const double step_s =
-        num_steps_ > 1 ? since_first_step_.elapsed_s() / static_cast<double>(num_steps_ - 1) : last_.elapsed_ms / 1e3;
-    time = format_duration(step_s * static_cast<double>(left)) + " left";
-  }
+  if (!has_ended_ && left_s_) time = format_duration(*left_s_) + " left";
   text += card("Iteration", fmt::format("{}", last_.iteration), fmt::format("of {}", last_.train_iters),
                fmt::format("<div class=\"bar\"><i style=\"width:{:.1f}%\"></i></div>{}<br>{} tokens", 100 * progress,
                            time, format_count(static_cast<double>(num_tokens_))));

@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "metrics/long_series.h"
 #include "metrics/step_record.h"
 #include "metrics/svg_plot.h"
+#include "metrics/time_left.h"
 
 namespace megalith {
 
@@ -32,6 +34,7 @@ struct RunPageSettings {
   std::string configuration;  // YAML; may be empty
   // A resumed run keeps the existing page's curves up to this iteration.
   int64_t resumed_after = 0;
+  int64_t train_samples = 0;  // of the whole run, for the time left
   // Least seconds between pages.
   double evaluation_every_s = 2, step_every_s = 10;
   SecondsClock clock = steady_seconds;
@@ -91,7 +94,8 @@ class RunPageSink : public MetricsSink {
   StepRecord last_;
   RunAverages averages_;
   int64_t num_steps_ = 0, num_skipped_ = 0, num_tokens_ = 0;
-  Stopwatch since_first_step_;  // without the slow first step
+  TimeLeft time_left_;
+  std::optional<double> left_s_;  // after the last step
   ExpertLoadWindow expert_loads_;
   LongSeries expert_max_, expert_min_;  // over the mean
   LongSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;

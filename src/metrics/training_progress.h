@@ -15,7 +15,8 @@ class Logger;
 // Add it after sinks that print, which remove the line. Does nothing without a terminal.
 class TrainingProgress : public MetricsSink {
  public:
-  explicit TrainingProgress(Logger& log) : log_(log) {}
+  // train_samples  of the whole run; 0: unknown
+  explicit TrainingProgress(Logger& log, int64_t train_samples = 0) : log_(log), time_left_(train_samples) {}
 
   void on_step(const StepRecord& record) override;
   void on_end() override;

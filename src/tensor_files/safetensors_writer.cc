@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/machine_error.h"
 #include "core/json.h"
 #include "core/system_call.h"
 
@@ -18,8 +19,10 @@ namespace megalith {
 namespace {
 
 [[noreturn]] void fail(std::string_view action, const std::filesystem::path& path, int error_number) {
-  throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
-                  error_number == ENOSPC || error_number == EDQUOT ? "free space there or choose another folder" : "");
+  const std::string message =
+      fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number));
+  if (!is_of_disk(error_number)) throw UserError(message);
+  throw MachineError(message, "free space there or choose another folder");
 }
 
 }  // namespace

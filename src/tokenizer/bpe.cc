@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -51,7 +52,7 @@ class ByteLevelBpe final : public TokenModel {
     const int32_t whole = options_.ignore_merges ? vocabulary_.find(piece) : -1;
     if (whole >= 0) {
       ids.push_back(whole);
-    } else if (has_all_bytes_ && piece.size() > kFewBytes) {
+    } else if (has_all_bytes_ && piece.size() > kFewBytes && pays_for_tables(piece.size())) {
       std::call_once(is_backtracking_made_, [&] {
         backtracking_ = std::make_unique<BacktrackingBpe>(merges_, vocabulary_, byte_ids_);
       });
@@ -59,6 +60,13 @@ class ByteLevelBpe final : public TokenModel {
     } else {
       merge(piece, ids);
     }
+  }
+
+  // Making the tables takes as long as merging a few megabytes: short inputs do without.
+  bool pays_for_tables(size_t num_bytes) const {
+    constexpr size_t kFewLongBytes = 16 << 10;
+    if (long_bytes_.load(std::memory_order_relaxed) > kFewLongBytes) return true;
+    return long_bytes_.fetch_add(num_bytes, std::memory_order_relaxed) + num_bytes > kFewLongBytes;
   }
 
   // Starts from the ids of single bytes; a byte without a token becomes the unknown token, or is dropped if there is
@@ -84,7 +92,8 @@ class ByteLevelBpe final : public TokenModel {
   uint32_t owner_;
   std::array<int32_t, 256> byte_ids_;
   bool has_all_bytes_;
-  mutable std::once_flag is_backtracking_made_;  // for the first long piece
+  mutable std::atomic<size_t> long_bytes_{0};    // of long pieces so far
+  mutable std::once_flag is_backtracking_made_;  // once they are many
   mutable std::unique_ptr<BacktrackingBpe> backtracking_;
 };
 

@@ -6,9 +6,16 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "tokenizer/utf8.h"
 
 namespace megalith {
 static_assert(std::endian::native == std::endian::little);
+namespace {
+
+// True for the second to last bytes of a character.
+bool is_inside_character(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+}  // namespace
 
 Charsmap::Charsmap(std::string_view blob, std::string_view where) {
   uint32_t trie_bytes = 0;
@@ -23,10 +30,15 @@ Charsmap::Charsmap(std::string_view blob, std::string_view where) {
   std::memcpy(units_.data(), blob.data() + sizeof trie_bytes, trie_bytes);
   replacements_ = blob.substr(sizeof trie_bytes + trie_bytes);
   replacements_ += '\0';  // terminates a damaged last replacement
+  // What follows trusts normalised texts to be UTF-8.
+  if (!is_valid_utf8(replacements_)) {
+    throw UserError(fmt::format("{}: the precompiled map of characters puts in what is not UTF-8", where),
+                    "the file was damaged; fetch it again");
+  }
 }
 
 std::string_view Charsmap::replacement_at(uint32_t offset) const {
-  if (offset >= replacements_.size()) return {};
+  if (offset >= replacements_.size() || is_inside_character(replacements_[offset])) return {};
   return replacements_.c_str() + offset;
 }
 
@@ -46,7 +58,8 @@ void Charsmap::walk(std::string_view text, OnMatch&& on_match) const {
     if ((unit & ((1u << 31) | 0xFF)) != byte) return;
     node ^= offset_of(unit);
     if (node >= units_.size()) return;
-    if ((unit >> 8) & 1) {
+    const bool is_cut = i + 1 < text.size() && is_inside_character(text[i + 1]);
+    if (((unit >> 8) & 1) && !is_cut) {
       if (!on_match(i + 1, units_[node] & ((1u << 31) - 1))) return;
     }
   }

@@ -1,7 +1,8 @@
 // SentencePiece's precompiled map of characters: replacements of byte strings, found by longest prefix.
 //
 // Format: u32 size of the trie in bytes, the trie as a double array of u32 units (Darts), then the zero-terminated
-// replacements. The units come from a file, so every step checks its index.
+// replacements. The units come from a file, so every step checks its index. Whole characters of UTF-8 are replaced by
+// whole ones.
 #pragma once
 
 #include <cstdint>

@@ -49,8 +49,11 @@ uint16_t compute_trait(uint32_t c) {
 // The traits of every code point, computed once: 2.2 MB, of which only the text's characters are touched.
 const uint16_t* trait_table() {
   static const std::vector<uint16_t> table = [] {
-    std::vector<uint16_t> traits(0x110000);
-    for (uint32_t c = 0; c < traits.size(); ++c) traits[c] = compute_trait(c);
+    std::vector<uint16_t> traits(0x110000, kOther);
+    // In planes 3 to 16 only the first ideographs, and tags and selectors, are more; asking of each takes milliseconds.
+    for (const CodePointRange& range : {CodePointRange{0, 0x33FFF}, {0xE0000, 0xE0FFF}}) {
+      for (uint32_t c = range.first; c <= range.last; ++c) traits[c] = compute_trait(c);
+    }
     struct Row {
       char category;
       Trait trait;
@@ -331,17 +334,9 @@ std::optional<KnownPattern> find_known_pattern(std::string_view expression) {
   constexpr Row kRows[] = {
       {KnownPattern::kGpt2, kGpt2Pattern},
       {KnownPattern::kLlama3, kLlama3Pattern},
-      {KnownPattern::kQwen2,
-       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-       R"(\s*[\r\n]+|\s+(?!\S)|\s+)"},
-      {KnownPattern::kO200k,
-       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-       R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-      {KnownPattern::kTekken,
-       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-       R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+      {KnownPattern::kQwen2, kQwen2Pattern},
+      {KnownPattern::kO200k, kO200kPattern},
+      {KnownPattern::kTekken, kTekkenPattern},
       {KnownPattern::kNumbers, R"(\p{N}{1,3})"},
       {KnownPattern::kCjk, "[一-龥\u3040-ゟ゠-ヿ]+"},
       {KnownPattern::kDeepSeek,

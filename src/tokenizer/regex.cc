@@ -111,10 +111,11 @@ struct Regex::Code {
 Regex::Regex(std::string_view pattern, std::string_view where) : pattern_(pattern) {
   const std::string translated = with_unicode_classes(pattern, where);
   int error = 0;
-  // Multi-line, because Oniguruma's ^ and $ always match at lines.
+  // Multi-line, because Oniguruma's ^ and $ always match at lines. \C would cut characters.
+  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, nullptr);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions,
+                                   &error, &offset, nullptr);
   if (code == nullptr) {
     throw UserError(fmt::format("{}: the regular expression \"{}\" is not valid at character {}: {}", where, pattern,
                                 offset, error_text(error)));

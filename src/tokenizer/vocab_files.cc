@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/special_ids.h"
 #include "tokenizer/tokenizer_json.h"
 #include "tokenizer/utf8.h"
@@ -146,7 +147,7 @@ Json defaults_of(const std::string& name) {
 
 // Cuts a text with a pattern, and spells the parts' bytes.
 //   keeps_matches  keeps only what the pattern finds, cut again by GPT-2's pattern; else keeps everything
-Json split_and_bytes(const char* pattern, bool keeps_matches) {
+Json split_and_bytes(std::string_view pattern, bool keeps_matches) {
   return {{"type", "Sequence"},
           {"pretokenizers",
            {{{"type", "Split"},
@@ -215,10 +216,7 @@ std::unique_ptr<Tokenizer> load_byte_level_folder(const fs::path& folder) {
                               {"sep", Json::array({eos, eos_id})}};
   } else {
     root["normalizer"] = {{"type", "NFC"}};
-    root["pre_tokenizer"] =
-        split_and_bytes(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-                        R"(\s*[\r\n]+|\s+(?!\S)|\s+)",
-                        /*keeps_matches=*/false);
+    root["pre_tokenizer"] = split_and_bytes(kQwen2Pattern, /*keeps_matches=*/false);
   }
   root["model"]["vocab"] = std::move(vocab);
   root["added_tokens"] = std::move(added);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// "1.5B" is 1500000000.
+// "1.5B" is 1500000000; no part of a token or sample.
 std::optional<int64_t> scaled_number(std::string text) {
   constexpr std::string_view kUnits = "KMBT";
   double factor = 1;
@@ -25,7 +25,10 @@ std::optional<int64_t> scaled_number(std::string text) {
   }
   const auto number = parse_number(text);
   if (!number || !(*number >= 0) || *number * factor > 9e18) return std::nullopt;
-  return static_cast<int64_t>(*number * factor);
+  // Decimals are not exact in binary.
+  const double scaled = *number * factor, whole = std::round(scaled);
+  if (std::abs(scaled - whole) > 1e-12 * whole) return std::nullopt;
+  return static_cast<int64_t>(whole);
 }
 
 }  // namespace
@@ -40,7 +43,8 @@ std::vector<BatchStep> parse_batch_steps(const std::string& text, int64_t seq_le
     const int64_t samples = colon < word.size() ? scaled_number(word.substr(colon + 1)).value_or(0) : 0;
     if (from < 0 || samples < 1) {
       errors.emplace_back(fmt::format("step_batch_size_schedule has '{}'", word),
-                          "write THRESHOLD:BATCH_SIZE, as in --step_batch_size_schedule '0:768 250B:1536'");
+                          "write THRESHOLD:BATCH_SIZE in whole numbers, as in --step_batch_size_schedule "
+                          "'0:768 250B:1536'");
       return {};
     }
     steps.push_back({.from = seq_length > 0 ? from / seq_length : from, .samples = samples});

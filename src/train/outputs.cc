@@ -49,6 +49,7 @@ std::vector<Output> outputs_of(const Resolved& resolved) {
   add_named(config.log.log_file, false);
   add_named(config.log.record_file, false, kRunRecordMark);
   add_named(config.log.metrics_file, false, kMetricsMark);
+  add_named(config.log.mlperf_log_file, false, kMlperfMark);
   add_named(config.log.loss_plot_file, false, kLossPlotMark);
   add_named(config.log.page_file, false, kPageMark);
   const RateFinderOptions& finder = config.train.rate_finder;
@@ -199,6 +200,38 @@ void check_run_folder(const Resolved& resolved, std::vector<UserError>& errors) 
                       "name a folder that does not exist yet, or one that an earlier run made");
 }
 
+// True if the option's value, or the file that set it, is this file.
+bool is_read_by(const Option& option, const fs::path& file) {
+  std::error_code ignored;
+  const auto is_it = [&](const std::string& path) { return fs::equivalent(path, file, ignored); };
+  // "recipe.yaml:31"
+  const auto& [layer, where] = option.source();
+  const bool is_of_file = layer == OptionLayer::kPreset || layer == OptionLayer::kFile;
+  if (is_of_file && is_it(where.substr(0, where.rfind(':')))) return true;
+  const std::vector<std::string> words = option.words_of_value();
+  return std::ranges::any_of(words, [&](const std::string& word) {
+    // Rows may be a part of a file, and prepared data have a prefix.
+    return is_it(word) || is_it(word.substr(0, word.rfind('['))) || is_it(word + ".bin") || is_it(word + ".idx");
+  });
+}
+
+// What a run reads is not written, also with overwrite.
+void check_inputs_stay(const Resolved& resolved, const std::vector<Output>& outputs, std::vector<UserError>& errors) {
+  std::error_code ignored;
+  for (const Output& output : outputs) {
+    if (output.is_folder || !fs::is_regular_file(output.path, ignored)) continue;
+    for (const auto& option : resolved.options->options()) {
+      const bool is_output = std::ranges::find(outputs, option.get(), &Output::option) != outputs.end();
+      if (is_output || !option->is_set() || !is_read_by(*option, output.path)) continue;
+      errors.emplace_back(fmt::format("{} {}: the run reads this file ({})", output.name(), output.path.string(),
+                                      option->source().layer == OptionLayer::kFile ? option->source().where
+                                                                                   : option->name()),
+                          "name another file");
+      break;
+    }
+  }
+}
+
 // Two outputs in one file would destroy each other.
 void check_shared_names(const std::vector<Output>& outputs, std::vector<UserError>& errors) {
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -325,6 +358,7 @@ std::vector<UserError> check_outputs(Resolved& resolved) {
     if (taken) errors.push_back(std::move(*taken));
   }
   check_shared_names(outputs, errors);
+  check_inputs_stay(resolved, outputs, errors);
   check_run_folder(resolved, errors);
   check_checkpoints(resolved, errors);
   check_export(resolved, outputs, errors);

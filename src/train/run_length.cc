@@ -127,15 +127,17 @@ void count_epochs(Resolved& resolved) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
   const int64_t sequences = resolved.kind().count_sequences(resolved);
-  const auto steps = static_cast<int64_t>(*config.train.train_epochs * static_cast<double>(sequences) /
-                                          static_cast<double>(d.global_batch_size));
-  if (steps == 0) {
+  const double samples = *config.train.train_epochs * static_cast<double>(sequences);
+  const auto steps = static_cast<int64_t>(samples / static_cast<double>(d.global_batch_size));
+  const bool is_constant = d.batches.is_constant();
+  if (is_constant ? steps == 0 : samples < 1) {
     throw UserError(fmt::format("train_epochs {} of {} is less than one global batch of {}",
                                 number_text(*config.train.train_epochs), number_of(sequences, "sequence", "sequences"),
                                 d.global_batch_size),
                     "raise train_epochs or lower global_batch_size");
   }
-  set_samples(steps * d.global_batch_size, d);
+  // If sizes change, the last one is no measure of the run.
+  set_samples(is_constant ? steps * d.global_batch_size : static_cast<int64_t>(samples), d);
   std::vector<UserError> errors;
   check_traced_steps(config, d, errors);
   throw_if_any(errors);

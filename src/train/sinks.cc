@@ -51,7 +51,7 @@ LineWriter console_writer(const SinkSettings& settings, Logger& log) {
   };
 }
 
-std::unique_ptr<MetricsSink> make_console(const LogOptions& options, const LineWriter& print) {
+std::unique_ptr<MetricsSink> make_console(const LogOptions& options, int64_t train_samples, const LineWriter& print) {
   switch (options.console_format()) {
     case LogFormat::kMegatron:
       return std::make_unique<ConsoleSink>(options, print);
@@ -60,23 +60,24 @@ std::unique_ptr<MetricsSink> make_console(const LogOptions& options, const LineW
     default: {
       const CompactSettings settings{.log_interval = options.log_interval,
                                      .shows_throughput = options.log_throughput,
-                                     .has_colour = takes_colour(STDOUT_FILENO)};
+                                     .has_colour = takes_colour(STDOUT_FILENO),
+                                     .train_samples = train_samples};
       return std::make_unique<CompactConsole>(settings, print);
     }
   }
 }
 
 // Handles an earlier run's lines in a new run's file.
-void meet_earlier_lines(const std::string& path, const Resolved& resolved, Logger& log) {
+//   consequence  of leaving them there, for readers
+void meet_earlier_lines(const char* option, const std::string& path, const char* consequence, const Resolved& resolved,
+                        Logger& log) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return;
   if (resolved.config.checkpoint.overwrite) {
     std::filesystem::resize_file(path, 0, ignored);
   } else {
-    log.warn(
-        "metrics_file {} has lines of an earlier start: this run begins at iteration 1, and its lines follow; run_id "
-        "tells them apart",
-        path);
+    log.warn("{} {} has lines of an earlier start: this run begins at iteration 1, and its lines follow; {}", option,
+             path, consequence);
   }
 }
 
@@ -136,7 +137,7 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   const Derived& d = resolved.derived;
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   const LogFormat format = options.console_format();
-  if (!options.quiet) sinks.push_back(make_console(options, console_writer(settings, log)));
+  if (!options.quiet) sinks.push_back(make_console(options, d.train_samples, console_writer(settings, log)));
   if (options.log_style && !options.quiet) {
     const LineWriter print = console_writer(settings, log);
     if (options.log_style == "torchtune") {
@@ -148,10 +149,16 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
     }
   }
   if (options.metrics_file) {
-    if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, resolved, log);
+    if (settings.iteration == 0) {
+      meet_earlier_lines("metrics_file", *options.metrics_file, "run_id tells them apart", resolved, log);
+    }
     sinks.push_back(std::make_unique<JsonlSink>(*options.metrics_file, log, settings.run_id));
   }
   if (options.mlperf_log_file) {
+    if (settings.iteration == 0) {
+      meet_earlier_lines("mlperf_log_file", *options.mlperf_log_file, "MLCommons' checker takes a file for one run",
+                         resolved, log);
+    }
     sinks.push_back(
         std::make_unique<MlperfLog>(*options.mlperf_log_file, mlperf_run(resolved), log, milliseconds_now));
   }
@@ -170,6 +177,7 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
         fmt::format(" · {} · {} {}", dtype_text(d.dtype), d.world_size, d.world_size == 1 ? "process" : "processes");
     page.configuration = resolved_yaml(*resolved.options, Shown::kNonDefault);
     page.resumed_after = settings.iteration;
+    page.train_samples = d.train_samples;
     sinks.push_back(std::make_unique<RunPageSink>(std::move(page), log));
   }
   if (options.writes_tensorboard()) {
@@ -182,7 +190,7 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   // With a console line each step, no progress line.
   const bool has_line_a_step = format != LogFormat::kMegatron && options.log_interval == 1;
   // After the printing sinks, which clear its line first.
-  if (!has_line_a_step) sinks.push_back(std::make_unique<TrainingProgress>(log));
+  if (!has_line_a_step) sinks.push_back(std::make_unique<TrainingProgress>(log, d.train_samples));
   if (format == LogFormat::kCompact) sinks.push_back(std::make_unique<RunEnd>(resolved, console_writer(settings, log)));
   return sinks;
 }

@@ -51,6 +51,19 @@ def test_an_output_that_cannot_be_written_is_refused_at_once(option, path, reaso
         assert f"error: {option} " in errors and reason in errors, errors
 
 
+def test_a_file_that_the_run_reads_is_not_written(program, place):
+    (place / "recipe.yaml").write_text("seed: 3\nlog_throughput: true\n")
+    (place / "text").with_suffix(".idx").write_text("none")
+    for option, path, reader in (
+        ("log_file", "recipe.yaml", "recipe.yaml:1"),
+        ("log_file", "text.idx", "data_path"),
+        ("page_file", "recipe.yaml", "recipe.yaml:1"),
+    ):
+        words = (*RUN, "--config", "recipe.yaml", "--data_path", "text", "--overwrite", f"--{option}", path)
+        errors = refused(program, place, *words)
+        assert f"{option} {path}: the run reads this file ({reader})" in errors, errors
+
+
 def test_traces_are_checked_too(program, place):
     errors = refused(program, place, *RUN, "--profile", "--profile_dir", "file/traces")
     assert "error: profile_dir file/traces" in errors, errors

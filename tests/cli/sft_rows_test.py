@@ -240,6 +240,7 @@ SAME_ROWS = [
     ({"messages": json.dumps(CALLED["messages"]), "tools": TOOLS}, CALLED),
     ({"conversations": SHARED_CALL, "tools": json.dumps([tool["function"] for tool in TOOLS])}, CALLED),
     ({"messages": [USER, REPLY], "tools": "[]"}, {"messages": [USER, REPLY]}),
+    ({"conversations": [{"from": "human", "content": "q"}, {**share("gpt", "a"), **REPLY}]}, {"messages": [USER, REPLY]}),
 ]  # fmt: skip
 
 
@@ -307,6 +308,9 @@ UNREAD = [
     ({"instruction": "q", "output": "a", "response": "b"}, "nothing reads response of the row"),
     ({"text": "t", "target": "u"}, "nothing reads target of the row"),
     ({"conversations": [share("human", "q"), share("function_call", "x")]}, "function_call"),
+    ({"conversations": [share("human", "q"), share("gpt", "a", content="b")]}, "a message has value and content, which differ"),
+    ({"conversations": [share("human", "q", role="assistant"), share("gpt", "a")]}, "a message has from and role, which differ"),
+    ({"messages": [USER, {**REPLY, "value": 3}]}, "reads no value of the assistant's message"),
 ]  # fmt: skip
 
 
@@ -410,7 +414,9 @@ def test_packs_equal_those_of_plain_packers(program, tmp_path):
     # A rated answer is read twice: its question goes with the answer before it too.
     rated = [{**row, "label": (False, "True", 1)[i % 3]} for i, row in enumerate(rows)]
     of_rated = [length + lengths[i - 1] for i, length in enumerate(lengths)]
-    assert inspected(program, folder, rated, "--seq_length", 128)[1][1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(of_rated)]
+    samples, totals = inspected(program, folder, rated, "--seq_length", 128)
+    assert totals[1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(of_rated)]
+    assert [sample["is_bad"] for sample in samples] == [i % 3 == 0 for i in range(len(rows))]
     # Texts go on in the next sequence.
     texts = [{"text": "x" * (length - 1)} for length in lengths]
     pieces = inspected(program, folder, texts, *words)[1][1]["sequences"]
@@ -422,8 +428,8 @@ QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "cont
 CHAT = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}]
 BAD = [
     ("a row without the keys of a form", CHAT + [{"question": "q"}], (), ["rows.jsonl:2", "keys of no form", "question"]),
-    ("two roles in a row", [{"messages": [{"role": "user", "content": "q"}] * 2}], (), ["rows.jsonl:1", "message 2 is the user's behind the user's"]),
-    ("an answer first", [{"messages": [{"role": "assistant", "content": "a"}]}], (), ["message 1 is the assistant's behind nothing"]),
+    ("two roles in a row", [{"messages": [{"role": "user", "content": "q"}] * 2}], (), ["rows.jsonl:1", "message 2 is the user's after the user's"]),
+    ("an answer first", [{"messages": [{"role": "assistant", "content": "a"}]}], (), ["message 1 is the assistant's after nothing"]),
     ("an unknown role", [{"messages": [{"role": "oracle", "content": "q"}]}], (), ["role 'oracle' is not known"]),
     ("a message without content", [{"messages": [{"role": "user"}]}], (), ["the user's message has no content"]),
     ("an answer of nothing", [{"messages": [QUESTION, {"role": "assistant", "content": None, "tool_calls": None}]}], (), ["the assistant's message has no content"]),

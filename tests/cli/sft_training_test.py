@@ -91,6 +91,12 @@ def test_fine_tuning_learns_prepares_once_and_resumes_to_the_same_numbers(progra
     assert [line["loss_tokens"] for line in first + second] == [line["loss_tokens"] for line in straight]
 
 
+def test_passes_are_counted_in_rows_where_batches_grow(program, tuned, tmp_path):
+    words = ("--seq_length", 256, "--step_batch_size_schedule", f"0:2 {32 * 256}:32", "--num_train_epochs", 1)
+    lines, _ = train(program, tuned, tmp_path / "run", *words)
+    assert [line["global_batch_size"] for line in lines] == [2] * 12  # 24 rows: the batch of 32 is not reached
+
+
 def test_options_that_do_not_go_together_are_refused(program, tuned, tmp_path):
     rows = write_rows(tmp_path / "rows.jsonl", [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}])
     start = ("train", "--load_hf", tuned[0], "--fp32", "--train_iters", 1, "--eval_iters", 0)

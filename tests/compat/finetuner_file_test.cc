@@ -440,6 +440,8 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {{"stage=rm"}, {"stage: rm", "sft, pt, dpo, kto"}},
       {{"finetuning_type=oft"}, {"finetuning_type: oft", "lora, full, freeze"}},
       {{"finetuning_type=freeze"}, {"freeze_trainable_layers: 2", "whose folder is here"}},
+      {{"finetuning_type=freeze", "freeze_trainable_layers=0"}, {"freeze_trainable_layers: 0", "from 1 to 10000"}},
+      {{"finetuning_type=freeze", "freeze_trainable_layers=-1000000000000"}, {"from 1 to 10000"}},
       {{"dataset=nothing"}, {"has no data set 'nothing'"}},
       {{"dataset=pictures"}, {"columns.images", "pictures"}},
       {{"dataset=labels"}, {"rated answers", "stage: kto"}},

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "config/help.h"
 #include "core/strings.h"
 #include "support/temporary_folder.h"
@@ -112,6 +114,23 @@ TEST_F(Resolve, AnEmptyTextOnTheCommandLineIsAnError) {
   inputs.arguments = {"--load=null"};
   inputs.environment = {{"MEGALITH_LOAD", ""}};  // an exported variable without a value says nothing
   EXPECT_EQ(errors(), "");
+}
+
+// Options are written down. Here the shell has put a secret in an option's place.
+TEST_F(Resolve, AValueThatIsASecretOfTheEnvironmentIsRefusedAndNotShown) {
+  folder.write("recipe.yaml", "load: 'runs/hf_0123456789abcdef'\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  inputs.environment = {{"HF_TOKEN", "hf_0123456789abcdef"},
+                        {"MEGALITH_LOAD", "hf_0123456789abcdef"},
+                        {"MEGALITH_STORE_SECRET_FILE", "/home/me/my_own_secret_file"}};
+  inputs.arguments = {"--lr", "hf_0123456789abcdef", "--data_path", "/home/me/my_own_secret_file"};
+  const std::string found = errors();
+  for (const char* part : {"recipe.yaml:1: load has the value of the variable HF_TOKEN", "MEGALITH_LOAD: load has",
+                           "--lr has the value"}) {
+    EXPECT_NE(found.find(part), std::string::npos) << part << " not in\n" << found;
+  }
+  EXPECT_EQ(std::count(found.begin(), found.end(), '\n'), 3) << found;
+  EXPECT_EQ(found.find("0123456789"), std::string::npos) << found;
 }
 
 TEST_F(Resolve, EverythingWrongIsReportedTogether) {

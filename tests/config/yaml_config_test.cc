@@ -185,14 +185,16 @@ TEST_F(YamlConfig, SecretsAreRefusedInOptionsAndTakenInTheEnvironmentOfARun) {
   for (const char* text : {"extends: ${HF_TOKEN}.yaml\n", "modules: {pre_trainer: {model: \"${HF_TOKEN}.yaml\"}}\n",
                            "modules: {pre_trainer: {framework: \"${HF_TOKEN}\"}}\n"}) {
     folder.write("z.yaml", text);
-    std::string said;
-    try {
-      said = errors("z.yaml");
-    } catch (const UserError& error) {
-      said = error.message();
-    }
+    const std::string said = errors("z.yaml");
     EXPECT_NE(said.find("variable HF_TOKEN holds a secret"), std::string::npos) << text << said;
     EXPECT_EQ(said.find("hf_x"), std::string::npos) << said;
+  }
+  folder.write("z.yaml",
+               "modules:\n  pre_trainer:\n    model: ${HF_TOKEN}.yaml\n    config: ${PGPASSWORD}.yaml\n"
+               "    other: 1\n    overrides: {a: \"${WANDB_API_KEY}\"}\n");
+  const std::string all = errors("z.yaml");
+  for (const char* part : {"z.yaml:3: by its", "z.yaml:4: by its", "z.yaml:5: unknown key", "z.yaml:6: by its"}) {
+    EXPECT_NE(all.find(part), std::string::npos) << part << " not in\n" << all;
   }
 }
 

@@ -2,6 +2,7 @@
 #include "device/memory.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -94,7 +95,21 @@ TEST(BlockArena, MergesNeighboursAndTakesTheBestFit) {
   EXPECT_LE(arena.mapped_bytes(), mapped + 128 * kMiB);
   int foreign = 0;
   EXPECT_EQ(arena.release(&foreign), 0u);
-  EXPECT_EQ(arena.allocate(size_t{1} << 60), nullptr);
+  for (const size_t too_large : {size_t{1} << 60, SIZE_MAX / 2, SIZE_MAX - 1}) {
+    EXPECT_EQ(arena.allocate(too_large), nullptr);
+  }
+}
+
+TEST(Memory, RawBlocksOfBothKindsGoBack) {
+  manage_cpu_memory();
+  c10::Allocator& allocator = *c10::GetCPUAllocator();
+  const int64_t before = memory_stats(kCpu).allocated_bytes;
+  for (const size_t num_bytes : {size_t{100}, BlockArena::kSmallest + 1}) {
+    void* const block = allocator.raw_allocate(num_bytes);
+    EXPECT_GE(memory_stats(kCpu).allocated_bytes - before, static_cast<int64_t>(num_bytes));
+    allocator.raw_deallocate(block);
+    EXPECT_EQ(memory_stats(kCpu).allocated_bytes, before);
+  }
 }
 
 TEST(BlockArena, BlocksOfManyThreadsAreAlignedAndDoNotOverlap) {

@@ -1,5 +1,6 @@
 // Instruction data after encoding: packs, the tensors of a sequence, the order of passes, prepared files.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -271,6 +272,38 @@ TEST(SftRows, KeysAreRenamedAndSystemsLeftOutBeforeRowsAreRead) {
   EXPECT_THROW(read_sft_row(row, options, "row"), UserError);
   options.sft_rename_keys = {"text=talk"};
   EXPECT_THROW(read_sft_row(parse_ordered_json(R"({"text": "a", "talk": "b"})", "row"), options, "row"), UserError);
+}
+
+SftRow row_of(const char* text, const SftOptions& options = {}) {
+  return read_sft_row(parse_ordered_json(text, "row"), options, "row");
+}
+
+TEST(SftRows, KeysThatArePassedOverAreReadNowhere) {
+  const char* const rated = R"({"prompt": "q", "completion": "a", "label": 0, "kto_tag": true})";
+  EXPECT_TRUE(row_of(R"({"prompt": "q", "completion": "a", "label": 0})").is_bad);
+  EXPECT_FALSE(row_of(rated, {.sft_ignore_keys = {"label"}}).is_bad);
+  EXPECT_EQ(row_of(rated, {.sft_ignore_keys = {"label", "kto_tag"}}).form, SftForm::kPrompt);
+  // One of two keys of a meaning.
+  const SftOptions renamed{.sft_ignore_keys = {"completion"}, .sft_rename_keys = {"best=completion"}};
+  EXPECT_EQ(row_of(R"({"prompt": "q", "completion": "a", "best": "b"})", renamed).texts.at(0).answer, "b");
+  // A row's key does not take a message's speaker and words.
+  const char* const chat = R"({"content": 3, "tools": [{}], "conversations": [{"role": "user", "content": "q"},
+      {"from": "gpt", "value": "a", "tools": 1}]})";
+  const SftRow read = row_of(chat, {.sft_ignore_keys = {"content", "tools"}});
+  EXPECT_EQ(read.chats.at(0).list[1], (OrderedJson{{"role", "assistant"}, {"content", "a"}}));
+  EXPECT_TRUE(read.tools.is_null());
+  EXPECT_THROW(row_of(chat, {.sft_rename_keys = {"message.=a"}}), UserError);
+}
+
+TEST(SftRows, OnlyTheLastAnswerOfAPairOrARatingIsLearned) {
+  const auto counts = [](const char* answer) {
+    const std::string row = fmt::format(R"({{"prompt": "r", "history": [["q", "a"]], {}}})", answer);
+    return messages_of_texts(row_of(row.c_str()).texts.at(0)).counts;
+  };
+  const std::vector<bool> last = {false, false, false, true};
+  EXPECT_EQ(counts(R"("completion": "b")"), (std::vector<bool>{false, true, false, true}));
+  EXPECT_EQ(counts(R"("completion": "b", "label": true)"), last);
+  EXPECT_EQ(counts(R"("chosen": "b", "rejected": "c")"), last);
 }
 
 TEST(SftRows, RepeatedRowsAreReadOnce) {

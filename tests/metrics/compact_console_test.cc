@@ -65,6 +65,23 @@ TEST(CompactLine, HasWhatAPersonReadsOfAStep) {
             "step 340/340  loss 2.8312  grad 0.843  lr 1.00e-03  5.00 k tok/s/dev  mem 41.0 GiB\n");
 }
 
+TEST(TimeLeft, CountsTheSamplesThatAGrowingBatchHasLeft) {
+  double now_s = 0;
+  TimeLeft time(/*train_samples=*/48, [&] { return now_s; });
+  const auto left_after = [&](int64_t iteration, int64_t batch, int64_t consumed) {
+    StepRecord record = compact_step(iteration, 6);
+    record.global_batch_size = batch;
+    record.consumed_samples = consumed;
+    now_s += static_cast<double>(batch);  // a second a sample
+    return time.after(record);
+  };
+  // Batches of 4, 4, 8, 8, 12 and 12. After the first step only its own time is known.
+  EXPECT_DOUBLE_EQ(left_after(1, 4, 4).value(), 0.1 * 44 / 4);
+  EXPECT_DOUBLE_EQ(left_after(2, 4, 8).value(), 40);
+  EXPECT_DOUBLE_EQ(left_after(3, 8, 16).value(), 32);
+  EXPECT_FALSE(left_after(6, 12, 48).has_value());
+}
+
 TEST(CompactLine, ShowsTheShareOfThePeakWhereItIsKnown) {
   CompactPrinted printed;
   StepRecord record = compact_step(9);

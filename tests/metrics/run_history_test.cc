@@ -42,10 +42,12 @@ TEST_F(RunHistoryFile, TheLaterLineOfAnIterationCounts) {
     JsonlSink first(path(), log_, "one");
     for (int64_t i = 1; i <= 5; ++i) first.on_step(history_step(i, static_cast<double>(i), i <= 2 ? 500 : 10));
     first.on_validation({.iteration = 5, .set = "validation", .when = {}, .losses = {{"lm loss", 3.0}}});
+    first.on_validation({.iteration = 2, .set = "validation", .when = {}, .losses = {{"lm loss", std::nan("")}}});
     JsonlSink second(path(), log_, "two");  // resumed after 3
     for (int64_t i = 4; i <= 7; ++i) second.on_step(history_step(i, 10.0 + static_cast<double>(i), i <= 5 ? 500 : 20));
     second.on_validation({.iteration = 5, .set = "validation", .when = {}, .losses = {{"lm loss", 2.0}}});
     second.on_validation({.iteration = 7, .set = "validation", .when = {}, .losses = {{"lm loss", 2.5}}});
+    second.on_validation({.iteration = 7, .set = "validation-z", .when = {}, .losses = {{"lm loss", 1.5}}});
     second.on_validation({.iteration = 7, .set = "validation-code", .when = {}, .losses = {{"lm loss", 1.5}}});
   }
   const RunHistory history = read_run_history(path());
@@ -58,8 +60,8 @@ TEST_F(RunHistoryFile, TheLaterLineOfAnIterationCounts) {
   // The steps that count are 3, 6 and 7: 10, 20 and 20 ms. The first two of each start are left out.
   EXPECT_DOUBLE_EQ(history.mean_elapsed_ms(), 50.0 / 3);
   EXPECT_DOUBLE_EQ(history.mean_tokens_per_s_per_device(), 300 / 0.050);
-  ASSERT_EQ(history.evaluations.size(), 3u);
-  EXPECT_EQ(history.evaluated_sets(), (std::vector<std::string>{"validation", "validation-code"}));
+  ASSERT_EQ(history.evaluations.size(), 5u);
+  EXPECT_EQ(history.evaluated_sets(), (std::vector<std::string>{"validation", "validation-z", "validation-code"}));
   EXPECT_EQ(history.first_validation_set(), "validation");
   EXPECT_EQ(history.last_evaluation("validation")->loss, 2.5);
   EXPECT_EQ(history.best_evaluation("validation")->iteration, 5);

@@ -30,7 +30,7 @@ def greedy(model, ids, new=NEW):
 def test_rows_are_answered_as_transformers_continues_each(name, program, models, tmp_path):
     model = models[name]
     rows = rows_of(torch.Generator().manual_seed(5))
-    source, output = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
+    source, output = tmp_path / "rows.jsonl", tmp_path / "new" / "answers.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     program.run(
         *("generate", "--load_hf", model.folder, "--input", source, "--output", output, "--batch_rows", 3, "--temperature", 0),

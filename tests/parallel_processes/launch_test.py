@@ -336,4 +336,8 @@ def test_a_rank_that_is_refused_tells_those_that_are_not(program, data, tmp_path
     words = train_words(data, tmp_path)
     (well, code), (refused, refused_code) = ended(start_each(program, [words, (*words, "--lr", "many")]))
     assert refused_code == 2 and refused.startswith("[rank 1] error: ") and "many" in refused, refused
-    assert code == 1 and "rank 1 failed: " in well and "many" in well, well
+    assert code == 2 and "error: rank 1 cannot begin: " in well and "many" in well, well
+    words += ("--global_batch_size", 6)
+    (dry, dry_code), (well, code), (other, other_code) = ended(start_each(program, [(*words, "--dry_run"), words, words]))
+    assert (dry_code, code, other_code) == (0, 2, 2) and "error" not in dry, (dry, well, other)
+    assert (well + other).count("error: rank 0 cannot begin: it has dry_run, and trains nothing") == 1, (well, other)

@@ -92,7 +92,12 @@ TEST(BatchSchedule, GivenStepsBeginAtTheirTokens) {
   }
   EXPECT_EQ(parsed("0:768 250B:1536 1.5T:6144", 4096)[2].from, 1500000000000 / 4096);
   EXPECT_EQ(parsed("7:2 0:1")[1].samples, 2);  // sorted
-  for (const char* wrong : {"", "5:4", "0:4 0:8", "0:0", "0", "x:4", "0:4 3:y"}) EXPECT_TRUE(parsed(wrong).empty()) << wrong;
+  EXPECT_EQ(parsed("0:1 1.23T:1.1K")[1].from, 1230000000000);
+  EXPECT_EQ(parsed("0:1 1.23T:1.1K")[1].samples, 1100);
+  for (const char* wrong :
+       {"", "5:4", "0:4 0:8", "0:0", "0", "x:4", "0:4 3:y", "0:4.5", "0:0.4", "0:4 2.5:8", "0:4 1.0001K:8"}) {
+    EXPECT_TRUE(parsed(wrong).empty()) << wrong;
+  }
   EXPECT_TRUE(parsed("0:4 5:8", 10).empty()) << "both begin with the first sample";
   const BatchSchedule uneven(6, 2, 2, {}, false, errors, parsed("0:4 8:6"));
   ASSERT_EQ(errors.size(), 1u);

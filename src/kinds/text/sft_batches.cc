@@ -63,7 +63,7 @@ void check_form(const SftSet& set, const SftOptions& options) {
   if (options.loss == SftLoss::kNextToken && form == SftForm::kRated) {
     throw UserError(
         fmt::format("{} holds {}, and loss is next_token, which would learn the bad ones too", set.prefix(), found),
-        "add --loss kto; or give a file of the good answers without the key label");
+        "add --loss kto; give a file of the good answers; or, where label rates nothing, add --sft_ignore_keys label");
   }
   if (options.loss == SftLoss::kDpo && form != SftForm::kPairs) {
     throw UserError(fmt::format("loss is dpo, and {} holds {}", set.prefix(), found),

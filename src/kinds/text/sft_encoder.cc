@@ -289,7 +289,7 @@ std::string SftEncoder::identity() const {
       "def f(x):\r\n    return x**2  # ok";
   const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
   // Increment if the same rows give other tokens or weights.
-  constexpr int kVersion = 3;
+  constexpr int kVersion = 4;
   std::string text = fmt::format(
       "{} {} {} {}\n{}\n{}\n{}\n{}\n{} {} {} {}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1),
       fmt::join(ids, " "), chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format),
@@ -315,8 +315,7 @@ void SftEncoder::check_read(const SftMessages& messages, const OrderedJson& tool
              fmt::format("--sft_ignore_keys {} passes over it; or take a template that writes it", key));
     }
   }
-  const bool has_tools = !tools.is_null() && std::ranges::count(options_.sft_ignore_keys, "tools") == 0;
-  if (has_tools && !chat.mentions("tools")) refuse("tools", "--sft_ignore_keys tools passes over them");
+  if (!tools.is_null() && !chat.mentions("tools")) refuse("tools", "--sft_ignore_keys tools passes over them");
   for (const auto& [name, value] : variables.items()) {
     if (!chat.mentions(name)) refuse("variable " + name, "leave it out, or look at the names in the template");
   }

@@ -45,6 +45,19 @@ std::string known_role(const std::string& name, const std::string& where) {
                   "roles are system, user, assistant and tool; ShareGPT's system, human, gpt and tool");
 }
 
+// Some sets give a message OpenAI's keys and ShareGPT's; only one of them is read.
+void check_one_speaker(const OrderedJson& message, const std::string& role, const std::string& where) {
+  if (!message.contains("from")) return;
+  const auto of_both = [&](const char* key) { return message.contains(key) && !is_empty_json(message[key]); };
+  const bool is_same = !of_both("role") || !message["role"].is_string() ||
+                       known_role(json_as<std::string>(Json(message["role"]), where), where) == role;
+  const bool has_same_words = !of_both("content") || !of_both("value") || message["value"] == message["content"];
+  if (is_same && has_same_words) return;
+  throw UserError(fmt::format("{}: a message has {}", where, is_same ? "value and content, which differ"
+                                                                     : "from and role, which differ"),
+                  "give the speaker and the words once: role and content, or ShareGPT's from and value");
+}
+
 // ShareGPT's function_call: {"name": …, "arguments": …} as a JSON text, or a list of them.
 OrderedJson calls_of(const OrderedJson& value, const std::string& where) {
   const std::string what = where + ": function_call";
@@ -101,14 +114,20 @@ OrderedJson list_of(const OrderedJson& value, std::string_view key, const std::s
 
 OrderedJson renamed(const OrderedJson& object, const SftOptions& options, bool is_message, const std::string& where) {
   constexpr std::string_view kOfMessage = "message.";
+  constexpr std::array<std::string_view, 4> kAlwaysRead = {"role", "content", "from", "value"};
   OrderedJson made = object;
+  for (const std::string& key : options.sft_ignore_keys) {
+    const bool stays = is_message && std::ranges::count(kAlwaysRead, key) > 0;
+    if (made.is_object() && !stays) made.erase(key);
+  }
   for (const std::string& rename : options.sft_rename_keys) {
     const size_t equals = rename.find('=');
-    if (equals == 0 || equals >= rename.size() - 1) {
+    const bool is_of_message = rename.starts_with(kOfMessage);
+    const size_t begin = is_of_message ? kOfMessage.size() : 0;
+    if (equals <= begin || equals >= rename.size() - 1) {
       throw UserError(fmt::format("sft_rename_keys has '{}'", rename), "write KEY=NAME, or message.KEY=NAME");
     }
-    if (rename.starts_with(kOfMessage) != is_message || !object.is_object()) continue;
-    const size_t begin = is_message ? kOfMessage.size() : 0;
+    if (is_of_message != is_message || !object.is_object()) continue;
     const std::string key = rename.substr(begin, equals - begin), name = rename.substr(equals + 1);
     if (!made.contains(key)) continue;
     if (made.contains(name) && !is_empty_json(made[name])) {
@@ -133,18 +152,20 @@ SftMessages messages_of(const OrderedJson& value, std::string_view key, const Sf
   if (list.empty()) throw UserError(fmt::format("{}: {} is no list of messages", where, key));
   SftMessages messages;
   for (const OrderedJson& written : list) {
-    OrderedJson own;
-    const OrderedJson& message =
-        options.sft_rename_keys.empty() ? written : own = renamed(written, options, /*is_message=*/true, where);
+    const OrderedJson message = renamed(written, options, /*is_message=*/true, where);
     const std::string name = role_of(message, where), role = known_role(name, where);
+    const bool is_share_gpt = message.contains("from");
+    check_one_speaker(message, role, where);
     OrderedJson made = {{"role", role}};
     for (const auto& [member, of_message] : message.items()) {
-      const bool is_ignored = std::ranges::count(options.sft_ignore_keys, member) > 0;
-      if (member != "from" && member != "value" && member != "role" && !is_ignored) made[member] = of_message;
+      if (member != "from" && member != "role" && (member != "value" || !is_share_gpt)) made[member] = of_message;
     }
-    if (message.contains("from")) {
+    if (is_share_gpt) {
       messages.is_share_gpt = true;
-      const OrderedJson words = message.contains("value") ? message["value"] : OrderedJson(nullptr);
+      OrderedJson words = nullptr;
+      for (const char* key : {"content", "value"}) {
+        if (message.contains(key) && (words.is_null() || !is_empty_json(message[key]))) words = message[key];
+      }
       const bool is_call = name == "function_call" && !words.is_null();
       made["content"] = is_call ? OrderedJson("") : words;
       if (is_call) made["tool_calls"] = calls_of(words, where);
@@ -184,7 +205,7 @@ void check_order(const OrderedJson& messages, const std::string& where) {
                       : role == "assistant" ? !begins && before != "assistant"
                                             : is_tool && !begins && before != "user";
     if (!fits) {
-      throw UserError(fmt::format("{}: message {} is the {}'s behind {}", where, i + 1, role,
+      throw UserError(fmt::format("{}: message {} is the {}'s after {}", where, i + 1, role,
                                   before.empty() ? "nothing" : fmt::format("the {}'s", before)),
                       "a conversation is the system's message, or none, and then the user's and the assistant's by "
                       "turns; tools answer the assistant");

@@ -14,8 +14,9 @@ bool is_empty_json(const OrderedJson& value);
 // A list, possibly as a JSON text, as in Parquet files. UserError for anything else.
 OrderedJson list_of(const OrderedJson& value, std::string_view key, const std::string& where);
 
-// The object with the keys that sft_rename_keys names for rows, or for messages. UserError for a malformed name, and a
-// key that is there under both names.
+// The object without the keys of sft_ignore_keys, and with those that sft_rename_keys names for rows, or for messages.
+// A message's speaker and words stay: rows may have keys of their names. UserError for a malformed name, and a key that
+// is there under both names.
 OrderedJson renamed(const OrderedJson& object, const SftOptions& options, bool is_message, const std::string& where);
 
 // Converts ShareGPT's names to role and content, its function calls to tool_calls, and `weight`, `train` and the like

@@ -119,7 +119,8 @@ OpenPacks pack_samples(std::vector<SftPiece> samples, int64_t seq_length, bool s
 
 UserError damaged_packs_error(int64_t pack) {
   return UserError(fmt::format("the cached index of packs is damaged (pack {})", pack),
-                   "delete the files *-SFTDataset-* in data_cache_path, or in the folder cache beside the prepared rows");
+                   "delete the files *-SFTDataset-* in data_cache_path, or in the folder cache beside the prepared "
+                   "rows");
 }
 
 SftPacks::SftPacks(int64_t begin, int64_t end, const std::function<int64_t(int64_t sample)>& length, int64_t seq_length,

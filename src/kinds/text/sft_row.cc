@@ -390,8 +390,8 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
 
 SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const std::string& where) {
   OrderedJson own;
-  const OrderedJson& row =
-      options.sft_rename_keys.empty() ? written : own = renamed(written, options, /*is_message=*/false, where);
+  const bool is_written = options.sft_rename_keys.empty() && options.sft_ignore_keys.empty();
+  const OrderedJson& row = is_written ? written : own = renamed(written, options, /*is_message=*/false, where);
   SftRow read;
   KeyReader reader(row, options, where);
   read.form = sft_form_of(row, options.sft_column, where);
@@ -440,6 +440,9 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
     }
   }
   reader.refuse_rest();
+  if (is_rated || read.form == SftForm::kPairs) {
+    for (SftTexts& texts : read.texts) texts.learns_history = false;
+  }
   if (options.sft_drop_system) {
     for (SftTexts& texts : read.texts) texts.system.clear();
     for (SftMessages& chat : read.chats) {
@@ -461,17 +464,17 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
 
 SftMessages messages_of_texts(const SftTexts& texts) {
   SftMessages messages;
-  const auto add = [&](const char* role, const std::string& content) {
+  const auto add = [&](const char* role, const std::string& content, bool counts) {
     messages.list.push_back({{"role", role}, {"content", content}});
-    messages.counts.push_back(std::string_view(role) == "assistant");
+    messages.counts.push_back(counts);
   };
-  if (!texts.system.empty()) add("system", texts.system);
+  if (!texts.system.empty()) add("system", texts.system, false);
   for (const auto& [question, answer] : texts.history) {
-    add("user", question);
-    add("assistant", answer);
+    add("user", question, false);
+    add("assistant", answer, texts.learns_history);
   }
-  add("user", texts.question + (texts.input.empty() ? "" : "\n\n" + texts.input));
-  add("assistant", texts.answer);
+  add("user", texts.question + (texts.input.empty() ? "" : "\n\n" + texts.input), false);
+  add("assistant", texts.answer, true);
   return messages;
 }
 

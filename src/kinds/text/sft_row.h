@@ -30,6 +30,7 @@ struct SftTexts {
   bool is_instruction = false;  // of the form kAlpaca
   std::string system, question, input, answer;
   std::vector<std::pair<std::string, std::string>> history;
+  bool learns_history = true;  // false: a pair's or a rating's answer is the last one
 };
 
 // Either texts or chats has one item, or two for a pair: the chosen and the rejected answer, each with its question.

@@ -206,9 +206,7 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
     if (since_stored.elapsed_s() >= store_every_s) store();
   });
   progress.finish();
-  if (reader.num_repeated() > 0) {
-    log.note("sft_deduplicate leaves out {} that repeat others", number_of(reader.num_repeated(), "row", "rows"));
-  }
+  if (reader.num_repeated() > 0) log.note("{}", repeated_rows_text(reader.num_repeated()));
   tally.check();
   store();
   SftReport report = tally.report();
@@ -311,6 +309,10 @@ void SftSet::read(int64_t sequence, int64_t offset, int64_t count, int64_t* toke
                 tokens + of_question, weights + of_question);
   }
   for (int64_t i = 0; i < count; ++i) weights[i] = weights[i] > 0 ? 1 : 0;
+}
+
+std::string repeated_rows_text(int64_t num_repeated) {
+  return fmt::format("sft_deduplicate leaves out {} that repeat others", number_of(num_repeated, "row", "rows"));
 }
 
 std::string describe(const SftReport& report) {

@@ -105,6 +105,9 @@ class SftSet {
   std::vector<int64_t> question_lengths_;  // of rated answers
 };
 
+// A note on rows that sft_deduplicate left out.
+std::string repeated_rows_text(int64_t num_repeated);
+
 // Readable text, ending in a line break.
 std::string describe(const SftReport& report);
 
