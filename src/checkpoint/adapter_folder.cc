@@ -1,10 +1,12 @@
 #include "checkpoint/adapter_folder.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -19,6 +21,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "nn/low_rank_adapter.h"
 #include "tensor_files/safetensors.h"
 
 namespace megalith {
@@ -91,7 +94,10 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
   std::vector<CheckpointTensor> named;
   const auto add = [&](const CheckpointTensor& tensor, const auto& rename) {
     Placement& placement = placements.emplace_back(*tensor.placement);
-    for (Piece& piece : placement.pieces) piece.name = std::string(prefix) + rename(piece);
+    for (Piece& piece : placement.pieces) {
+      piece.name = std::string(prefix) + rename(piece);
+      piece.aliases.clear();
+    }
     named.push_back(tensor);
     named.back().placement = &placement;
   };
@@ -108,6 +114,50 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
     }
   }
   return named;
+}
+
+// Saved tables under their other names, which PEFT keeps apart (`lm_head.weight` of a tied model).
+std::vector<CheckpointTensor> tied_heads(std::span<const CheckpointTensor> adapters,
+                                         std::deque<Placement>& placements) {
+  std::vector<CheckpointTensor> heads;
+  for (const CheckpointTensor& tensor : adapters) {
+    for (const Piece& piece : tensor.placement->pieces) {
+      for (const std::string& alias : piece.aliases) {
+        if (!names_tied_head(alias)) continue;
+        Placement& placement = placements.emplace_back(*tensor.placement);
+        for (Piece& other : placement.pieces) other.name = alias;
+        heads.push_back(tensor);
+        heads.back().placement = &placement;
+      }
+    }
+  }
+  return heads;
+}
+
+// A and A0, B and -B0 as parts of one A and one B.
+std::vector<CheckpointTensor> with_starts(std::span<const CheckpointTensor> adapters,
+                                          std::deque<Placement>& placements) {
+  std::vector<CheckpointTensor> joined;
+  for (const CheckpointTensor& tensor : adapters) {
+    joined.push_back(tensor);
+    Placement& placement = placements.emplace_back(*tensor.placement);
+    joined.back().placement = &placement;
+    for (Piece& piece : placement.pieces) {
+      for (const std::string_view ending : {kDownEnding, kUpEnding}) {
+        const std::string of_start = with_ending(std::string(ending), ".weight", kStartEnding) + ".weight";
+        const bool is_start = piece.name.ends_with(of_start);
+        if (!is_start && !piece.name.ends_with(ending)) continue;
+        const size_t dim = ending == kDownEnding ? 0 : 1;
+        if (is_start) {
+          piece.name = with_ending(piece.name, of_start, ending);
+          piece.canonical.offset[dim] += piece.shape[dim];
+          if (ending == kUpEnding) joined.back().local = tensor.local.neg();
+        }
+        piece.shape[dim] *= 2;
+      }
+    }
+  }
+  return joined;
 }
 
 // PEFT's target_modules. Whole names if `is_whole` (FLUX's last layer is named like one in each block) or if exclusions
@@ -141,8 +191,18 @@ std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters
   return {all.begin(), all.end()};
 }
 
-Json make_adapter_config(const AdapterExport& settings, const std::vector<std::string>& targets) {
+// layers: whole names of all that have an adapter.
+Json make_adapter_config(const AdapterExport& settings, const std::vector<std::string>& targets,
+                         const std::vector<std::string>& layers) {
   const LoraOptions& options = settings.options;
+  const int64_t ranks = options.start().decomposes() ? 2 : 1;
+  // Keeps alpha / rank, or alpha / sqrt(rank).
+  const double alphas = options.use_rslora ? std::sqrt(static_cast<double>(ranks)) : static_cast<double>(ranks);
+  Json rank_pattern = Json::object(), alpha_pattern = Json::object();
+  for (const std::string& layer : layers) {
+    if (options.rank_of(layer) != options.dim) rank_pattern[layer] = options.rank_of(layer) * ranks;
+    if (options.alpha_of(layer) != options.alpha) alpha_pattern[layer] = options.alpha_of(layer) * alphas;
+  }
   Json config = {{"auto_mapping", nullptr},
                  {"bias", "none"},
                  {"exclude_modules", nullptr},
@@ -159,8 +219,11 @@ Json make_adapter_config(const AdapterExport& settings, const std::vector<std::s
   if (!settings.config.empty()) config.update(parse_json(settings.config, kAdapterConfigFile));
   config["peft_type"] = "LORA";
   config["inference_mode"] = true;
-  config["r"] = options.dim;
-  config["lora_alpha"] = options.alpha;
+  config["r"] = options.dim * ranks;
+  config["lora_alpha"] = options.alpha * alphas;
+  config["rank_pattern"] = std::move(rank_pattern);
+  config["alpha_pattern"] = std::move(alpha_pattern);
+  config["modules_to_save"] = options.modules_to_save.empty() ? Json(nullptr) : Json(options.modules_to_save);
   config["lora_dropout"] = options.dropout;
   config["use_rslora"] = options.use_rslora;
   config["use_dora"] = options.use_dora;
@@ -180,7 +243,7 @@ bool keeps_base(const Json& init) { return init.is_boolean() || init == "gaussia
 void refuse_unknown_forms(const Json& config, bool has_conv1d, const std::string& where) {
   constexpr std::array kRead = {"auto_mapping", "base_model_name_or_path", "inference_mode", "lora_alpha",
                                 "lora_dropout", "peft_type", "peft_version", "r", "revision", "target_modules",
-                                "use_dora", "use_rslora",
+                                "use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save",
                                 // Matter only with unsupported features.
                                 "layers_pattern", "loftq_config", "eva_config", "corda_config", "qalora_group_size",
                                 "megatron_config", "megatron_core", "runtime_config"};
@@ -240,10 +303,32 @@ bool has_part(const std::vector<std::string>& names, std::string_view part) {
   return std::ranges::any_of(names, [&](const std::string& name) { return name.find(part) != std::string::npos; });
 }
 
-// PEFT's, and its file.
-std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
+struct PeftConfig {
+  Json values;
+  std::string where;
+  std::string text;  // as in the file
+
+  // In the file's order, of which the first that fits counts.
+  std::vector<std::string> pattern(const std::string& key) const {
+    std::vector<std::string> entries;
+    const Json* found = find_member(values, key, where);
+    if (found == nullptr) return entries;
+    const OrderedJson all = OrderedJson::parse(text);
+    for (const auto& [name, value] : all.items()) {
+      if (name != key && name != std::string(kDiffusersPrefix) + key) continue;
+      for (const auto& [layer, number] : value.items()) {
+        const auto what = fmt::format("{}: {}: {}", where, key, layer);
+        entries.push_back(fmt::format("{}={}", layer, number_text(json_as<double>(found->at(layer), what))));
+      }
+    }
+    return entries;
+  }
+};
+
+PeftConfig read_adapter_config(const fs::path& folder) {
   if (fs::exists(folder / kAdapterConfigFile)) {
-    return {load_json(folder / kAdapterConfigFile), (folder / kAdapterConfigFile).string()};
+    const fs::path file = folder / kAdapterConfigFile;
+    return {load_json(file), file.string(), read_file(file)};
   }
   const std::string where = (folder / kDiffusersAdapterFile).string();
   const SafetensorsFile file(where);
@@ -259,7 +344,7 @@ std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
   for (const auto& [key, value] : metadata.items()) {
     config[key.starts_with(kDiffusersPrefix) ? key.substr(kDiffusersPrefix.size()) : key] = value;
   }
-  return {config, where};
+  return {config, where, told->second};
 }
 
 // PEFT saves several adapters to a folder each.
@@ -286,7 +371,8 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
                                 kAdapterConfigFile, kAdapterWeightsFile),
                     "name a folder that PEFT's save_pretrained() or --save_adapter wrote");
   }
-  const auto [config, where] = read_adapter_config(folder);
+  const PeftConfig peft = read_adapter_config(folder);
+  const auto& [config, where, text] = peft;
   AdapterFolder read{.options = {}, .config = dump_json(config)};
   const auto type = json_get<std::string>(config, "peft_type", where);
   if (type != "LORA") {
@@ -300,6 +386,9 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
   options.dropout = json_get_or<double>(config, "lora_dropout", 0, where);
   options.use_rslora = json_get_or<bool>(config, "use_rslora", false, where);
   options.use_dora = json_get_or<bool>(config, "use_dora", false, where);
+  options.rank_pattern = peft.pattern("rank_pattern");
+  options.alpha_pattern = peft.pattern("alpha_pattern");
+  options.modules_to_save = json_get_or<std::vector<std::string>>(config, "modules_to_save", {}, where);
   const Json& targets = get_member(config, "target_modules", where);
   options.target_modules = targets.is_string() ? std::vector{json_as<std::string>(targets, where + ": target_modules")}
                                                : json_as<std::vector<std::string>>(targets, where + ": target_modules");
@@ -323,25 +412,48 @@ void load_adapter(const fs::path& folder, std::span<const CheckpointTensor> adap
                   NonfiniteWeights nonfinite) {
   std::deque<Placement> placements;
   const bool is_picture = is_of_diffusers(folder);
+  std::vector<CheckpointTensor> tensors(adapters.begin(), adapters.end()), tied = tied_heads(adapters, placements);
+  std::vector<at::Tensor> tables;
+  for (CheckpointTensor& head : tied) {
+    // The table itself, to be compared with its other name's.
+    const at::Tensor table = head.local;
+    head.local = at::zeros_like(table);
+    tensors.push_back(head);
+    tables.push_back(table);
+  }
   load_store(
       {.what = folder.string(),
        .open =
            [&] { return TensorStore::open_file(folder / (is_picture ? kDiffusersAdapterFile : kAdapterWeightsFile)); },
+       // PEFT repeats the model's own weight of a head that has an adapter.
+       .may_be_unused = [](std::string_view name) { return name.ends_with(".base_layer.weight"); },
        .remedy = []() -> std::string {
          return "these are adapters of another model, or of other layers: leave lora.target_modules out, and "
                 "name their model";
        },
        .nonfinite = nonfinite},
-      under_file_names(adapters, prefix_of(is_picture), placements), groups);
+      under_file_names(tensors, prefix_of(is_picture), placements), groups);
+  run_on_all(*groups.world, "load tied tables", [&] {
+    for (size_t i = 0; i < tied.size(); ++i) {
+      if (at::equal(tied[i].local, tables[i])) continue;
+      throw UserError(fmt::format("{}: {} differs from the embedding, and the model has one table for both",
+                                  folder.string(), tied[i].placement->pieces.at(0).name),
+                      "merge these adapters into their model with PEFT, untied, and load that");
+    }
+  });
 }
 
 void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,
                   const AdapterExport& settings) {
   std::deque<Placement> placements;
   const bool is_picture = settings.is_of_diffusers;
-  const std::vector<CheckpointTensor> named = under_file_names(adapters, prefix_of(is_picture), placements);
-  const Json config =
-      make_adapter_config(settings, target_names(adapters, settings.options, is_picture, *groups.world));
+  std::vector<CheckpointTensor> tensors(adapters.begin(), adapters.end());
+  for (const CheckpointTensor& head : tied_heads(adapters, placements)) tensors.push_back(head);
+  if (settings.options.start().decomposes()) tensors = with_starts(tensors, placements);
+  const std::vector<CheckpointTensor> named = under_file_names(tensors, prefix_of(is_picture), placements);
+  Group& world = *groups.world;
+  const Json config = make_adapter_config(settings, target_names(adapters, settings.options, is_picture, world),
+                                          target_names(adapters, settings.options, /*is_whole=*/true, world));
   std::map<std::string, std::string> metadata;
   if (is_picture) {
     Json told = Json::object();

@@ -4,7 +4,10 @@
 //   diffusers  pytorch_lora_weights.safetensors, names "transformer." plus canonical, with PEFT's configuration as
 //              metadata; we add adapter_config.json
 //
-// An A shared by parts of a fused layer (linear_qkv) is written per part, which is equivalent.
+// An A shared by parts of a fused layer (linear_qkv) is written per part, which is equivalent. Adapters that began as
+// parts of the weight (low_rank_adapter.h) are written as plain ones of twice the rank, [A; A0] and [B, -B0], beside
+// the same model, as PEFT's path_initial_model_for_weight_conversion does it. Modules of lora.modules_to_save are whole
+// tensors by their names.
 // Source: PEFT, tuners/lora/config.py and utils/save_and_load.py; diffusers, loaders/lora_base.py and peft.py.
 #pragma once
 
@@ -40,6 +43,7 @@ void check_adapter_kind(const std::filesystem::path& folder, bool draws_pictures
 bool is_adapter_folder(const std::filesystem::path& folder);
 
 // UserError, before anything changes, listing all missing, misshaped and unexpected tensors. Collective over the world.
+// adapters: with modules that are saved with them.
 void load_adapter(const std::filesystem::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,
                   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 

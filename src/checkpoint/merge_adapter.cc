@@ -14,6 +14,7 @@
 #include "config/resolve.h"
 #include "core/error.h"
 #include "models/adaptable_layers.h"
+#include "nn/low_rank_adapter.h"
 
 namespace megalith {
 namespace {
@@ -29,8 +30,8 @@ bool take_ending(std::string& name, std::string_view ending) {
 
 at::Tensor wide(const at::Tensor& tensor) { return tensor.to(c10::promoteTypes(tensor.scalar_type(), at::kFloat)); }
 
-at::Tensor product(const AdapterMatrices& matrices, at::ScalarType dtype, double scale) {
-  return at::mm(matrices.up.to(dtype), matrices.down.to(dtype)).mul_(scale);
+at::Tensor product(const AdapterMatrices& matrices, at::ScalarType dtype) {
+  return at::mm(matrices.up.to(dtype), matrices.down.to(dtype)).mul_(matrices.scale);
 }
 
 std::map<std::string, const CheckpointTensor*> weights_by_name(const StoredModel& model) {
@@ -50,6 +51,7 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
   check_adapter_kind(adapter, base.config.is_of_diffusers(), base.folder);
   throw_if_any(check_lora_options(read.options));
   throw_if_any(check_lora_targets(read.options, adaptable_layers(base.config)));
+  throw_if_any(check_saved_modules(read.options, base.config));
   if (const auto stored = stored_base_of(adapter)) {
     check_base(stored, checksum_of_base(base.folder, *alone.world), adapter.string(), base.folder);
   }
@@ -57,9 +59,10 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
   const LayerContext context{
       .groups = &alone, .device = at::kMeta, .lora = std::make_shared<const LoraOptions>(read.options)};
   const auto model = base.family->build_whole(base.config, context);
+  freeze_all_but_adapters(model->parameters(), read.options);
   std::vector<CheckpointTensor> tensors;
   for (const Parameter* parameter : model->parameters()) {
-    if (!parameter->options().is_adapter) continue;
+    if (!belongs_to_adapters(*parameter)) continue;
     tensors.push_back(model_tensor(*parameter));
     tensors.back().local = at::empty(parameter->placement().local_shape, at::kFloat);
   }
@@ -67,12 +70,20 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
   for (const CheckpointTensor& tensor : tensors) {
     for (const PieceView& view : piece_views(*tensor.placement, tensor.local)) {
       std::string name = view.piece.name;
+      const auto take = [&](at::Tensor& whole) {
+        if (!whole.defined()) whole = at::empty(view.piece.shape, at::kFloat);
+        slice_box(whole, view.piece.canonical, std::vector<int64_t>(view.piece.shape.size(), 0)).copy_(view.tensor);
+      };
+      if (name.find(".lora_") == std::string::npos) {
+        take(read.modules[name]);
+        continue;
+      }
       const bool is_down = take_ending(name, kWeightOfDown), is_up = !is_down && take_ending(name, kWeightOfUp);
       if (!is_down && !is_up) take_ending(name, kMagnitudeEnding);
+      const double scale = read.options.scale_of(name);
       AdapterMatrices& own = read.matrices[name.append(kWeightOfLinear)];
-      at::Tensor& whole = is_down ? own.down : is_up ? own.up : own.length;
-      if (!whole.defined()) whole = at::empty(view.piece.shape, at::kFloat);
-      slice_box(whole, view.piece.canonical, std::vector<int64_t>(view.piece.shape.size(), 0)).copy_(view.tensor);
+      own.scale = scale;
+      take(is_down ? own.down : is_up ? own.up : own.length);
     }
   }
   for (const Parameter* parameter : model->parameters()) {
@@ -84,9 +95,9 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
   return read;
 }
 
-at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matrices, double scale) {
+at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matrices) {
   const at::Tensor own = wide(matrices.is_transposed ? weight.t() : weight);
-  at::Tensor sum = own + product(matrices, own.scalar_type(), scale);
+  at::Tensor sum = own + product(matrices, own.scalar_type());
   if (matrices.length.defined()) {
     const at::Tensor lengths = sum.square().sum(1).sqrt_();
     sum.mul_((matrices.length.to(sum.scalar_type()) / lengths).unsqueeze(1));
@@ -98,10 +109,15 @@ void merge_adapter(const ReadAdapter& adapter, at::ScalarType dtype, StoredModel
   const at::NoGradGuard no_grad;
   for (CheckpointTensor& tensor : model.state.tensors) {
     const Piece& piece = tensor.placement->pieces.at(0);
+    if (const auto saved = adapter.modules.find(piece.name);
+        saved != adapter.modules.end() && tensor.key == kModelKey) {
+      tensor.local = saved->second.to(dtype).contiguous();
+      continue;
+    }
     const auto found = adapter.matrices.find(piece.name);
     if (tensor.key != kModelKey || found == adapter.matrices.end()) continue;
     MEGALITH_CHECK(piece.canonical == Box::whole(piece.shape), "{} is stored in parts", piece.name);
-    tensor.local = merged_weight(tensor.local, found->second, adapter.options.scale()).to(dtype).contiguous();
+    tensor.local = merged_weight(tensor.local, found->second).to(dtype).contiguous();
   }
 }
 
@@ -114,7 +130,7 @@ double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged
       return wide(matrices.is_transposed ? tensor.local.t() : tensor.local);
     };
     const at::Tensor with = rows(*merged_weights.at(name)), without = rows(*base_weights.at(name));
-    const at::Tensor delta = product(matrices, without.scalar_type(), adapter.options.scale());
+    const at::Tensor delta = product(matrices, without.scalar_type());
     at::Tensor taken_out = with.to(without.scalar_type());
     if (matrices.length.defined()) {
       const at::Tensor lengths = (without + delta).square().sum(1).sqrt_();

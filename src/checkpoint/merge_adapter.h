@@ -20,11 +20,13 @@ struct AdapterMatrices {
   at::Tensor down, up;         // A (r, in), B (out, r), float32
   at::Tensor length = {};      // m (out); undefined: none
   bool is_transposed = false;  // the weight is (in, out)
+  double scale = 1;
 };
 
 struct ReadAdapter {
   LoraOptions options;
   std::map<std::string, AdapterMatrices> matrices;  // by the weight's name
+  std::map<std::string, at::Tensor> modules = {};   // saved whole, replace the model's; by name, float32
 };
 
 // UserError: no or several adapters, or another model's by checksum, targets or shapes.
@@ -32,7 +34,7 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
                              NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
 // From the canonical W, in float32 (or float64 as W).
-at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matrices, double scale);
+at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matrices);
 
 // In `dtype`, in memory.
 void merge_adapter(const ReadAdapter& adapter, at::ScalarType dtype, StoredModel& model);

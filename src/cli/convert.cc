@@ -230,7 +230,9 @@ at::Tensor logits_with_adapter(const std::filesystem::path& folder, const std::f
     std::vector<CheckpointTensor> base, adapters;
     for (const CheckpointTensor& tensor : tensors) {
       const std::string& name = tensor.placement->pieces.at(0).name;
-      (name.find(".lora_") != std::string::npos ? adapters : base).push_back(tensor);
+      const bool is_of_adapter = name.find(".lora_") != std::string::npos;
+      if (!is_of_adapter) base.push_back(tensor);
+      if (is_of_adapter || read.options.saves(name)) adapters.push_back(tensor);
     }
     load_hf(folder, base, Groups::single(), nullptr, nonfinite);
     load_adapter(adapter, adapters, Groups::single(), nonfinite);

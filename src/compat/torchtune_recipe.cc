@@ -107,6 +107,7 @@ class RecipeReader : public RecipeWords {
       }
     }
     if (is_on("model.apply_lora_to_mlp")) targets.insert(targets.end(), {"gate_proj", "up_proj", "down_proj"});
+    if (is_on("model.apply_lora_to_output")) targets.emplace_back("lm_head");
     set_fact("@targets", fmt::format("[{}]", join(targets, ", ")), "model.lora_attn_modules");
     apply("adapters");
   }

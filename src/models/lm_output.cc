@@ -8,7 +8,8 @@
 
 namespace megalith {
 
-ModelOutput lm_output(LmHead& lm_head, const at::Tensor& x, const ModelInput& input, HeadOutput head) {
+ModelOutput lm_output(LmHead& lm_head, const at::Tensor& hidden, const ModelInput& input, HeadOutput head) {
+  const at::Tensor x = lm_head.widened(hidden, input.context.dropout_rows());
   const int64_t b = input.context.b, s = input.context.s;
   ModelOutput output;
   switch (head) {

@@ -6,9 +6,9 @@
 
 namespace megalith {
 
-// x      (t, h), or this rank's (t / tp, h) under sequence parallelism: the head's input
+// hidden (t, h), or this rank's (t / tp, h) under sequence parallelism: the head's input
 // input  labels, weights, first term, and b and s of its context are read
 // Returns the first term and token_losses (kLoss), token_losses (kTokenLosses) or logits.
-ModelOutput lm_output(LmHead& lm_head, const at::Tensor& x, const ModelInput& input, HeadOutput head);
+ModelOutput lm_output(LmHead& lm_head, const at::Tensor& hidden, const ModelInput& input, HeadOutput head);
 
 }  // namespace megalith

@@ -10,6 +10,7 @@
 #include "models/attention_chunks.h"
 #include "models/token_ids.h"
 #include "nn/dropout.h"
+#include "nn/embedding_noise.h"
 
 namespace megalith {
 
@@ -143,6 +144,7 @@ void make_token_embedding(UnitModule& unit, const ModelConfig& config, const Lay
     types = &unit.add<TokenTypes>(context, site.token_types + ".weight", config.token_types(), h, std);
   }
   Norm* norm = config.embedding_norm ? &unit.add<Norm>(context, site.norm, h, config) : nullptr;
+  const EmbeddingNoise noise(context, site.dropout);
   const HiddenDropout dropout(context, site.dropout, config.hidden_dropout);
   unit.forward = [=, &config, &table, number = site.side](const Streams& /*in*/, const UnitPass& pass) -> Streams {
     const TextSide& side = pass.as<TextPass>().sides[number];
@@ -150,7 +152,7 @@ void make_token_embedding(UnitModule& unit, const ModelConfig& config, const Lay
     const at::Tensor tokens = side.tokens.reshape({-1});
     MEGALITH_CHECK(tokens.size(0) == b * s, "{} tokens, but b {} and s {}", tokens.size(0), b, s);
     check_token_ids(tokens, *config.vocab_size);
-    at::Tensor x = embedded(config, table, tokens);
+    at::Tensor x = noise.forward(embedded(config, table, tokens), side.context);
     if (positions != nullptr) x = x + positions->forward(side.context);
     if (types != nullptr) x = x + types->forward(side.token_types, side.context);
     if (norm != nullptr) x = norm->forward(x);

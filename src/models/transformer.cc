@@ -77,7 +77,8 @@ struct TextHead {
       hidden = module->forward(hidden, embedded(config, *embedding, tokens), view.context, view.angles);
       labels = rolled_left(labels, 0, pass.context, cp);
       weights = rolled_left(weights, 0, pass.context, cp);
-      LmHead::Loss loss = lm->loss(hidden, labels.reshape({-1}), weights.reshape({-1}), scales);
+      LmHead::Loss loss = lm->loss(lm->widened(hidden, pass.context.dropout_rows()), labels.reshape({-1}),
+                                   weights.reshape({-1}), scales);
       loss.term.name = module->loss_name();
       pass.output->terms.push_back(std::move(loss.term));
     }
@@ -93,7 +94,8 @@ struct TextHead {
     output.terms.push_back(accuracy);
   }
 
-  void add_preference_loss(const ModelInput& input, const at::Tensor& read, ModelOutput& output) const {
+  void add_preference_loss(const ModelInput& input, const at::Tensor& states, ModelOutput& output) const {
+    const at::Tensor read = lm->widened(states, input.context.dropout_rows());
     const at::Tensor labels = input.labels.reshape({-1});
     PreferenceLoss preference;
     {

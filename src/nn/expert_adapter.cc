@@ -7,7 +7,6 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
-#include "nn/low_rank_adapter.h"
 
 namespace megalith {
 namespace {
@@ -60,7 +59,11 @@ std::unique_ptr<ExpertAdapter> ExpertAdapter::make(const LayerContext& context, 
                    num_meant, cut.num_experts);
     if (branches.empty() || !is_shared) {
       const std::string shared_name = site.name.substr(site.name.rfind('.') + 1);
-      branches.push_back({.name = is_shared ? shared_name : linear, .linears = {}});
+      const std::string first = expert_linear(cut, 0, linear);
+      branches.push_back({.name = is_shared ? shared_name : linear,
+                          .linears = {},
+                          .rank = options.rank_of(first),
+                          .scale = options.scale_of(first)});
     }
     Branch& branch = branches.back();
     if (is_shared || num_meant > 0) branch.linears.push_back(linear);
@@ -73,11 +76,39 @@ std::unique_ptr<ExpertAdapter> ExpertAdapter::make(const LayerContext& context, 
 
 ExpertAdapter::ExpertAdapter(const LayerContext& context, const ExpertCut& cut, const ExpertAdapterSite& site,
                              std::vector<Branch> branches)
-    : scale_(context.lora->scale()), rank_(context.lora->dim), branches_(std::move(branches)) {
+    : branches_(std::move(branches)) {
+  trained_ = make_pair(context, cut, site, /*is_start=*/false);
+  if (!context.lora->start().decomposes()) return;
+  start_ = make_pair(context, cut, site, /*is_start=*/true);
+  const std::vector<int64_t> shape = part_of(cut, site.is_down).shape;
+  for (int64_t expert = cut.first_expert; expert < cut.first_expert + cut.num_local; ++expert) {
+    for (const Branch& branch : branches_) {
+      if (branch.linears.empty()) continue;
+      DecomposedMatrix matrix{.name = expert_linear(cut, expert, branch.name),
+                              .parts = {},
+                              .in_features = shape[1],
+                              .rank = branch.rank,
+                              .scale = branch.scale};
+      for (const std::string& linear : branch.linears) {
+        matrix.parts.push_back({expert_linear(cut, expert, linear), shape[0]});
+      }
+      decomposed_.push_back(std::move(matrix));
+    }
+  }
+}
+
+void ExpertAdapter::list_decomposed(std::vector<DecomposedMatrix>& into) const {
+  into.insert(into.end(), decomposed_.begin(), decomposed_.end());
+}
+
+ExpertAdapter::Pair ExpertAdapter::make_pair(const LayerContext& context, const ExpertCut& cut,
+                                             const ExpertAdapterSite& site, bool is_start) {
   const LoraOptions& options = *context.lora;
   LayerContext plain = context;
   plain.recipe = nullptr;
   plain.lora = nullptr;
+  const std::string a = ".lora_A" + std::string(is_start ? kStartEnding : ""),
+                    b = ".lora_B" + std::string(is_start ? kStartEnding : "");
   const ExpertPart part = part_of(cut, site.is_down);
   const int64_t in = part.shape[1], out = part.shape[0], first_in = part.box.offset[1], num_in = part.box.extent[1],
                 first_out = part.box.offset[0], num_out = part.box.extent[0];
@@ -92,58 +123,71 @@ ExpertAdapter::ExpertAdapter(const LayerContext& context, const ExpertCut& cut, 
                              .num_local = cut.num_local,
                              .rows_per_token = site.rows_per_token,
                              .init = init,
-                             .is_adapter = true};
+                             .is_adapter = true,
+                             .is_trainable = !is_start};
   };
 
   Placement down{.local_shape = {0, num_in}, .pieces = {}};
+  int64_t rank = 0;
   for (int64_t j = 0; j < cut.num_local; ++j) {
     for (const Branch& branch : branches_) {
       if (branch.linears.empty()) continue;
-      down.pieces.push_back({.name = expert_linear(cut, cut.first_expert + j, branch.name) + ".lora_A.weight",
-                             .shape = {rank_, in},
-                             .canonical = {{0, first_in}, {rank_, num_in}},
-                             .local = {{down.local_shape[0], 0}, {rank_, num_in}}});
-      down.local_shape[0] += rank_;
+      rank = branch.rank;
+      down.pieces.push_back({.name = expert_linear(cut, cut.first_expert + j, branch.name) + a + ".weight",
+                             .shape = {rank, in},
+                             .canonical = {{0, first_in}, {rank, num_in}},
+                             .local = {{down.local_shape[0], 0}, {rank, num_in}}});
+      down.local_shape[0] += rank;
     }
   }
-  down_ = std::make_unique<GroupedLinear>(plain, site_of(site.name + ".lora_A", std::move(down), site.is_down,
-                                                         adapter_init(options.a_init, in, rank_)));
-  register_module(*down_);
-  for (Branch& branch : branches_) {
+  Pair pair;
+  pair.down = std::make_unique<GroupedLinear>(plain, site_of(site.name + a, std::move(down), site.is_down,
+                                                             adapter_init(options.a_start(), in, options.dim, rank)));
+  register_module(*pair.down);
+  for (const Branch& branch : branches_) {
+    pair.ups.push_back(nullptr);
     if (branch.linears.empty()) continue;
-    Placement up{.local_shape = {0, rank_}, .pieces = {}};
+    Placement up{.local_shape = {0, branch.rank}, .pieces = {}};
     for (int64_t j = 0; j < cut.num_local; ++j) {
       for (const std::string& linear : branch.linears) {
-        up.pieces.push_back({.name = expert_linear(cut, cut.first_expert + j, linear) + ".lora_B.weight",
-                             .shape = {out, rank_},
-                             .canonical = {{first_out, 0}, {num_out, rank_}},
-                             .local = {{up.local_shape[0], 0}, {num_out, rank_}}});
+        up.pieces.push_back({.name = expert_linear(cut, cut.first_expert + j, linear) + b + ".weight",
+                             .shape = {out, branch.rank},
+                             .canonical = {{first_out, 0}, {num_out, branch.rank}},
+                             .local = {{up.local_shape[0], 0}, {num_out, branch.rank}}});
         up.local_shape[0] += num_out;
       }
     }
     const auto num_linears = static_cast<int64_t>(branch.linears.size());
-    branch.up = std::make_unique<GroupedLinear>(
-        plain, site_of(cut.name + "." + branch.name + ".lora_B", std::move(up), !site.is_down,
-                       adapter_init(options.b_init, rank_, num_linears * out)));
-    register_module(*branch.up);
+    pair.ups.back() = std::make_unique<GroupedLinear>(
+        plain, site_of(cut.name + "." + branch.name + b, std::move(up), !site.is_down,
+                       adapter_init(options.b_start(), options.dim, num_linears * out, branch.rank)));
+    register_module(*pair.ups.back());
   }
+  return pair;
 }
 
-at::Tensor ExpertAdapter::add_to(at::Tensor y, const Activation& x, const at::Tensor& offsets) {
-  at::Tensor low = down_->forward(x, offsets);
-  if (scale_ != 1) low = low.mul(scale_);
+at::Tensor ExpertAdapter::product(const Pair& pair, const at::Tensor& y, const Activation& x,
+                                  const at::Tensor& offsets) const {
+  const at::Tensor low = pair.down->forward(x, offsets);
   std::vector<at::Tensor> deltas;
   int64_t first = 0;
-  for (const Branch& branch : branches_) {
-    if (branch.up == nullptr) {
+  for (size_t i = 0; i < branches_.size(); ++i) {
+    const Branch& branch = branches_[i];
+    if (branch.linears.empty()) {
       deltas.push_back(y.new_zeros({y.size(0), branch.local_rows}));
       continue;
     }
-    const at::Tensor own = branches_.size() == 1 ? low : low.narrow(1, first, rank_).contiguous();
-    deltas.push_back(branch.up->forward(own, offsets));
-    first += rank_;
+    at::Tensor own = branches_.size() == 1 ? low : low.narrow(1, first, branch.rank).contiguous();
+    if (branch.scale != 1) own = own.mul(branch.scale);
+    deltas.push_back(pair.ups[i]->forward(own, offsets));
+    first += branch.rank;
   }
-  return y.add_(deltas.size() == 1 ? deltas[0] : at::cat(deltas, 1));
+  return deltas.size() == 1 ? deltas[0] : at::cat(deltas, 1);
+}
+
+at::Tensor ExpertAdapter::add_to(at::Tensor y, const Activation& x, const at::Tensor& offsets) {
+  const at::Tensor delta = product(trained_, y, x, offsets);
+  return y.add_(start_.down == nullptr ? delta : delta - product(start_, y, x, offsets));
 }
 
 }  // namespace megalith

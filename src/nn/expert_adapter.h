@@ -4,7 +4,7 @@
 //
 // For gate and up, A is whole on every etp rank and B cut like the layer; for down the reverse. So a rank's result is
 // part of the frozen product's sum, without communication; whole tensors' gradients are partial over etp. Names:
-// "model.layers.0.mlp.experts.3.gate_proj.lora_A.weight".
+// "model.layers.0.mlp.experts.3.gate_proj.lora_A.weight". A0 and B0 as in low_rank_adapter.h.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@
 #include "nn/adapter_options.h"
 #include "nn/expert_placement.h"
 #include "nn/grouped_linear.h"
+#include "nn/low_rank_adapter.h"
 
 namespace megalith {
 
@@ -37,21 +38,31 @@ class ExpertAdapter : public Module {
   // Adds in place to y (n, out_local), for x (n, in_local) sorted by expert.
   at::Tensor add_to(at::Tensor y, const Activation& x, const at::Tensor& offsets);
 
+  // As LowRankAdapter's, of this rank's experts.
+  void list_decomposed(std::vector<DecomposedMatrix>& into) const;
+
  private:
   // Linears that share one A.
   struct Branch {
     std::string name;
     std::vector<std::string> linears;  // the adapted: all or none
     int64_t local_rows = 0;
-    std::unique_ptr<GroupedLinear> up = nullptr;
+    int64_t rank = 0;
+    double scale = 1;
+  };
+  // A's of all experts, and B's of each adapted branch.
+  struct Pair {
+    std::unique_ptr<GroupedLinear> down;
+    std::vector<std::unique_ptr<GroupedLinear>> ups;
   };
   ExpertAdapter(const LayerContext& context, const ExpertCut& cut, const ExpertAdapterSite& site,
                 std::vector<Branch> branches);
+  Pair make_pair(const LayerContext& context, const ExpertCut& cut, const ExpertAdapterSite& site, bool is_start);
+  at::Tensor product(const Pair& pair, const at::Tensor& y, const Activation& x, const at::Tensor& offsets) const;
 
-  double scale_;
-  int64_t rank_;
-  std::unique_ptr<GroupedLinear> down_;
   std::vector<Branch> branches_;
+  Pair trained_, start_;  // start_ without down: none
+  std::vector<DecomposedMatrix> decomposed_;
 };
 
 }  // namespace megalith

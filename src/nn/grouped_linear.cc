@@ -100,6 +100,7 @@ GroupedLinear::GroupedLinear(const LayerContext& context, const GroupedLinearSit
   ParameterOptions parameter{.dtype = context.dtype,
                              .device = context.device,
                              .init = site.init,
+                             .is_trainable = site.is_trainable,
                              .role = ParameterRole::kMatrix,
                              .is_adapter = site.is_adapter};
   // Stacked experts stay unpacked.

@@ -26,6 +26,7 @@ struct GroupedLinearSite {
   Group *input_ranks = nullptr, *gradient_ranks = nullptr;
   Init init = {};
   bool is_adapter = false;
+  bool is_trainable = true;
 };
 
 class GroupedLinear : public Module {

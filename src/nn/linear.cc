@@ -254,6 +254,7 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   ParameterOptions parameter{.dtype = context.dtype,
                              .device = context.device,
                              .init = options.weight_init.value_or(Init::normal(options.init_std)),
+                             .is_trainable = options.is_trainable,
                              .role = options.weight_role,
                              .is_adapter = options.is_adapter};
   if (context.lora != nullptr && context.lora->packs_weights()) {

@@ -42,6 +42,7 @@ struct LinearOptions {
   LinearKind kind = LinearKind::kOther;
   std::optional<Init> weight_init = std::nullopt;  // overrides init_std
   bool is_adapter = false;
+  bool is_trainable = true;
   // Widths of a row layer's concatenated inputs (attention's output and an MLP's up), each cut over tp. Empty: one.
   std::vector<int64_t> input_parts = {};
 };

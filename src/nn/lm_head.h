@@ -3,18 +3,23 @@
 //
 // The loss computes gradients in forward (ops/linear_cross_entropy): the weight's accumulates in its buffer, the
 // activations' is returned in backward, whose incoming gradient must be one.
+//
+// With an adapter, logits = x W' + low B' for low = scale * A dropout(x), whose columns follow x's (widened()).
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "nn/adapter_options.h"
 #include "nn/embedding.h"
 #include "nn/forward.h"
 #include "nn/matmul_recipe.h"
 #include "nn/module.h"
 
 namespace megalith {
+
+struct HeadAdapter;
 
 class LmHead : public Module {
  public:
@@ -23,12 +28,16 @@ class LmHead : public Module {
   // bias     canonical name of a per-token bias, and aliases; empty: none
   LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied,
          double softcap = 0, const std::vector<std::string>& bias = {});
+  ~LmHead() override;
+
+  // x (t', h) with the adapter's columns, as the following functions take it. row_ids (b s) int64: as LowRankAdapter's.
+  at::Tensor widened(const at::Tensor& x, const at::Tensor& row_ids) const;
 
   struct Loss {
     LossTerm term;
     at::Tensor token_losses;  // (t) wide, detached; 0 where the weight is 0
   };
-  // x             (t', h)
+  // x             (t', h), widened
   // labels        (t)  int64, below vocab where the weight is not 0
   // loss_weights  (t)  fp32
   // The objective is sum of weight * loss * scales.per_weight.
@@ -39,6 +48,7 @@ class LmHead : public Module {
   at::Tensor logits(const at::Tensor& x, const at::Tensor& rows = {});
 
   Parameter& weight() { return *weight_; }
+  AdaptableLayer adaptable() const;
 
  protected:
   double own_forward_flops(const CostShape& shape) const override;
@@ -47,8 +57,12 @@ class LmHead : public Module {
  private:
   friend struct LmLossFunction;
 
+  std::vector<Parameter*> own_parameters() const;
+  static double flops_of(const Parameter& parameter, const CostShape& shape);
   int64_t rows_at_a_time(const at::Tensor& x);
-  at::Tensor logits_of(const at::Tensor& x, const at::Tensor& weight) const;
+  // Of the vocabulary's first `num_rows`.
+  at::Tensor logits_of(const at::Tensor& x, int64_t num_rows) const;
+  void add_adapter(const LayerContext& context, const VocabularyWeight& weight);
   void add_bias(const LayerContext& context, const VocabularyWeight& weight, const std::vector<std::string>& names);
 
   Group* tp_;
@@ -59,6 +73,8 @@ class LmHead : public Module {
   int64_t rows_at_a_time_ = 0;  // 0: before the first loss
   Parameter* weight_;
   Parameter* bias_ = nullptr;
+  bool is_tied_;
+  std::unique_ptr<HeadAdapter> adapter_;
 };
 
 }  // namespace megalith

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "comm/groups.h"
@@ -47,9 +48,23 @@ namespace {
 constexpr double kNormalStd = 0.2;  // Megatron-Bridge's "normal"
 constexpr int64_t kRowsOfLengths = 1024;
 
+enum class Saved { kNot, kInPart, kWhole };
+
+// PEFT trains a tied table's two names apart, so one of them would be a part.
+Saved is_saved(const LoraOptions& options, const Parameter& parameter) {
+  bool has_named = false, has_other = false;
+  for (const Piece& piece : parameter.placement().pieces) {
+    (options.saves(piece.name) ? has_named : has_other) = true;
+    for (const std::string& alias : piece.aliases) {
+      if (names_tied_head(alias)) (options.saves(alias) ? has_named : has_other) = true;
+    }
+  }
+  return !has_named ? Saved::kNot : has_other ? Saved::kInPart : Saved::kWhole;
+}
+
 }  // namespace
 
-Init adapter_init(AdapterInit kind, int64_t in, int64_t out) {
+Init adapter_init(AdapterInit kind, int64_t in, int64_t out, int64_t rank) {
   switch (kind) {
     case AdapterInit::kXavier:
       return Init::normal(std::sqrt(2.0 / static_cast<double>(in + out)));
@@ -59,6 +74,8 @@ Init adapter_init(AdapterInit kind, int64_t in, int64_t out) {
       return Init::normal(kNormalStd);
     case AdapterInit::kZero:
       return Init::constant(0);
+    case AdapterInit::kGaussian:
+      return Init::normal(1 / static_cast<double>(rank));
   }
   throw InternalError("an initialisation without a row here");
 }
@@ -75,7 +92,10 @@ std::unique_ptr<LowRankAdapter> LowRankAdapter::make(const LayerContext& context
     const std::string& name = is_shared ? site.name : part.name;
     adds |= is_target;
     const bool goes_on = !branches.empty() && branches.back().name == name;
-    if (!goes_on) branches.push_back({.name = name, .parts = {}, .local_rows = 0, .up = nullptr});
+    if (!goes_on) {
+      branches.push_back(
+          {.name = name, .parts = {}, .rank = options.rank_of(part.name), .scale = options.scale_of(part.name)});
+    }
     Branch& branch = branches.back();
     if (is_target) branch.parts.push_back(part);
     branch.local_rows += div_exact(part.rows, tp);
@@ -85,8 +105,7 @@ std::unique_ptr<LowRankAdapter> LowRankAdapter::make(const LayerContext& context
 }
 
 LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches)
-    : scale_(context.lora->scale()),
-      dropout_(context.lora->dropout),
+    : dropout_(context.lora->dropout),
       drops_input_(context.lora->dropout_position == AdapterDropout::kPre),
       kernels_(context.kernels),
       role_(site.role),
@@ -94,47 +113,21 @@ LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, st
       tp_size_(context.groups->tp->size()),
       seed_(context.seed),
       name_(site.name),
-      rank_(context.lora->dim),
       branches_(std::move(branches)),
       tp_(context.groups->tp.get()) {
-  const LoraOptions& options = *context.lora;
-  LayerContext plain = context;
-  plain.recipe = nullptr;
-  plain.lora = nullptr;
   const bool is_row = site.role == LinearRole::kRow;
-  std::vector<LinearPart> down_parts;
   for (const Branch& branch : branches_) {
     if (branch.parts.empty()) continue;
     int64_t rows = 0;
     for (const LinearPart& part : branch.parts) rows += part.rows;
-    if (rank_ > std::min(rows, site.in_features)) {
-      throw UserError(
-          fmt::format("lora.dim is {}, but {} is a matrix of {} x {}", rank_, branch.name, rows, site.in_features),
-          fmt::format("set lora.dim to {} at most", std::min(rows, site.in_features)));
+    if (branch.rank > std::min(rows, site.in_features)) {
+      throw UserError(fmt::format("lora.dim is {}, but {} is a matrix of {} x {}", branch.rank, branch.name, rows,
+                                  site.in_features),
+                      fmt::format("set lora.dim to {} at most", std::min(rows, site.in_features)));
     }
-    down_parts.push_back({branch.name + ".lora_A", rank_});
   }
-  down_ = std::make_unique<Linear>(plain, site.name + ".lora_A", site.in_features, down_parts,
-                                   LinearOptions{.role = is_row ? LinearRole::kRow : LinearRole::kReplicated,
-                                                 .weight_init = adapter_init(options.a_init, site.in_features, rank_),
-                                                 .is_adapter = true,
-                                                 .input_parts = site.input_parts});
-  register_module(*down_);
-  for (Branch& branch : branches_) {
-    if (branch.parts.empty()) continue;
-    std::vector<LinearPart> up_parts;
-    int64_t rows = 0;
-    for (LinearPart part : branch.parts) {
-      part.name += ".lora_B";
-      rows += part.rows;
-      up_parts.push_back(std::move(part));
-    }
-    const LinearOptions up{.role = site.role == LinearRole::kColumn ? LinearRole::kColumn : LinearRole::kReplicated,
-                           .weight_init = adapter_init(options.b_init, rank_, rows),
-                           .is_adapter = true};
-    branch.up = std::make_unique<Linear>(plain, branch.name + ".lora_B", rank_, up_parts, up);
-    register_module(*branch.up);
-  }
+  trained_ = make_pair(context, site, /*is_start=*/false);
+  if (context.lora->start().decomposes()) start_ = make_pair(context, site, /*is_start=*/true);
   const int64_t ranks = is_row ? tp_size_ : 1;
   const bool is_in_parts = ranks > 1 && site.input_parts.size() > 1;
   int64_t begin = 0;
@@ -143,7 +136,64 @@ LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, st
     input_columns_.push_back({begin + (is_row ? tp_rank_ * own : 0), own});
     begin += width;
   }
-  if (options.use_dora) register_magnitude(context, site);
+  if (context.lora->use_dora) register_magnitude(context, site);
+}
+
+LowRankAdapter::Pair LowRankAdapter::make_pair(const LayerContext& context, const Site& site, bool is_start) {
+  const LoraOptions& options = *context.lora;
+  LayerContext plain = context;
+  plain.recipe = nullptr;
+  plain.lora = nullptr;
+  const std::string a = ".lora_A" + std::string(is_start ? kStartEnding : ""),
+                    b = ".lora_B" + std::string(is_start ? kStartEnding : "");
+  std::vector<LinearPart> down_parts;
+  for (const Branch& branch : branches_) {
+    if (!branch.parts.empty()) down_parts.push_back({branch.name + a, branch.rank});
+  }
+  // Of two ranks in one layer the first says how Gaussian draws.
+  const int64_t rank = down_parts.front().rows;
+  Pair pair;
+  pair.down = std::make_unique<Linear>(
+      plain, site.name + a, site.in_features, down_parts,
+      LinearOptions{.role = site.role == LinearRole::kRow ? LinearRole::kRow : LinearRole::kReplicated,
+                    .weight_init = adapter_init(options.a_start(), site.in_features, options.dim, rank),
+                    .is_adapter = true,
+                    .is_trainable = !is_start,
+                    .input_parts = site.input_parts});
+  register_module(*pair.down);
+  for (const Branch& branch : branches_) {
+    pair.ups.push_back(nullptr);
+    if (branch.parts.empty()) continue;
+    std::vector<LinearPart> up_parts;
+    int64_t rows = 0;
+    for (LinearPart part : branch.parts) {
+      part.name += b;
+      rows += part.rows;
+      up_parts.push_back(std::move(part));
+    }
+    const LinearOptions up{.role = site.role == LinearRole::kColumn ? LinearRole::kColumn : LinearRole::kReplicated,
+                           .weight_init = adapter_init(options.b_start(), options.dim, rows, branch.rank),
+                           .is_adapter = true,
+                           .is_trainable = !is_start};
+    pair.ups.back() = std::make_unique<Linear>(plain, branch.name + b, branch.rank, up_parts, up);
+    register_module(*pair.ups.back());
+  }
+  return pair;
+}
+
+void LowRankAdapter::list_decomposed(std::vector<DecomposedMatrix>& into) const {
+  if (start_.down == nullptr) return;
+  int64_t in_features = 0;
+  for (const ColumnRun& run : input_columns_) in_features += run.width;
+  if (role_ == LinearRole::kRow) in_features *= tp_size_;
+  for (const Branch& branch : branches_) {
+    if (branch.parts.empty()) continue;
+    into.push_back({.name = branch.name,
+                    .parts = branch.parts,
+                    .in_features = in_features,
+                    .rank = branch.rank,
+                    .scale = branch.scale});
+  }
 }
 
 void LowRankAdapter::register_magnitude(const LayerContext& context, const Site& site) {
@@ -152,11 +202,10 @@ void LowRankAdapter::register_magnitude(const LayerContext& context, const Site&
   for (const Branch& branch : branches_) {
     for (const LinearPart& part : branch.parts) {
       const int64_t count = is_cut ? div_exact(part.rows, tp_size_) : part.rows;
-      placement.pieces.push_back(
-          {.name = part.name + std::string(kMagnitudeEnding),
-           .shape = {part.canonical_rows == 0 ? part.rows : part.canonical_rows},
-           .canonical = {{part.first_row + (is_cut ? tp_rank_ * count : 0)}, {count}},
-           .local = {{placement.local_shape[0]}, {count}}});
+      placement.pieces.push_back({.name = part.name + std::string(kMagnitudeEnding),
+                                  .shape = {part.canonical_rows == 0 ? part.rows : part.canonical_rows},
+                                  .canonical = {{part.first_row + (is_cut ? tp_rank_ * count : 0)}, {count}},
+                                  .local = {{placement.local_shape[0]}, {count}}});
       placement.local_shape[0] += count;
     }
   }
@@ -176,7 +225,7 @@ at::Tensor LowRankAdapter::spread(const at::Tensor& of_adapted, double fill) con
   std::vector<at::Tensor> rows;
   int64_t first = 0;
   for (const Branch& branch : branches_) {
-    if (branch.up == nullptr) {
+    if (branch.parts.empty()) {
       rows.push_back(at::full({branch.local_rows}, fill, of_adapted.options()));
       continue;
     }
@@ -190,7 +239,7 @@ at::Tensor LowRankAdapter::gathered(const at::Tensor& of_all) const {
   std::vector<at::Tensor> rows;
   int64_t first = 0;
   for (const Branch& branch : branches_) {
-    if (branch.up != nullptr) rows.push_back(of_all.narrow(0, first, branch.local_rows));
+    if (!branch.parts.empty()) rows.push_back(of_all.narrow(0, first, branch.local_rows));
     first += branch.local_rows;
   }
   return at::cat(rows);
@@ -199,20 +248,22 @@ at::Tensor LowRankAdapter::gathered(const at::Tensor& of_all) const {
 at::Tensor LowRankAdapter::lengths(const at::Tensor& weight) const {
   const at::NoGradGuard no_grad;
   const at::ScalarType wide = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor down = down_->weight().data();
   std::vector<at::Tensor> squares;
   int64_t first_row = 0, first_rank = 0;
-  for (const Branch& branch : branches_) {
-    if (branch.up != nullptr) {
-      const at::Tensor a = down.narrow(0, first_rank, rank_).to(wide), b = branch.up->weight().data();
-      first_rank += rank_;
-      // By rows: a large layer's sum would double its memory.
-      for (int64_t row = 0; row < branch.local_rows; row += kRowsOfLengths) {
-        const int64_t count = std::min(kRowsOfLengths, branch.local_rows - row);
-        const at::Tensor own = weight.narrow(0, first_row + row, count).to(wide);
-        squares.push_back(at::addmm(own, b.narrow(0, row, count).to(wide), a, 1, scale_).square_().sum(1));
-      }
+  for (size_t i = 0; i < branches_.size(); ++i) {
+    const Branch& branch = branches_[i];
+    const auto add = [&](const Pair& pair, int64_t row, int64_t count, double scale, const at::Tensor& to) {
+      const at::Tensor a = pair.down->weight().data().narrow(0, first_rank, branch.rank).to(wide);
+      return at::addmm(to, pair.ups[i]->weight().data().narrow(0, row, count).to(wide), a, 1, scale);
+    };
+    // By rows: a large layer's sum would double its memory.
+    for (int64_t row = 0; !branch.parts.empty() && row < branch.local_rows; row += kRowsOfLengths) {
+      const int64_t count = std::min(kRowsOfLengths, branch.local_rows - row);
+      at::Tensor sum = add(trained_, row, count, branch.scale, weight.narrow(0, first_row + row, count).to(wide));
+      if (start_.down != nullptr) sum = add(start_, row, count, -branch.scale, sum);
+      squares.push_back(sum.square_().sum(1));
     }
+    if (!branch.parts.empty()) first_rank += branch.rank;
     first_row += branch.local_rows;
   }
   at::Tensor sums = at::cat(squares);
@@ -265,25 +316,77 @@ at::Tensor LowRankAdapter::added(const Branch& branch, const at::Tensor& delta, 
   return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
 }
 
-at::Tensor LowRankAdapter::add_to(at::Tensor y, const Activation& x, const at::Tensor& row_ids) {
-  at::Tensor low = down_->forward(read(x, row_ids));
-  if (scale_ != 1) low = low.mul(scale_);
+at::Tensor LowRankAdapter::product(const Pair& pair, const at::Tensor& y, const Activation& x,
+                                   const at::Tensor& row_ids) const {
+  const at::Tensor low = pair.down->forward(read(x, row_ids));
   std::vector<at::Tensor> deltas;
   int64_t first = 0;
-  for (const Branch& branch : branches_) {
-    if (branch.up == nullptr) {
+  for (size_t i = 0; i < branches_.size(); ++i) {
+    const Branch& branch = branches_[i];
+    if (branch.parts.empty()) {
       deltas.push_back(y.new_zeros({y.size(0), branch.local_rows}));
       continue;
     }
-    const at::Tensor own = branches_.size() == 1 ? low : low.narrow(1, first, rank_).contiguous();
-    deltas.push_back(added(branch, branch.up->forward(own), row_ids));
-    first += rank_;
+    at::Tensor own = branches_.size() == 1 ? low : low.narrow(1, first, branch.rank).contiguous();
+    if (branch.scale != 1) own = own.mul(branch.scale);
+    deltas.push_back(added(branch, pair.ups[i]->forward(own), row_ids));
+    first += branch.rank;
   }
-  return y.add_(deltas.size() == 1 ? deltas[0] : at::cat(deltas, 1));
+  return deltas.size() == 1 ? deltas[0] : at::cat(deltas, 1);
 }
 
-void freeze_all_but_adapters(const std::vector<Parameter*>& parameters) {
-  for (Parameter* parameter : parameters) parameter->set_trainable(parameter->options().is_adapter);
+at::Tensor LowRankAdapter::add_to(at::Tensor y, const Activation& x, const at::Tensor& row_ids) {
+  const at::Tensor delta = product(trained_, y, x, row_ids);
+  return y.add_(start_.down == nullptr ? delta : delta - product(start_, y, x, {}));
+}
+
+void freeze_all_but_adapters(const std::vector<Parameter*>& parameters, const LoraOptions& options) {
+  for (Parameter* parameter : parameters) {
+    if (parameter->options().is_adapter) continue;
+    parameter->set_trainable(parameter->is_trainable() && is_saved(options, *parameter) == Saved::kWhole);
+  }
+}
+
+bool belongs_to_adapters(const Parameter& parameter) {
+  return parameter.options().is_adapter || parameter.is_trainable();
+}
+
+std::vector<UserError> check_saved_modules(const LoraOptions& options, const std::vector<Parameter*>& parameters) {
+  std::vector<UserError> errors;
+  std::optional<UserError> in_part, packed, adapted;
+  for (const std::string& word : options.modules_to_save) {
+    LoraOptions alone;
+    alone.modules_to_save = {word};
+    const bool is_found = std::ranges::any_of(parameters, [&](const Parameter* parameter) {
+      return !parameter->options().is_adapter && is_saved(alone, *parameter) != Saved::kNot;
+    });
+    if (is_found) continue;
+    errors.emplace_back(
+        fmt::format("lora.modules_to_save: no module of the model has a name that ends with '{}'", word),
+        "name modules of the Hugging Face model, such as embed_tokens, lm_head, norm");
+  }
+  for (const Parameter* parameter : parameters) {
+    const Saved saved = is_saved(options, *parameter);
+    const std::string name = parameter->placement().pieces.empty() ? "" : parameter->placement().pieces[0].name;
+    if (saved == Saved::kNot) continue;
+    if (parameter->options().is_adapter) {
+      adapted.emplace(
+          fmt::format("lora.modules_to_save means {}, which has an adapter", name.substr(0, name.find(".lora_"))),
+          "leave it out of lora.modules_to_save or of lora.target_modules");
+    } else if (parameter->is_packed() || parameter->options().packing) {
+      packed.emplace(fmt::format("lora.modules_to_save means {}, and lora.quantization holds it in four bits", name),
+                     "save only embeddings, the head and norms beside weights in four bits");
+    } else if (saved == Saved::kInPart) {
+      in_part.emplace(fmt::format("lora.modules_to_save means only a part of {}, whose parts are trained together",
+                                  parameter->name()),
+                      "name all of them: q_proj, k_proj and v_proj, or gate_proj and up_proj; a tied model's "
+                      "embed_tokens and lm_head");
+    }
+  }
+  for (const auto& error : {adapted, packed, in_part}) {
+    if (error) errors.push_back(*error);
+  }
+  return errors;
 }
 
 }  // namespace megalith

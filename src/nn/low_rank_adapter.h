@@ -10,8 +10,15 @@
 //
 //   y = m / |W + scale * B A| * (W x + scale * B A dropout(x)) + b
 //
-// |..| uses this step's weights, without gradient (DoRA, section 4.3). Sources: arXiv:2106.09685 (LoRA),
-// arXiv:2402.09353 (DoRA).
+// |..| uses this step's weights, without gradient (DoRA, section 4.3).
+//
+// Where lora.init_lora_weights decomposes the weight (PiSSA, OLoRA), A and B begin as its parts A0 and B0, which are
+// kept:
+//
+//   y += scale * (B A dropout(x) - B0 A0 x)
+//
+// PEFT subtracts scale * B0 A0 from the weight instead; here it stays the model's. Both compute the same.
+// Sources: arXiv:2106.09685 (LoRA), arXiv:2402.09353 (DoRA), arXiv:2404.02948 (PiSSA), arXiv:2406.01775 (OLoRA).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +31,19 @@
 
 namespace megalith {
 
-Init adapter_init(AdapterInit kind, int64_t in, int64_t out);
+// Ends A0's and B0's names after ".lora_A" and ".lora_B".
+inline constexpr std::string_view kStartEnding = "_start";
+
+// rank: 1 / rank is Gaussian's deviation.
+Init adapter_init(AdapterInit kind, int64_t in, int64_t out, int64_t rank);
+
+// Rows of canonical weights (rows, in), one after another; A0 and B0 are parts of their product.
+struct DecomposedMatrix {
+  std::string name;               // A0 is "name.lora_A_start.weight"
+  std::vector<LinearPart> parts;  // "part.weight"
+  int64_t in_features = 0, rank = 0;
+  double scale = 1;
+};
 
 class LowRankAdapter : public Module {
  public:
@@ -49,16 +68,28 @@ class LowRankAdapter : public Module {
   // y m / |W + scale * B A|. weight: (out_local, in_local), frozen. m's gradient goes to its Parameter.
   at::Tensor rescale(const at::Tensor& y, const at::Tensor& weight);
 
+  // Appends the matrices that are to be decomposed; none without A0 and B0.
+  void list_decomposed(std::vector<DecomposedMatrix>& into) const;
+
  private:
   friend struct RescaleFunction;
-  // Parts that share one A.
+  // Parts that share one A; none: not adapted.
   struct Branch {
     std::string name;  // canonical, without ".lora_A"
     std::vector<LinearPart> parts;
     int64_t local_rows = 0;
-    std::unique_ptr<Linear> up;
+    int64_t rank = 0;
+    double scale = 1;
+  };
+  // A, and a B for each adapted branch.
+  struct Pair {
+    std::unique_ptr<Linear> down;
+    std::vector<std::unique_ptr<Linear>> ups;
   };
   LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches);
+  Pair make_pair(const LayerContext& context, const Site& site, bool is_start);
+  // What a pair adds to y. row_ids undefined: without dropout.
+  at::Tensor product(const Pair& pair, const at::Tensor& y, const Activation& x, const at::Tensor& row_ids) const;
   Activation read(const Activation& x, const at::Tensor& row_ids) const;
   at::Tensor added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const;
   struct ColumnRun {
@@ -72,21 +103,25 @@ class LowRankAdapter : public Module {
   at::Tensor spread(const at::Tensor& of_adapted, double fill) const;
   at::Tensor gathered(const at::Tensor& of_all) const;
 
-  double scale_, dropout_;
+  double dropout_;
   bool drops_input_;
   Kernels kernels_;
   LinearRole role_;
   int tp_rank_, tp_size_;
   uint64_t seed_;
   std::string name_;
-  int64_t rank_;
   std::vector<ColumnRun> input_columns_;
-  std::unique_ptr<Linear> down_;
   std::vector<Branch> branches_;
+  Pair trained_, start_;  // start_ without down: none
   Group* tp_;
   Parameter* magnitude_ = nullptr;  // null without lora.use_dora
 };
 
-void freeze_all_but_adapters(const std::vector<Parameter*>& parameters);
+// Leaves modules that lora.modules_to_save names, too.
+void freeze_all_but_adapters(const std::vector<Parameter*>& parameters, const LoraOptions& options = {});
+// After the above: an adapter's, or saved with them.
+bool belongs_to_adapters(const Parameter& parameter);
+// Errors of lora.modules_to_save for all parameters of a model that has the adapters.
+std::vector<UserError> check_saved_modules(const LoraOptions& options, const std::vector<Parameter*>& parameters);
 
 }  // namespace megalith

@@ -45,7 +45,8 @@ struct LayerContext {
   Kernels kernels = Kernels::kFused;
   ops::AttentionLibraries attention_libraries = {ops::AttentionLibrary::kFlash};  // on a GPU, preferred first
   bool is_sequence_parallel = false;
-  uint64_t seed = 1234;  // of the dropout keys
+  uint64_t seed = 1234;        // of the dropout keys
+  double embedding_noise = 0;  // NEFTune's alpha
   SelectiveRecompute recompute;
   // Null: never deferred. Must outlive the model.
   DeferredGradients* deferred_gradients = nullptr;

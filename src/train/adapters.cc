@@ -14,6 +14,7 @@
 #include "checkpoint/pieces.h"
 #include "comm/groups.h"
 #include "models/adaptable_layers.h"
+#include "nn/low_rank_adapter.h"
 #include "ops/nf4/nf4.h"
 
 namespace megalith {
@@ -43,6 +44,26 @@ std::vector<UserError> check_adapters_are_meant(const OptionSet& options, const 
   return errors;
 }
 
+namespace {
+
+// A start is said once, and only adapters that begin have one.
+void check_start(const Resolved& resolved, std::vector<UserError>& errors) {
+  const LoraOptions& lora = resolved.config.lora;
+  if (lora.start().kind == AdapterStart::Kind::kByMethods) return;
+  for (const Option* method : {&resolved.options->of(lora.a_init), &resolved.options->of(lora.b_init)}) {
+    if (method->is_default()) continue;
+    errors.emplace_back(fmt::format("lora.init_lora_weights is {}, and {} is {}: both say how a matrix begins",
+                                    lora.init_lora_weights, method->name(), method->text()),
+                        fmt::format("leave {} out", method->name()));
+  }
+  if (!resolved.config.checkpoint.adapter || !lora.start().decomposes()) return;
+  errors.emplace_back(fmt::format("lora.init_lora_weights is {}, and the adapters of {} have begun",
+                                  lora.init_lora_weights, *resolved.config.checkpoint.adapter),
+                      "leave one of the two out");
+}
+
+}  // namespace
+
 std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfig& architecture) {
   const Config& config = resolved.config;
   std::vector<UserError> errors;
@@ -52,9 +73,10 @@ std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfi
   if (!config.lora.enabled || !check_lora_options(config.lora).empty()) return errors;
   const ModelTypes adaptable = resolved.options->of(config.lora.enabled).traits().read_by;
   if (!adaptable.contains(architecture.model_type)) return errors;  // said by the option
-  for (UserError& error : check_lora_targets(config.lora, adaptable_layers(architecture))) {
-    errors.push_back(std::move(error));
-  }
+  check_start(resolved, errors);
+  std::vector<UserError> of_targets = check_lora_targets(config.lora, adaptable_layers(architecture));
+  if (of_targets.empty()) of_targets = check_saved_modules(config.lora, architecture);
+  for (UserError& error : of_targets) errors.push_back(std::move(error));
   if (config.checkpoint.save_hf) {
     errors.emplace_back("save_hf writes a whole model, and lora.enabled trains adapters beside one",
                         "name a folder for the adapters with --save_adapter");
@@ -168,8 +190,9 @@ TensorsByOwner tensors_by_owner(const DataParallel& data) {
   TensorsByOwner tensors;
   const std::vector<CheckpointTensor> all = model_tensors(data);
   for (size_t i = 0; i < all.size(); ++i) {
-    const bool is_adapter = data.model_parts()[i].parameter->options().is_adapter;
-    (is_adapter ? tensors.adapters : tensors.base).push_back(all[i]);
+    const Parameter& parameter = *data.model_parts()[i].parameter;
+    if (!parameter.options().is_adapter) tensors.base.push_back(all[i]);
+    if (belongs_to_adapters(parameter)) tensors.adapters.push_back(all[i]);
   }
   return tensors;
 }

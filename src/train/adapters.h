@@ -25,6 +25,8 @@ std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfi
 // Errors for options that exclude 4-bit weights (lora.quantization); architecture likewise.
 std::vector<UserError> check_packed_weights(const Resolved& resolved, const ModelConfig& architecture);
 
+// base: the model's, as it is loaded. adapters: trained or kept beside it, lora.modules_to_save among them, which are
+// in both.
 struct TensorsByOwner {
   std::vector<CheckpointTensor> base, adapters;
 };

@@ -114,6 +114,16 @@ void TrainOptions::visit(OptionVisitor& v) {
           "'model\\.layers\\.[0-7]\\..*': weights that match are not trained; they have no gradient and no optimizer "
           "state.");
 
+  v.group("Noise in the embeddings");
+  v.field(
+       "neftune_noise_alpha", neftune_noise_alpha,
+       "Add uniform noise to the embeddings in training (NEFTune): within this number divided by the root of a row's "
+       "tokens times the hidden size. 0: none; the paper uses 5.")
+      .at_least(0)
+      .alias("noisy_embedding_alpha")
+      .in_toy(InToy::kKept)
+      .read_by(kTextModels);
+
   best.visit(v);
   rate_finder.visit(v);
   faults.visit(v);

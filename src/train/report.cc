@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "comm/groups.h"
@@ -35,12 +36,16 @@ double router_flops(const ModelConfig& config, bool is_frozen) {
   return flops;
 }
 
-int64_t count_adapters(const Model& model) {
+int64_t count_if(const Model& model, const std::function<bool(const Parameter&)>& counts) {
   int64_t count = 0;
   model.for_each_parameter([&](Parameter& parameter) {
-    if (parameter.options().is_adapter) count += parameter.placement().num_canonical_elements();
+    if (counts(parameter)) count += parameter.placement().num_canonical_elements();
   });
   return count;
+}
+
+int64_t count_adapters(const Model& model) {
+  return count_if(model, [](const Parameter& parameter) { return parameter.options().is_adapter; });
 }
 
 // By the unit whose name begins the parameter's; others are the head's.
@@ -107,11 +112,17 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
       .groups = &alone, .dtype = d.dtype, .device = at::kMeta, .lora = adapters_of(resolved.config)};
   const ModelFamily& family = family_for(whole);
   const auto all = family.build_whole(whole, context);
-  if (context.lora != nullptr) freeze_all_but_adapters(all->parameters());
+  if (context.lora != nullptr) freeze_all_but_adapters(all->parameters(), *context.lora);
   freeze_weights(resolved.config, all->parameters());
-  numbers.adapter_parameters = count_adapters(*all);
+  const auto count_trained = [&](bool are_adapters) {
+    return count_if(*all, [&](const Parameter& parameter) {
+      return parameter.is_trainable() && parameter.options().is_adapter == are_adapters;
+    });
+  };
+  numbers.adapter_parameters = count_trained(/*are_adapters=*/true);
+  if (context.lora != nullptr) numbers.saved_parameters = count_trained(/*are_adapters=*/false);
   const int64_t num_modules = whole.num_prediction_modules();
-  const int64_t num_all = all->num_parameters() - numbers.adapter_parameters;
+  const int64_t num_all = all->num_parameters() - count_adapters(*all);
   numbers.parameters = num_all;
   // Three times a sequence's forward: backward is twice it, for frozen weights once.
   const CostShape sequence = resolved.kind().sample_shape(resolved);
@@ -125,7 +136,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
     std::vector<Unit> units = family.units(whole);
     std::erase_if(units, [](const Unit& unit) { return unit.letter == UnitLetter::kPrediction; });
     const auto without = family.build(whole, context, ModelPart::whole(std::move(units)));
-    if (context.lora != nullptr) freeze_all_but_adapters(without->parameters());
+    if (context.lora != nullptr) freeze_all_but_adapters(without->parameters(), *context.lora);
     freeze_weights(resolved.config, without->parameters());
     numbers.parameters = without->num_parameters() - count_adapters(*without);
     numbers.flops_per_step_primus = step_of(*without);

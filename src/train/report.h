@@ -32,7 +32,8 @@ struct ModelNumbers {
   int64_t layer_parameters = 0;       // among these; the rest is the head's
   int64_t prediction_parameters = 0;  // in addition
   int64_t active_parameters = 0;      // those of `parameters` used by one token
-  int64_t adapter_parameters = 0;     // in addition, and then the only trained ones; 0: no adapters
+  int64_t adapter_parameters = 0;     // in addition, trained; 0: no adapters
+  int64_t saved_parameters = 0;       // trained with the adapters (lora.modules_to_save), among `parameters`
   double flops_per_step = 0;          // of all ranks, with full attention
   double flops_per_step_primus = 0;   // Primus's formula: without prediction modules and routers
   double flops_per_step_seen = 0;     // attention to visible keys only: half, fewer with windows

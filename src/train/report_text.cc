@@ -85,9 +85,11 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
   }
   if (numbers.adapter_parameters > 0) {
     const auto all = static_cast<double>(numbers.parameters + numbers.prediction_parameters);
-    text += fmt::format("; adapters beside them have {}, the only ones that are trained ({:.2g} %)",
-                        with_separators(numbers.adapter_parameters),
-                        100 * static_cast<double>(numbers.adapter_parameters) / all);
+    const std::string also = numbers.saved_parameters == 0 ? "the only ones that are trained"
+                                                           : fmt::format("trained with {} of the model's",
+                                                                         with_separators(numbers.saved_parameters));
+    text += fmt::format("; adapters beside them have {}, {} ({:.2g} %)", with_separators(numbers.adapter_parameters),
+                        also, 100 * static_cast<double>(numbers.adapter_parameters + numbers.saved_parameters) / all);
   }
   return text;
 }

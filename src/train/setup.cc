@@ -139,6 +139,7 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
                                /*keeps_weights=*/!resolved.derived.data_parallel.use_torch_fsdp2);
   context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
+  context.embedding_noise = resolved.config.train.neftune_noise_alpha;
   context.recompute = resolved.config.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds(resolved.config.parallel);
   context.lora = adapters_of(resolved.config);
@@ -174,7 +175,7 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
     built.chunks.push_back(built.family->build(config, context, part));
     if (context.recipe != nullptr) built.chunks.back()->set_recipe_memory(context.recipe->memory());
   }
-  if (context.lora != nullptr) freeze_all_but_adapters(built.parameters());
+  if (context.lora != nullptr) freeze_all_but_adapters(built.parameters(), *context.lora);
   return built;
 }
 
@@ -209,7 +210,10 @@ namespace {
 std::vector<CheckpointTensor> tensors_of(const BuiltModel& built, const BuiltModel* whole, bool are_adapters) {
   const auto tensors = [&](const BuiltModel& model) {
     std::vector<Parameter*> parameters = model.parameters();
-    std::erase_if(parameters, [&](const Parameter* p) { return p->options().is_adapter != are_adapters; });
+    // Saved modules begin as the base's.
+    std::erase_if(parameters, [&](const Parameter* p) {
+      return are_adapters ? !belongs_to_adapters(*p) : p->options().is_adapter;
+    });
     return model_tensors(parameters);
   };
   std::vector<CheckpointTensor> all = tensors(built);

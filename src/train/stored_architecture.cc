@@ -137,24 +137,25 @@ void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) 
 void apply_adapter_form(Resolved& resolved) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
   std::map<std::string, std::string> values;
-  std::vector<std::string> targets;
+  LoraOptions lora;
+  OptionSet stored(lora);  // the lists, whose items are taken literally
   std::filesystem::path file;
   if (checkpoint.adapter) {
     file = std::filesystem::path(*checkpoint.adapter) / kAdapterConfigFile;
-    LoraOptions lora = read_adapter_folder(*checkpoint.adapter).options;
+    lora = read_adapter_folder(*checkpoint.adapter).options;
     check_adapter_kind(*checkpoint.adapter, resolved.config.model.is_of_diffusers(), *checkpoint.load_hf);
-    const OptionSet options(lora);
     for (const char* name :
          {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora", "lora.use_dora"}) {
-      values[name] = plain_text(options.find(name)->text());
+      values[name] = plain_text(stored.find(name)->text());
     }
-    targets = lora.target_modules;
   } else if (checkpoint.load && checkpoint.load_hf && !list_checkpoints(*checkpoint.load).empty()) {
     file = checkpoint_folder(*checkpoint.load, list_checkpoints(*checkpoint.load).back()) / kManifestFile;
     for (const auto& [name, value] : load_manifest(file.parent_path()).configuration) {
-      if (name == "lora.target_modules") {
-        targets = list_items(value);
-      } else if (name.starts_with("lora.")) {
+      if (!name.starts_with("lora.")) continue;
+      Option* option = stored.find(name);
+      if (option != nullptr && option->is_list()) {
+        option->assign({WrittenValue::Form::kList, list_items(value)}, {});
+      } else {
         values[name] = plain_text(value);
       }
     }
@@ -162,7 +163,13 @@ void apply_adapter_form(Resolved& resolved) {
   if (values.empty()) return;
   const OptionSource source{OptionLayer::kModel, file.string()};
   apply_values(*resolved.options, values, source);
-  resolved.options->of(resolved.config.lora.target_modules).offer({WrittenValue::Form::kList, targets}, source);
+  LoraOptions& present = resolved.config.lora;
+  using Lists = std::pair<const std::vector<std::string>&, const std::vector<std::string>&>;
+  for (const auto& [own, items] :
+       {Lists{present.target_modules, lora.target_modules}, Lists{present.rank_pattern, lora.rank_pattern},
+        Lists{present.alpha_pattern, lora.alpha_pattern}, Lists{present.modules_to_save, lora.modules_to_save}}) {
+    resolved.options->of(own).offer({WrittenValue::Form::kList, items}, source);
+  }
 }
 
 }  // namespace megalith

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "models/model_head.h"
+#include "train/adapter_start.h"
 #include "train/adapters.h"
 #include "train/exported_tokenizer.h"
 #include "train/foreign_load.h"
@@ -138,8 +139,13 @@ void Trainer::load() {
     data_parallel_->publish();
     log_.info("loaded the adapters from {}", *options.adapter);
     optimizer_->reset_masters();
-  } else if (has_adapters && resolved_.config.lora.use_dora) {
-    begin_lengths(*data_parallel_, groups_);
+  } else if (has_adapters && (resolved_.config.lora.use_dora || resolved_.config.lora.start().decomposes())) {
+    const LoraOptions& lora = resolved_.config.lora;
+    if (lora.use_dora) begin_lengths(*data_parallel_, groups_);
+    if (lora.start().decomposes()) {
+      log_.info("decomposing the weights that have adapters ({})", lora.init_lora_weights);
+      begin_decomposed(*data_parallel_, built_, lora, static_cast<uint64_t>(resolved_.config.train.seed), groups_);
+    }
     data_parallel_->publish();
     optimizer_->reset_masters();
   }

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "device/threads.h"
+#include "train/adapter_start.h"
 #include "verify/check_batch.h"
 #include "verify/document_check.h"
 
@@ -61,6 +62,11 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
   const auto seed = static_cast<uint64_t>(config.train.seed);
   data->initialise(seed);
   vary_vectors(*data, seed);
+  if (config.lora.enabled && config.lora.start().decomposes()) {
+    begin_decomposed(*data, built, config.lora, seed, groups);
+    data->publish();
+    data->wait_for_parameters();
+  }
 
   const CheckBatchShape shape{.num_samples = d.global_batch_size,
                               .sequence = d.seq_length,

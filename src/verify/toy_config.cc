@@ -98,6 +98,8 @@ void take_options(const Resolved& user, Resolved& toy) {
   }
 }
 
+std::string last_word(const std::string& name) { return name.substr(name.find_last_of(".)]}*+?") + 1); }
+
 // Ranks and layers that the toy has.
 void shrink_adapters(LoraOptions& lora) {
   if (!lora.enabled) return;
@@ -105,8 +107,16 @@ void shrink_adapters(LoraOptions& lora) {
   // Adapters that outweigh the model would amplify its rounding in each layer.
   const auto dim = static_cast<double>(lora.dim);
   lora.alpha = std::min(lora.alpha, 0.5 * (lora.use_rslora ? std::sqrt(dim) : dim));
-  lora.b_init = AdapterInit::kNormal;  // zero gives A no gradient in the first step
+  if (!lora.start().decomposes()) {
+    lora.init_lora_weights = "default";
+    lora.b_init = AdapterInit::kNormal;  // zero gives A no gradient in the first step
+  }
   if (lora.has_expressions()) lora.target_modules = {"all-linear"};
+  // Layers of the toy have the same last words, and smaller ranks.
+  for (std::string& entry : lora.rank_pattern) entry = last_word(entry.substr(0, entry.rfind('='))) + "=2";
+  for (std::string& entry : lora.alpha_pattern) {
+    entry = last_word(entry.substr(0, entry.rfind('='))) + entry.substr(entry.rfind('='));
+  }
 }
 
 // Common to both runs.

@@ -132,6 +132,15 @@ def test_merged_they_give_what_they_gave_beside_the_model(program, base, straigh
         (("--lora.dim", 99), "lora.dim is 99"),
         (("--lora.lora_A_init_method", "zero"), "both zero"),
         (("--save_hf", "out"), "save_hf writes a whole model"),
+        (("--lora.init_lora_weights", "eva"), "lora.init_lora_weights is eva"),
+        (("--lora.init_lora_weights", "pissa", "--lora.lora_A_init_method", "normal"), "both say how a matrix begins"),
+        (("--lora.init_lora_weights", "pissa", "--lora.quantization", "nf4"), "weights in four bits are not decomposed"),
+        (("--lora.rank_pattern", "q_proj"), "'q_proj' is not a name, '=' and a rank"),
+        (("--lora.rank_pattern", "q_proj=99"), "lora.rank_pattern is 99"),
+        (("--lora.alpha_pattern", "o_proj=3"), "no layer with an adapter has a name that ends with 'o_proj'"),
+        (("--lora.modules_to_save", "embedding"), "no module of the model has a name that ends with 'embedding'"),
+        (("--lora.modules_to_save", "down_proj"), "mlp.down_proj, which has an adapter"),
+        (("--lora.modules_to_save", "k_proj"), "only a part of"),
     ],
 )
 def test_what_cannot_be_is_refused(program, base, tmp_path, words, message):
@@ -231,6 +240,52 @@ def test_adapters_of_the_other_kind_of_model_are_told_as_such(program, base, str
     words = ("generate", "--load_hf", pictures, "--prompt", "a cat", "--output", tmp_path / "cat.png", "--device", "cpu")
     errors = program.run(*words, expected=2)[2]
     assert "no encoders are named" in errors and "--encoders.path" in errors, errors
+
+
+@pytest.fixture(scope="module")
+def starts(program, base, tmp_path_factory):
+    """PiSSA with ranks of their own, a whole module beside it, noise in the embeddings."""
+    more = ("--lora.init_lora_weights", "pissa", "--lora.rank_pattern", "q_proj=2", "--lora.modules_to_save", "norm,o_proj")
+    more += ("--neftune_noise_alpha", 5)
+    place = tmp_path_factory.mktemp("starts")
+    errors = train(program, base, place, *more)[2]
+    return place, more, errors
+
+
+def test_starts_and_saved_modules_resume_to_the_bit(program, base, starts, tmp_path):
+    place, more, errors = starts
+    # q 2 x (16 + 16), v 4 x (16 + 16), down 4 x (16 + 32); norms 16 each, o 16 x 16.
+    adapters, saved = 2 * (64 + 128 + 192), 16 + 2 * (2 * 16 + 16 * 16)
+    assert f"adapters beside them have {adapters}, trained with {saved} of the model's" in re.sub(r"\s+", " ", errors), errors
+    train(program, base, tmp_path, *more, "--exit_interval", 3)
+    train(program, base, tmp_path, *more)
+    assert losses(tmp_path) == losses(place)
+    (file,) = (place / "saved").glob("iter_*/model.safetensors")
+    names = set(re.findall(rb'"(model\.[a-zA-Z0-9_.]+)":', file.read_bytes()))
+    assert sum(b"_start." in name for name in names) == 2 * 3 * 2 and b"model.norm.weight" in names
+    assert b"model.layers.0.mlp.up_proj.weight" not in names
+
+
+def test_saved_from_a_start_they_are_plain_adapters_of_twice_the_rank(program, base, starts, tmp_path):
+    place, _, _ = starts
+    config = json.loads((place / "adapter" / "adapter_config.json").read_text())
+    patterns = {f"model.layers.{layer}.self_attn.q_proj": 4 for layer in range(2)}
+    assert (config["r"], config["lora_alpha"], config["rank_pattern"]) == (8, 16, patterns)
+    assert config["modules_to_save"] == ["norm", "o_proj"] and config["init_lora_weights"] is True
+
+    def loss(*words):
+        line = ("evaluate", *words, "--mock_data", "--seq_length", 16, "--eval_iters", 2, "--device", "cpu", "--fp32")
+        return json.loads(program.run(*line, "--num_threads", 1)[1])["loss"]
+
+    adapter = ("--adapter", place / "adapter")
+    trained = loss("--load_hf", base, "--load", place / "saved")
+    assert loss("--load_hf", base, *adapter) == pytest.approx(trained, abs=1e-5)
+    merge = ("convert", "--load_hf", base, "--merge_adapter", place / "adapter", "--save_hf", tmp_path / "merged")
+    program.run(*merge, "--dtype", "fp32", "--check")
+    assert loss("--load_hf", tmp_path / "merged") == pytest.approx(trained, abs=1e-5)
+    assert abs(loss("--load_hf", base) - trained) > 1e-3
+    line = ("train", "--load_hf", base, *adapter, "--mock_data", "--seq_length", 16, "--lora.init_lora_weights", "pissa")
+    assert "have begun" in program.run(*line, expected=2)[2]
 
 
 def test_doctor_compares_their_layouts(program):

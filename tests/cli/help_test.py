@@ -84,7 +84,8 @@ WORDS = [
     (("generate", "--help", "CUDA out-of-memory"), ["--bf16", "--max_new_tokens"], ["--recompute_granularity"]),
     (("help", "loss spike"), ["--loss_spike_threshold"], []),
     (("help", "fine-tuning"), ["--sft_data_path"], []),
-    (("help", "neftune_noise_alpha"), ["is not supported: it asks for noise in the embeddings"], []),
+    (("help", "label_smoothing_factor"), ["is not supported: it asks for label smoothing"], []),
+    (("help", "noisy_embedding_alpha"), ["--neftune_noise_alpha X", "NEFTune"], []),
 ]
 
 

@@ -206,6 +206,12 @@ TEST_F(FinetunerFile, AxolotlsOtherMethodsResolve) {
                      {"use_torch_fsdp2", "false"},
                      {"save", "./outputs/lora-checkpoints"},
                      {"save_interval", "20"}});
+  resolved = read_axolotl({"lora_modules_to_save=[embed_tokens, lm_head]", "peft_init_lora_weights=pissa_niter_4",
+                           "noisy_embedding_alpha=5"});
+  expect(*resolved, {{"lora.modules_to_save", "[embed_tokens, lm_head]"},
+                     {"lora.init_lora_weights", "pissa_niter_4"},
+                     {"lora.lora_A_init_method", "xavier"},
+                     {"neftune_noise_alpha", "5"}});
   // All weights, with FSDP: they and the moments are in bf16.
   resolved = read_changed("axolotl.yml", kAxolotl,
                           "adapter:\noptimizer: adamw_torch_fused\nfsdp:\n  - full_shard\n  - auto_wrap\n"
@@ -309,6 +315,14 @@ TEST_F(FinetunerFile, LlamaFactorysMethodsResolve) {
                      {"eval_interval", "50"},
                      {"use_distributed_optimizer", "true"},
                      {"tensorboard_dir", "saves/lora-runs"}});
+  resolved = read_factory({"additional_target=embed_tokens,lm_head", "pissa_init=true", "neftune_noise_alpha=5"});
+  expect(*resolved, {{"lora.modules_to_save", "[embed_tokens, lm_head]"},
+                     {"lora.init_lora_weights", "pissa_niter_16"},
+                     {"neftune_noise_alpha", "5"}});
+  EXPECT_NE(notes.find("plain ones of twice the rank"), std::string::npos) << notes;
+  resolved = read_factory({"pissa_init=true", "pissa_iter=-1", "pissa_convert=true"});
+  expect(*resolved, {{"lora.init_lora_weights", "pissa"}});
+  EXPECT_EQ(notes.find("plain ones of twice the rank"), std::string::npos) << notes;
   resolved = read_factory({"stage=dpo", "dataset=pairs", "pref_beta=0.3", "pref_loss=sigmoid", "quantization_bit=4"});
   expect(*resolved, {{"loss", "dpo"}, {"dpo_beta", "0.3"}, {"lora.quantization", "nf4"}});
   resolved = read_factory({"stage=kto", "dataset=labels", "kto_rejected_weight=2", "early_stopping_steps=4",
@@ -348,6 +362,7 @@ TEST_F(FinetunerFile, TrlsFlagsAndFilesResolve) {
                         "--eval_strategy", "steps",
                         "--eval_steps", "100",
                         "--use_peft", "--lora_r", "32", "--lora_alpha", "16",
+                        "--lora_modules_to_save", "embed_tokens", "lm_head", "--neftune_noise_alpha", "5",
                         "--output_dir", "out",
                         "--push_to_hub", "--no_gradient_checkpointing", "--no_remove_unused_columns"});
   expect(*resolved, {{"load_hf", "org/base"},
@@ -363,6 +378,8 @@ TEST_F(FinetunerFile, TrlsFlagsAndFilesResolve) {
                      {"lora.dim", "32"},
                      {"lora.alpha", "16"},
                      {"lora.target_modules", "[q_proj, v_proj]"},
+                     {"lora.modules_to_save", "[embed_tokens, lm_head]"},
+                     {"neftune_noise_alpha", "5"},
                      {"lr_decay_style", "linear"},
                      {"bf16", "true"},
                      {"recompute_granularity", "null"},
@@ -420,7 +437,6 @@ TEST_F(FinetunerFile, WhatIsWrongIsNamedWithItsPlace) {
       {"processor_type: AutoProcessor\n", {"processor_type: AutoProcessor is not supported: pictures"}},
       {"trl:\n  beta: 0.1\n", {"trl.beta: 0.1 is not supported: reinforcement"}},
       {"plugins:\n  - my.Plugin\n", {"plugins: ", "my.Plugin", "CutCrossEntropyPlugin"}},
-      {"lora_modules_to_save: [embed_tokens]\n", {"lora_modules_to_save", "does not support"}},
       {"val_set_size: 200\n", {"val_set_size: 200", "a part of the rows below 1"}},
       {"unfrozen_parameters: [model.layers.1.*]\n", {"unfrozen_parameters: ", "nothing but adapters"}},
       {"adapter:\nunfrozen_parameters: [\"^lm_head.weight$[:32]\"]\n", {"without a range of their rows"}},

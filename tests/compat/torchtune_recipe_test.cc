@@ -183,9 +183,10 @@ TEST_F(TorchtuneRecipe, AQuantisedBaseIsTheOptionOfAdapters) {
 
 TEST_F(TorchtuneRecipe, WordsChangeTheRecipe) {
   write(kModels[6], RecipeKind::kLora);
-  auto resolved = read({"batch_size=4", "dataset.packed=True", "tokenizer.max_seq_len=8192", "max_steps_per_epoch=20",
-                        "epochs=2", "optimizer.lr=1e-4", "seed=42", "output_dir=here", "clip_grad_norm=1.0",
-                        "model.lora_attn_modules=['q_proj', 'k_proj']", "~dataset_val"});
+  auto resolved =
+      read({"batch_size=4", "dataset.packed=True", "tokenizer.max_seq_len=8192", "max_steps_per_epoch=20", "epochs=2",
+            "optimizer.lr=1e-4", "seed=42", "output_dir=here", "clip_grad_norm=1.0",
+            "model.lora_attn_modules=['q_proj', 'k_proj']", "model.apply_lora_to_output=True", "~dataset_val"});
   ASSERT_EQ(errors, "");
   EXPECT_EQ(text_of(*resolved, "micro_batch_size"), "4");
   EXPECT_EQ(text_of(*resolved, "enable_packed_sequences"), "true");
@@ -200,7 +201,7 @@ TEST_F(TorchtuneRecipe, WordsChangeTheRecipe) {
   EXPECT_TRUE(text_of(*resolved, "log_file").starts_with("here/logs/log_"));
   EXPECT_EQ(text_of(*resolved, "clip_grad"), "1");
   EXPECT_EQ(resolved->config.lora.target_modules,
-            (std::vector<std::string>{"q_proj", "k_proj", "gate_proj", "up_proj", "down_proj"}));
+            (std::vector<std::string>{"q_proj", "k_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}));
 
   resolved = read({"~lr_scheduler", "optimizer=torch.optim.SGD", "--lr", "0.5", "~epochs", "--train_iters", "3"});
   ASSERT_EQ(errors, "");
@@ -286,7 +287,7 @@ TEST_F(TorchtuneRecipe, WhatIsWrongIsNamedWithItsPlace) {
       {{"metric_logger=torchtune.training.metric_logging.CometLogger"}, {"CometLogger", "DiskLogger"}},
       {{"quantizer._component_=torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer"},
        {"quantizer._component_", "quantisation-aware training"}},
-      {{"model.apply_lora_to_output=True"}, {"an adapter of the output layer", "model.apply_lora_to_output=false"}},
+      {{"model.apply_lora_to_output=perhaps"}, {"model.apply_lora_to_output perhaps", "True or False"}},
       {{"model.lora_attn_modules=[wqkv]"}, {"lora_attn_modules [wqkv]", "q_proj, k_proj, v_proj, output_proj"}},
       {{"dataset.packed=True"}, {"dataset.packed True", "needs tokenizer.max_seq_len"}},
       {{"dataset.split=train[5%:]"}, {"dataset.split train[5%:]", "begins with the first row"}},

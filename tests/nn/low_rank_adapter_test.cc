@@ -83,6 +83,20 @@ TEST(LowRankAdapter, AddsTheProductOfItsMatricesToTheirPartsOnly) {
   expect_as_plain_products({}, /*num_gradients=*/4, 1e-14, adapted);
 }
 
+// Ranks and scales of their own, and A0 and B0 subtracted, which learn nothing.
+TEST(LowRankAdapter, RanksOfTheirOwnAndAStartThatIsKept) {
+  const auto adapted = [](const at::Tensor& x, const TensorMap& leaves, const std::string& name) {
+    const double scale = name == "attn.v_proj" ? 12.0 / 3 : 6.0 / 2;
+    const auto product = [&](const std::string& ending) {
+      const at::Tensor low = at::linear(x, leaves.at(name + ".lora_A" + ending + ".weight"));
+      return scale * at::linear(low, leaves.at(name + ".lora_B" + ending + ".weight"));
+    };
+    return at::linear(x, leaves.at(name + ".weight"), leaves.at(name + ".bias")) + product("") - product("_start");
+  };
+  expect_as_plain_products({.init_lora_weights = "pissa", .rank_pattern = {"v_proj=3"}, .alpha_pattern = {"v_proj=12"}},
+                           /*num_gradients=*/4, 1e-13, adapted);
+}
+
 // DoRA. The lengths take no part in the gradient, so autograd is told that they are constants.
 TEST(LowRankAdapter, LengthsOfRowsAreTrainedBesideTheirDirections) {
   const auto adapted = [](const at::Tensor& x, const TensorMap& leaves, const std::string& name) {
@@ -136,8 +150,43 @@ TEST(LowRankAdapter, MatricesBeginAsTheirMethodsSay) {
 }
 
 TEST(LowRankAdapter, RootOfTheRankDividesWhenAsked) {
-  EXPECT_DOUBLE_EQ((LoraOptions{.dim = 16, .alpha = 32}).scale(), 2);
-  EXPECT_DOUBLE_EQ((LoraOptions{.dim = 16, .alpha = 32, .use_rslora = true}).scale(), 8);
+  EXPECT_DOUBLE_EQ((LoraOptions{.dim = 16, .alpha = 32}).scale_of("q_proj"), 2);
+  EXPECT_DOUBLE_EQ((LoraOptions{.dim = 16, .alpha = 32, .use_rslora = true}).scale_of("q_proj"), 8);
+}
+
+TEST(LoraOptions, TheFirstPatternThatFitsTheEndOfANameCounts) {
+  const LoraOptions options{.dim = 16,
+                            .alpha = 32,
+                            .rank_pattern = {R"(layers\.[01]\..*q_proj=4)", "q_proj=8", "mlp.down_proj=2"},
+                            .alpha_pattern = {"q_proj=6"}};
+  EXPECT_EQ(options.rank_of("model.layers.1.self_attn.q_proj"), 4);
+  EXPECT_EQ(options.rank_of("model.layers.2.self_attn.q_proj"), 8);
+  EXPECT_EQ(options.rank_of("model.layers.1.mlp.down_proj"), 2);
+  EXPECT_EQ(options.rank_of("model.layers.1.other_mlp.down_proj"), 16);
+  EXPECT_DOUBLE_EQ(options.scale_of("model.layers.1.self_attn.q_proj"), 1.5);
+  EXPECT_DOUBLE_EQ(options.scale_of("model.layers.1.mlp.up_proj"), 2);
+}
+
+TEST(LoraOptions, ModulesAreSavedByTheEndsOfTheirNames) {
+  const LoraOptions options{.modules_to_save = {"norm", "lm_head", "layers.1.mlp"}};
+  EXPECT_TRUE(options.saves("model.norm.weight"));
+  EXPECT_TRUE(options.saves("model.layers.0.input_layernorm.weight")) << "PEFT compares ends, not whole words";
+  EXPECT_TRUE(options.saves("lm_head.weight"));
+  EXPECT_TRUE(options.saves("model.layers.1.mlp.up_proj.weight"));
+  EXPECT_FALSE(options.saves("model.layers.0.mlp.up_proj.weight"));
+  EXPECT_FALSE(options.saves("model.layers.0.self_attn.q_proj.weight"));
+}
+
+TEST(LoraOptions, StartsAreReadAsPeftWritesThem) {
+  using Kind = AdapterStart::Kind;
+  EXPECT_EQ(parse_adapter_start("true")->kind, Kind::kPeft);
+  EXPECT_EQ(parse_adapter_start("pissa")->num_iterations, std::nullopt);
+  EXPECT_EQ(parse_adapter_start("pissa_niter_16")->num_iterations, 16);
+  EXPECT_TRUE(parse_adapter_start("olora")->decomposes());
+  for (const char* word : {"false", "pissa_niter_", "pissa_niter_x", "pissa_niter_5000", "eva", ""}) {
+    EXPECT_FALSE(parse_adapter_start(word)) << word;
+    EXPECT_EQ(check_lora_options({.enabled = true, .init_lora_weights = word}).size(), 1U) << word;
+  }
 }
 
 TEST(LowRankAdapter, ComputesNoProductOfAFrozenWeight) {
@@ -177,6 +226,14 @@ TEST(LoraOptions, WhatMatchesNothingAndWhatCannotLearnIsRefused) {
   EXPECT_EQ(check_lora_options({.enabled = true, .target_modules = {}}).size(), 1U);
   EXPECT_EQ(check_lora_options({.enabled = true, .a_init = AdapterInit::kZero}).size(), 1U);
   EXPECT_TRUE(check_lora_options({.enabled = false, .target_modules = {}}).empty());
+  for (const char* entry : {"q_proj", "=4", "q_proj=0", "q_proj=1.5", "(q=4"}) {
+    EXPECT_EQ(check_lora_options({.enabled = true, .rank_pattern = {entry}}).size(), 1U) << entry;
+  }
+  const auto of_shared = check_lora_targets(
+      {.enabled = true, .target_modules = {"linear_qkv"}, .rank_pattern = {"q_proj=4", "v_proj=3"}}, layers);
+  ASSERT_EQ(of_shared.size(), 2U);
+  EXPECT_NE(of_shared[0].message().find("share one A"), std::string::npos) << of_shared[0].message();
+  EXPECT_NE(of_shared[1].message().find("ends with 'v_proj'"), std::string::npos) << of_shared[1].message();
 }
 
 TEST(LoraOptions, ExpertsOfALayerAreAdaptedTogether) {

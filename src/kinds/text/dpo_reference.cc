@@ -87,6 +87,12 @@ std::vector<UserError> check_dpo(const Config& config) {
                     sft.loss == SftLoss::kDpo ? "dpo" : "kto"),
         "leave lora.use_dora out");
   }
+  if (config.lora.enabled && !config.lora.modules_to_save.empty()) {
+    errors.emplace_back(
+        fmt::format("loss is {}, and lora.modules_to_save trains weights of the model that answers are compared with",
+                    sft.loss == SftLoss::kDpo ? "dpo" : "kto"),
+        "leave lora.modules_to_save out");
+  }
   return errors;
 }
 
