@@ -1,6 +1,6 @@
 // Rows of several sets in given shares, pass after pass. A pass has a fixed number of rows of each set, in an order
 // drawn from the key; each set goes on in the next pass where it stopped, and begins anew, in another order, once it
-// was read whole. The row at a place is computed from the place alone: no memory, and resuming replays nothing.
+// was read whole. The row at a place is computed from only the place: no memory, and resuming replays nothing.
 #pragma once
 
 #include <cstdint>

@@ -166,7 +166,7 @@ def test_sets_are_mixed_by_weights_with_the_losses_that_each_has_alone(program, 
     mixed = ("--sft_data_path", 3, paths[0], 1, paths[1], "--seq_length", 128, "--global_batch_size", 1)
     straight, told = train(program, tuned, tmp_path / "straight", *mixed, "--train_epochs", 2)
     assert "set short: 6 sequences a pass of 6 (1 passes), 75 % of all" in told and "set long: 2 sequences a pass of 18" in told
-    assert len(straight) == 16
+    assert len(straight) == 16 and re.search(r"step +1/16 +loss (\S+) .* (short|long) \1\n", told), told
     keys = [[key for key in line if key.startswith("train-")] for line in straight]
     assert all(len(found) == 1 and line[found[0]] == line["lm_loss"] for found, line in zip(keys, straight, strict=True))
     assert keys.count(["train-short_loss"]) == 12 and keys[:8].count(["train-short_loss"]) == 6

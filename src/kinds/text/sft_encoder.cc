@@ -293,7 +293,7 @@ class Conversation {
     const std::string_view whole = whole_;
     if (has_other_calls) tail = common_end(std::string_view(a).substr(a.size() - tail), whole);
     const size_t same = common_beginning(std::string_view(a).substr(0, head), whole);
-    // An answer of thoughts alone lacks the blank before its text.
+    // An answer of only thoughts lacks the blank before its text.
     if (!is_plain_text(i) || trim(std::string_view(a).substr(same, head - same)).empty()) head = same;
     const bool fits = head + tail <= whole.size() && whole.starts_with(std::string_view(a).substr(0, head)) &&
                       whole.ends_with(std::string_view(a).substr(a.size() - tail));
