@@ -149,8 +149,9 @@ int inspect_sft(CommandContext& context) {
     throw UserError("no instructions are named", "name a file or folder of rows with --sft_data_path");
   }
   resolve_hub_option("load_hf", model, HubNeed::kTokenizer, context.environment, options.hub, context.log);
-  const std::vector<std::string> files = resolve_sft_paths("sft_data_path", options.sft.sft_data_path,
-                                                           context.environment, options.hub, options.sft, context.log);
+  options.sft.training_sets();  // refuses wrong weights
+  const std::vector<std::string> files = resolve_sft_paths(
+      "sft_data_path", options.sft.training_paths(), context.environment, options.hub, options.sft, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
   SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column, options.sft.sft_deduplicate);

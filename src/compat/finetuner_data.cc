@@ -34,7 +34,7 @@ void FinetunerReader::choose_data() {
   for (const auto& [name, word] : words_) {
     if (is_of_set(name) && is_written(name)) refuse(name, "keys of a data set where it is listed");
   }
-  const std::vector<std::string> train = read_sets(training_sets());
+  const std::vector<std::string> train = mixed(read_sets(training_sets()));
   set("dataset.path", "sft_data_path", WrittenValue{WrittenValue::Form::kList, train});
   const std::vector<std::string> valid = read_sets(validation_sets());
   if (!valid.empty()) set("dataset.path", "sft_valid_data_path", WrittenValue{WrittenValue::Form::kList, valid});
@@ -55,6 +55,25 @@ void FinetunerReader::choose_data() {
     set_fact("@valid_names", fmt::format("[{}]", join(names_in("eval_dataset"), ", ")), "eval_on_each_dataset");
   }
   apply("evaluation");
+}
+
+// LLaMA-Factory's probabilities before the paths of sets that are drawn by turns.
+std::vector<std::string> FinetunerReader::mixed(std::vector<std::string> paths) {
+  if (tuner_.of != "llamafactory") return paths;
+  apply("mixture");
+  if (!text("mix_strategy").starts_with("interleave_") || !is_written("dataset")) return paths;
+  const std::vector<std::string> names = names_in("dataset");
+  if (names.size() != paths.size()) refuse("mix_strategy", "sets of one file, or of one name of the hub, each");
+  set("dataset", "sft_set_names", WrittenValue{WrittenValue::Form::kList, names});
+  const bool is_weighted = is_written("interleave_probs") && text("mix_strategy") != "interleave_once";
+  if (!is_weighted) return paths;
+  const std::vector<std::string> shares = names_in("interleave_probs");
+  if (shares.size() != paths.size()) {
+    refuse("interleave_probs", fmt::format("{} numbers, one for each set in dataset", paths.size()));
+  }
+  std::vector<std::string> items;
+  for (size_t i = 0; i < paths.size(); ++i) items.insert(items.end(), {shares[i], paths[i]});
+  return items;
 }
 
 std::vector<FinetunerReader::RowSet> FinetunerReader::sets_of(std::string_view key) {

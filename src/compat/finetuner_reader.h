@@ -67,6 +67,7 @@ class FinetunerReader : public FileWords {
   // Their paths with the part of each that is read (kinds/text/sft_paths.h). UserError unless all have one @form and
   // @column, which are facts afterwards.
   std::vector<std::string> read_sets(const std::vector<RowSet>& sets);
+  std::vector<std::string> mixed(std::vector<std::string> paths);
   std::vector<std::string> paths_of_set();
   std::string part_of_set();
 

@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "data/blend.h"
+#include "data/set_names.h"
 
 namespace megalith {
 
@@ -147,28 +148,11 @@ std::vector<ValidationSet> validation_sets(const DataOptions& options) {
     throw UserError("multiple_validation_sets is given without the sets",
                     "name them with --sft_valid_data_path or --valid_data_path");
   }
-  if (!names.empty() && names.size() != paths.size()) {
-    throw UserError(
-        fmt::format("validation_set_names has {} names, and {} has {} paths", names.size(), option, paths.size()),
-        "give each path its name, in their order");
-  }
   std::vector<ValidationSet> sets;
-  for (size_t i = 0; i < paths.size(); ++i)
-    sets.push_back({names.empty() ? std::to_string(i + 1) : names[i], paths[i]});
-  // In names of metrics blanks are underscores, and a slash would be a folder.
-  const auto key_of = [](std::string name) {
-    std::ranges::replace(name, ' ', '_');
-    return name;
-  };
-  const auto is_odd = [](unsigned char c) { return c == '/' || c < ' '; };
-  for (const ValidationSet& set : sets) {
-    const auto is_same = [&](const ValidationSet& other) { return key_of(other.name) == key_of(set.name); };
-    const bool is_word = !set.name.empty() && std::ranges::none_of(set.name, is_odd);
-    if (!is_word || std::ranges::count_if(sets, is_same) > 1) {
-      throw UserError(fmt::format("validation_set_names has '{}' {}", set.name, is_word ? "twice" : "as a name"),
-                      "each set has a name of its own, on one line and without slashes");
-    }
+  for (size_t i = 0; i < paths.size(); ++i) {
+    sets.push_back({i < names.size() ? names[i] : std::to_string(i + 1), paths[i]});
   }
+  if (!names.empty()) check_set_names("validation_set_names", names, option, paths.size());
   return sets;
 }
 
@@ -242,6 +226,7 @@ std::vector<UserError> check_data_options(const DataOptions& options) {
                         "give data_path with split, or one path for each split");
   }
   append_sft_errors(options, errors);
+  collect(errors, [&] { options.sft.training_sets(); });
   // The sets of per_split_data_args_path are known later.
   if (!options.per_split_data_args_path) collect(errors, [&] { validation_sets(options); });
   if (options.mock_data && options.has_paths()) {

@@ -25,6 +25,10 @@ Order::Order(RowOrder kind, int64_t num_rows, std::string name, uint64_t key)
       key_(key),
       permutation_(std::make_unique<Permutation>()) {}
 
+Order::Order(RowMix mix, std::string name) : Order(RowOrder::kMixed, mix.num_rows(), std::move(name)) {
+  mix_ = std::move(mix);
+}
+
 Order::~Order() = default;
 Order::Order(Order&&) noexcept = default;
 
@@ -43,6 +47,8 @@ std::vector<PlacedRow> Order::rows(const DataPosition& p) const {
         return sharded_row(p, i);
       case RowOrder::kPermuted:
         return permuted(key_, static_cast<uint64_t>(pass), at, num_rows_);
+      case RowOrder::kMixed:
+        return mix_->number_at(place);
     }
     throw InternalError("an order without a row here");
   };

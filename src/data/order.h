@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "data/row_mix.h"
 
 namespace megalith {
 
@@ -23,6 +26,7 @@ enum class RowOrder {
   // micro_batch_size and the number of ranks. Source: megatron/legacy/data/data_samplers.py.
   kSharded,
   kPermuted,  // place g % n of a permutation keyed by `key` and the pass g / n (core/permutation.h)
+  kMixed,     // RowMix's row at g; rows of its sets are numbered one set after another
 };
 
 // A place in the run, and a rank's share of it.
@@ -44,6 +48,7 @@ class Order {
   // name  of the data set, for messages
   // key   of kPermuted
   Order(RowOrder kind, int64_t num_rows, std::string name, uint64_t key = 0);
+  Order(RowMix mix, std::string name);  // kMixed
   ~Order();
   Order(Order&&) noexcept;
 
@@ -61,6 +66,7 @@ class Order {
   int64_t num_rows_;
   std::string name_;
   uint64_t key_;
+  std::optional<RowMix> mix_;
   std::unique_ptr<Permutation> permutation_;  // the last pass's
 };
 

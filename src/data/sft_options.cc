@@ -1,14 +1,77 @@
 // See sft_options.h.
 #include "data/sft_options.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/error.h"
+#include "data/blend.h"
+#include "data/set_names.h"
+
 namespace megalith {
+namespace {
+
+// "code" of "data/code.jsonl.gz[:1000]".
+std::string name_of_path(std::string path) {
+  path.resize(std::min(path.find('['), path.size()));
+  while (path.ends_with('/')) path.pop_back();
+  const std::string name = std::filesystem::path(path).filename().string();
+  return name.substr(0, name.find('.', 1));
+}
+
+}  // namespace
+
+std::vector<std::string> SftOptions::training_paths() const {
+  try {
+    return parse_blend(sft_data_path, "sft_data_path").prefixes;
+  } catch (const UserError&) {  // of training_sets() too
+    return {};
+  }
+}
+
+std::vector<TrainingSet> SftOptions::training_sets() const {
+  const BlendSpec blend = parse_blend(sft_data_path, "sft_data_path");
+  const bool has_weights = !blend.weights.empty();
+  if (!has_weights && sft_set_names.empty() && sft_mix == SftMix::kAuto && !sft_mix_temperature) return {};
+  if (blend.prefixes.empty()) {
+    throw UserError("sft_set_names, sft_mix or sft_mix_temperature is given without the sets",
+                    "name them with --sft_data_path");
+  }
+  if (has_weights && (sft_mix == SftMix::kConcat || sft_mix_temperature)) {
+    const char* other = sft_mix_temperature ? "sft_mix_temperature makes them of the sizes"
+                                            : "sft_mix concat takes all rows of all sets";
+    throw UserError(fmt::format("sft_data_path has weights, and {}", other),
+                    "leave the weights out, or the other option");
+  }
+  if (sft_mix_temperature && sft_mix == SftMix::kConcat) {
+    throw UserError("sft_mix_temperature is given, and sft_mix concat takes all rows of all sets",
+                    "leave one of them out");
+  }
+  std::vector<std::string> names = sft_set_names;
+  if (names.empty()) {
+    for (const std::string& path : blend.prefixes) names.push_back(name_of_path(path));
+    const std::set<std::string> distinct(names.begin(), names.end());
+    if (distinct.size() < names.size()) {
+      for (size_t i = 0; i < names.size(); ++i) names[i] = std::to_string(i + 1);
+    }
+  }
+  check_set_names("sft_set_names", names, "sft_data_path", blend.prefixes.size());
+  std::vector<TrainingSet> sets;
+  for (size_t i = 0; i < names.size(); ++i) {
+    sets.push_back({names[i], blend.prefixes[i], has_weights ? std::optional(blend.weights[i]) : std::nullopt});
+  }
+  return sets;
+}
 
 void SftOptions::visit_paths(OptionVisitor& v) {
   v.field("sft_data_path", sft_data_path,
           "Files or folders of conversations, instructions or prompts (JSON lines, JSON lists, Parquet), or names of "
           "data sets of the hub: the model is fine-tuned on them, with the loss on the answers only. "
           "FILE[:1000] and NAME[test[:5%]] are parts of them. They are made into tokens first, once; or the prefix of "
-          "files that prepare --sft made.")
+          "files that prepare --sft made. WEIGHT PATH WEIGHT PATH … mixes them as sets (sft_mix).")
       .alias("sft_dataset_name")
       .by_rank(ByRank::kSameContents);
 }
@@ -75,6 +138,17 @@ void SftOptions::visit(OptionVisitor& v) {
       "and pretrain insist on one of them.");
   visit_paths(v);
   visit_rows(v);
+  v.field("sft_set_names", sft_set_names,
+          "Names of the paths in sft_data_path, in their order, as sets of their own: each has its loss, train-NAME, "
+          "in log and metrics. Default of sets with weights: the names of their files.");
+  v.choice("sft_mix", sft_mix, {"auto", "concat", "interleave_under", "interleave_over"},
+           "How the sets of sft_data_path make up a pass. concat: all rows of all. interleave_under: in the shares "
+           "that the weights say (equal ones without weights), until the first set was read whole; others go on in the "
+           "next pass. interleave_over: until every set was read whole; smaller ones are repeated. auto: interleave_under "
+           "where weights or sft_mix_temperature are given, concat otherwise.");
+  v.field("sft_mix_temperature", sft_mix_temperature,
+          "Instead of weights: shares in proportion to rows^(1/T). 1: as concat; larger ones favour small sets.")
+      .above(0);
   v.field("sft_valid_data_path", sft_valid_data_path,
           "Files or folders that are used whole for validation; sft_data_path is then used whole for training.")
       .by_rank(ByRank::kSameContents);

@@ -26,12 +26,25 @@ enum class ConversationFormat {
 enum class SftPacking { kGreedy, kFirstFitDecreasing };
 enum class SftLoss { kNextToken, kDpo, kKto };
 enum class DpoReference { kAhead, kOnTheFly };
+enum class SftMix { kAuto, kConcat, kInterleaveUnder, kInterleaveOver };
+
+// One of several training sets: drawn in its share, with a loss of its own.
+struct TrainingSet {
+  std::string name, path;
+  std::optional<double> weight;
+};
 
 struct SftOptions {
   TrainingStage stage = TrainingStage::kAuto;
   std::vector<std::string> sft_data_path, sft_valid_data_path;
+  std::vector<std::string> sft_set_names;
+  SftMix sft_mix = SftMix::kAuto;
+  std::optional<double> sft_mix_temperature;
   // No option: the number of files that each path of sft_valid_data_path became, once names and parts are resolved.
   std::vector<size_t> num_valid_files = {};
+  // No option: training_sets(), and the number of files of each.
+  std::vector<TrainingSet> sets = {};
+  std::vector<size_t> num_set_files = {};
   std::optional<std::string> sft_dataset_split;
   std::optional<std::string> sft_column;
   ConversationFormat sft_conversation_format = ConversationFormat::kAuto;
@@ -51,6 +64,12 @@ struct SftOptions {
   double dpo_beta = 0.1;
   DpoReference dpo_reference = DpoReference::kAhead;
   double kto_desirable_weight = 1, kto_undesirable_weight = 1;
+
+  // The sets of sft_data_path, if weights, names or a way of mixing make them sets of their own; else empty. UserError
+  // for names and weights that do not fit.
+  std::vector<TrainingSet> training_sets() const;
+  // sft_data_path without weights; empty if they are wrong.
+  std::vector<std::string> training_paths() const;
 
   void visit(OptionVisitor& v);
   // Subsets for `inspect sft` and `prepare --sft`: rows read, their tokens and weights, sequences.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/collect_errors.h"
 #include "core/error.h"
 #include "core/number_of.h"
 #include "kinds/classifier/classification.h"
@@ -34,9 +35,11 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& set
     throw UserError("sft_data_path is given with a task other than causal_lm",
                     "answers are learned token by token: leave task out");
   }
-  if (setup.has_instructions && setup.kto) return std::make_unique<Kto>(setup.dpo_beta.value(), *setup.kto);
-  if (setup.has_instructions && setup.dpo_beta) return std::make_unique<Dpo>(*setup.dpo_beta);
-  if (setup.has_instructions) return std::make_unique<Sft>();
+  if (setup.has_instructions && setup.kto) {
+    return std::make_unique<Kto>(setup.dpo_beta.value(), *setup.kto, setup.set_names);
+  }
+  if (setup.has_instructions && setup.dpo_beta) return std::make_unique<Dpo>(*setup.dpo_beta, setup.set_names);
+  if (setup.has_instructions) return std::make_unique<Sft>(setup.set_names);
   switch (options.task) {
     case TaskKind::kCausalLm:
       return std::make_unique<CausalLm>();
@@ -62,6 +65,10 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   setup.vocab_size = resolved.derived.vocab_size;
   const SftOptions& sft = resolved.config.data.sft;
   setup.has_instructions = sft.has_paths();
+  std::vector<UserError> told;  // by check_data_options()
+  collect(told, [&] {
+    for (const TrainingSet& set : sft.training_sets()) setup.set_names.push_back(set.name);
+  });
   if (sft.has_pairs()) setup.dpo_beta = sft.dpo_beta;
   if (sft.loss == SftLoss::kKto) setup.kto = KtoWeights{sft.kto_desirable_weight, sft.kto_undesirable_weight};
   const ModelConfig& model = resolved.config.model;

@@ -89,6 +89,15 @@ std::string_view short_reward(std::string_view loss) {
   return {};
 }
 
+// "code" of a data set's "train-code loss"; empty for other losses.
+std::string_view set_of_loss(std::string_view loss) {
+  constexpr std::string_view kBegin = "train-", kEnd = " loss";
+  if (!loss.starts_with(kBegin) || !loss.ends_with(kEnd)) return {};
+  loss.remove_prefix(kBegin.size());
+  loss.remove_suffix(kEnd.size());
+  return loss;
+}
+
 std::string step_text(int64_t iteration, int64_t train_iters) {
   const std::string total = fmt::format("{}", train_iters);
   return fmt::format("{:>{}}/{}", iteration, total.size(), total);
@@ -123,14 +132,11 @@ void CompactConsole::on_step(const StepRecord& record) {
   if (!is_line_due(record, settings_.log_interval)) return;
 
   std::vector<LinePart> parts = {{"step", step_text(record.iteration, record.train_iters)}};
-  const bool has_loss = !record.losses.empty();
   // If all steps were skipped there is no mean: the last loss shows why.
   const bool is_all_skipped = interval_.num_skipped == interval_.num_steps;
-  const auto loss_of = [&](size_t i) {
-    return is_all_skipped ? record.losses[i].second : interval_.mean_loss(interval_.losses[i].second);
-  };
-  if (has_loss) {
-    const double loss = loss_of(0);
+  const auto value_of = [&](const StepInterval::Loss& loss) { return is_all_skipped ? loss.last : loss.mean(); };
+  if (!interval_.losses.empty()) {
+    const double loss = value_of(interval_.losses[0]);
     parts.push_back({"loss", measured(loss, 4), std::isfinite(loss) ? Tone::kStrong : Tone::kAlarm});
   }
   parts.push_back({"grad", record.grad_norm ? fmt::format("{:>5}", measured(*record.grad_norm, 3)) : "    -"});
@@ -172,12 +178,14 @@ void CompactConsole::on_step(const StepRecord& record) {
   if (record.num_zeros) {
     parts.push_back({"zeros", format_count(static_cast<double>(*record.num_zeros)), Tone::kPlain, 2});
   }
-  for (size_t i = 1; i < record.losses.size(); ++i) {
-    const auto& name = record.losses[i].first;
-    if (!is_shown(name, loss_of(i))) continue;
-    const std::string_view reward = short_reward(name);
-    parts.push_back({reward.empty() ? name : std::string(reward), measured(loss_of(i), reward.empty() ? 4 : 3),
-                     Tone::kPlain, reward.empty() ? 1 : 9});
+  for (size_t i = 1; i < interval_.losses.size(); ++i) {
+    const std::string& name = interval_.losses[i].name;
+    const double value = value_of(interval_.losses[i]);
+    if (!is_shown(name, value)) continue;
+    const std::string_view reward = short_reward(name), set = set_of_loss(name);
+    const std::string_view label = !reward.empty() ? reward : !set.empty() ? set : name;
+    parts.push_back({std::string(label), measured(value, reward.empty() ? 4 : 3), Tone::kPlain,
+                     !reward.empty() ? 9 : !set.empty() ? 7 : 1});
   }
   write_(joined(std::move(parts), settings_.has_colour));
   interval_ = {};

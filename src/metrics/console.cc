@@ -70,8 +70,8 @@ std::string ConsoleSink::line(const StepRecord& record) {
   }
   add(" learning rate: {:.6E}", record.next_learning_rate.value_or(record.learning_rate));
   add(" global batch size: {:5d}", record.global_batch_size);
-  for (const auto& [name, sum] : interval_.losses) {
-    if (is_shown(name, sum)) add(" {}: {:.6E}", name, interval_.mean_loss(sum));
+  for (const StepInterval::Loss& loss : interval_.losses) {
+    if (is_shown(loss.name, loss.sum)) add(" {}: {:.6E}", loss.name, loss.mean());
   }
   add(" loss scale: {:.1f}", record.loss_scale);
   if (record.grad_norm) add(" grad norm: {:.3f}", *record.grad_norm);

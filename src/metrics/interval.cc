@@ -14,14 +14,13 @@ void StepInterval::add(const StepRecord& record) {
   samples += static_cast<double>(record.global_batch_size) / record.num_devices;
   loss_tokens += static_cast<double>(record.loss_tokens.value_or(0)) / record.num_devices;
   for (const auto& [name, value] : record.losses) {
-    auto sum = std::find_if(losses.begin(), losses.end(), [&](const auto& entry) { return entry.first == name; });
-    if (sum == losses.end()) sum = losses.insert(sum, {name, 0.0});
-    if (!record.is_skipped) sum->second += value;
+    auto loss = std::ranges::find(losses, name, &Loss::name);
+    if (loss == losses.end()) loss = losses.insert(loss, {.name = name});
+    loss->last = value;
+    if (record.is_skipped) continue;
+    loss->sum += value;
+    ++loss->num_steps;
   }
-}
-
-double StepInterval::mean_loss(double sum) const {
-  return sum / std::max(1.0, static_cast<double>(num_steps - num_skipped));
 }
 
 bool is_shown(const std::string& loss, double value) {

@@ -1,9 +1,9 @@
 // Sums since the last console line.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "metrics/step_record.h"
@@ -13,12 +13,18 @@ namespace megalith {
 struct StepInterval {
   int64_t num_steps = 0, num_skipped = 0, num_nan = 0;
   double elapsed_ms = 0, flops = 0, tokens = 0, loss_tokens = 0, samples = 0;  // per device, except time
-  std::vector<std::pair<std::string, double>> losses;
+  struct Loss {
+    std::string name;
+    double sum = 0, last = 0;
+    int64_t num_steps = 0;  // not skipped, that have it
+
+    // Over these steps; 0 if there are none.
+    double mean() const { return sum / std::max(1.0, static_cast<double>(num_steps)); }
+  };
+  std::vector<Loss> losses;
 
   void add(const StepRecord& record);
 
-  // Over steps not skipped; the plain sum if all were.
-  double mean_loss(double sum) const;
   double tokens_per_s_per_device() const { return per_s(tokens); }
   double loss_tokens_per_s_per_device() const { return per_s(loss_tokens); }
   double images_per_s_per_device() const { return per_s(samples); }

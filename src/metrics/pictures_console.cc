@@ -15,7 +15,7 @@ void PicturesConsole::on_step(const StepRecord& record) {
   if (!is_line_due(record, log_interval_)) return;
   constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
   const double rate = interval_.images_per_s_per_device();
-  const double loss = interval_.losses.empty() ? NAN : interval_.mean_loss(interval_.losses.front().second);
+  const double loss = interval_.losses.empty() ? NAN : interval_.losses.front().mean();
   write_(fmt::format("step: {}/{} | step_loss: {:.5f} | step_time_total: {:.4f} | fps: {:.4f} | fps_gpu: {:.4f} | "
                      "tflops/s: {:.4f} | memory: {:.2f}GiB\n",
                      record.iteration, record.train_iters, loss,

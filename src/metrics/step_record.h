@@ -18,7 +18,7 @@ struct StepRecord {
   int64_t skipped_samples = 0;
   int64_t global_batch_size = 0;
 
-  // In order of definition, the main loss first; means over the global batch.
+  // In order of definition, the main loss first; means over the global batch. A data set's is absent without its rows.
   std::vector<std::pair<std::string, double>> losses;
   std::optional<double> grad_norm;           // before clipping
   std::optional<double> params_norm;         // after the step, if requested

@@ -14,6 +14,7 @@
 #include "nn/forward.h"
 #include "nn/module.h"
 #include "nn/preference_loss.h"
+#include "nn/set_losses.h"
 #include "nn/recipe_memory.h"
 
 namespace megalith {
@@ -33,6 +34,7 @@ struct ModelInput {
   Bundle more = {};                     // other inputs of the task, by name: images, another sequence
   // Labels are of answer pairs, terms preference_loss()'s: last stage of a decoder.
   std::optional<PreferenceInput> preference = {};
+  std::optional<SetInput> sets = {};  // rows of several data sets, whose losses are reported: last stage of a decoder
   std::vector<TermScale> terms = {{}};  // of the head; the main one first
   double per_microbatch = 1;            // factor of terms defined per microbatch: loss scale / the global batch's
                                         // microbatches

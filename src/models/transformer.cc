@@ -50,6 +50,10 @@ struct TextHead {
       return {};
     }
     *pass.output = lm_output(*lm, read, input, pass.head);
+    if (pass.head == HeadOutput::kLoss && input.sets) {
+      const at::Tensor weights = input.loss_weights.to(pass.output->token_losses.scalar_type());
+      add_set_losses(input, (pass.output->token_losses * weights).sum(1), weights.sum(1), *pass.output);
+    }
     const bool tells_sentences = bert != nullptr && bert->has_sentence_head();
     if (pass.head == HeadOutput::kLoss) {
       // Tasks without sentence labels have one term.
@@ -112,6 +116,12 @@ struct TextHead {
     for (size_t i = 0; i < input.terms.size(); ++i) preference.terms[i].name = input.terms[i].name;
     preference.terms[0].objective = loss.term.objective;  // the gradient is the loss's; the value is unused
     output.terms = std::move(preference.terms);
+    if (input.sets) add_set_losses(input, preference.row_sums, preference.row_weights, output);
+  }
+
+  static void add_set_losses(const ModelInput& input, const at::Tensor& row_sums, const at::Tensor& row_weights,
+                             ModelOutput& output) {
+    for (LossTerm& term : set_losses(row_sums, row_weights, *input.sets)) output.terms.push_back(std::move(term));
   }
 };
 

@@ -69,6 +69,10 @@ PreferenceLoss preference_loss(const at::Tensor& token_losses, const at::Tensor&
 
   for (const auto& [value, weight] : pairs.terms) {
     const at::Tensor own = cp.is_first() ? weight : at::zeros_like(weight);
+    if (result.terms.empty()) {
+      result.row_sums = (value * own).sum(1);
+      result.row_weights = own.sum(1);
+    }
     result.terms.push_back({.name = {}, .sum = (value * own).sum(), .weight = own.sum(), .objective = {}});
   }
   return result;

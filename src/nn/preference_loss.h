@@ -49,6 +49,7 @@ std::vector<std::string> rating_terms();
 struct PreferenceLoss {
   at::Tensor token_weights;  // (b, s) wide
   std::vector<LossTerm> terms;
+  at::Tensor row_sums, row_weights;  // (b) wide: the first term's, of each row
 };
 
 // token_losses  (b, s) wide: -log p(label), 0 where the label does not count

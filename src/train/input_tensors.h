@@ -31,6 +31,7 @@ void for_each_tensor(Input& input, const Visit& visit) {
       visit("kl", input.preference->ratings->kl);
     }
   }
+  if (input.sets) visit("set_ids", input.sets->ids);
   for (auto& term : input.terms) visit(term.name, term.per_weight);
 }
 

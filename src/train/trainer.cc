@@ -450,7 +450,12 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   record.consumed_samples = step.consumed_samples;
   record.skipped_samples = step.skipped_samples;
   record.global_batch_size = step.num_samples;
-  for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, without_nan_sign(loss.value));
+  const std::vector<std::string> measured = task_->measured_names();
+  for (const NamedLoss& loss : result.losses) {
+    // No row of this batch has it, such as the loss of a data set.
+    if (loss.weight == 0 && std::ranges::count(measured, loss.name) > 0) continue;
+    record.losses.emplace_back(loss.name, without_nan_sign(loss.value));
+  }
   record.observations = result.observations;
   record.learning_rate = step.lr;
   record.next_learning_rate =

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "config/option_value.h"
 #include "core/checksum.h"
 #include "core/input_file.h"
 #include "core/strings.h"
@@ -75,7 +76,12 @@ void add_contents(const Resolved& resolved, std::vector<Term>& terms) {
     if (option->traits().by_rank != ByRank::kSameContents) continue;
     const Option* as_read = read.find(option->name());
     const Option& shown = as_read != nullptr ? *as_read : *option;
-    if (!shown.words_of_value().empty()) terms.push_back(contents_term(shown));
+    if (shown.words_of_value().empty()) continue;
+    terms.push_back(contents_term(shown));
+    // Weights, which the paths as read may lack.
+    for (const std::string& word : option->words_of_value()) {
+      if (parse_number(word)) terms.back().value += word + "\n";
+    }
   }
 }
 

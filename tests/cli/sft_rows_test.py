@@ -329,6 +329,27 @@ def test_what_nothing_reads_is_named(program, tmp_path):
     program.run(*words, "--sft_ignore_keys", "images", "--skip_bad_rows", 2, expected=2)
 
 
+def test_what_a_template_passes_over_is_told_with_its_count(program, tmp_path):
+    folder = save_tokenizer(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ '<|User|>' if message.role == 'user' else '' if message.role == 'assistant' else message.name }}"
+        "{{ message.content }}{% endfor %}{{ tools | length if tools else '' }}"
+    )
+    named = [say("user", "q", name="Ann"), say("assistant", "a", name="Bob", tools=[1]), say("user", "r", name="Ann"), say("assistant", "b")]
+    path = write_rows(folder / "rows.jsonl", [{"messages": named}, {"messages": [USER, REPLY, say("tool", "7", name="time"), REPLY]}])
+    words = ("inspect", "sft", "--load_hf", folder, "--sft_data_path", path, "--samples", 0)
+    _, output, _ = program.run(*words)
+    lines = output.splitlines()
+    assert [line for line in lines if line.startswith("not learned: ")] == [
+        f"not learned: {what}, which the chat template does not read there"
+        for what in ("name of the assistant's message, once", "name of the user's message, 2 times", "tools of the assistant's message, once")
+    ]
+    # Three are before a question's special token, which is their end; one is before the tool's words.
+    assert "1 answer learned without an end, of which the chat template writes none" in output
+    _, output, _ = program.run(*words, "--sft_ignore_keys", "name,tools")
+    assert "not learned" not in output
+
+
 def test_prepared_files_are_what_a_start_makes_and_are_refused_by_another_reader(program, tmp_path):
     folder = model_with(tmp_path / "model", "chatml")
     random = Random(9)

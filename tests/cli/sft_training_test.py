@@ -156,6 +156,47 @@ def test_validation_sets_by_name_have_the_losses_that_each_has_alone(program, tu
         assert part in run("refused", *words, expected=2)[1]
 
 
+def test_sets_are_mixed_by_weights_with_the_losses_that_each_has_alone(program, tuned, tmp_path):
+    rows = tuned[2].read_text().splitlines()
+    paths = [tmp_path / name for name in ("short.jsonl", "long.jsonl")]
+    for path, part in zip(paths, (rows[:6], rows[6:]), strict=True):
+        path.write_text("\n".join(part) + "\n")
+    together = ("--sft_data_path", f"{paths[0]},{paths[1]}", "--seq_length", 128)
+    words = (*together, "--sft_set_names", "short,long", "--micro_batch_size", 1)
+    lines, told = train(program, tuned, tmp_path / "both", *words, "--global_batch_size", len(rows), "--train_iters", 1)
+    assert "set short: 6 sequences a pass of 6 (1 passes), 25 % of all" in told
+    for path, count in ((paths[0], 6), (paths[1], len(rows) - 6)):
+        alone, _ = train(program, tuned, tmp_path / path.stem, "--sft_data_path", path, "--seq_length", 128, "--global_batch_size", count, "--train_iters", 1)
+        assert abs(lines[0][f"train-{path.stem}_loss"] - alone[0]["lm_loss"]) < 2e-5
+    # One row a step: a step has the loss of its row's set only, and a resumed run reads on at the next row.
+    mixed = ("--sft_data_path", 3, paths[0], 1, paths[1], "--seq_length", 128, "--global_batch_size", 1)
+    straight, told = train(program, tuned, tmp_path / "straight", *mixed, "--train_epochs", 2)
+    assert "set short: 6 sequences a pass of 6 (1 passes), 75 % of all" in told and "set long: 2 sequences a pass of 18" in told
+    assert len(straight) == 16 and re.search(r"step +1/16 +loss (\S+) .* (short|long) \1\n", told), told
+    keys = [[key for key in line if key.startswith("train-")] for line in straight]
+    assert all(len(found) == 1 and line[found[0]] == line["lm_loss"] for found, line in zip(keys, straight, strict=True))
+    assert keys.count(["train-short_loss"]) == 12 and keys[:8].count(["train-short_loss"]) == 6
+    checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--train_epochs", 2)
+    first, _ = train(program, tuned, tmp_path / "first", *mixed, *checkpoint, "--exit_interval", 5)
+    second, _ = train(program, tuned, tmp_path / "second", *mixed, *checkpoint)
+    assert [line["lm_loss"] for line in first + second] == [line["lm_loss"] for line in straight]
+    for more, part in [
+        (("--sft_set_names", "a"), "sft_set_names has 1 names, and sft_data_path has 2 paths"),
+        (("--sft_set_names", "a,a"), "sft_set_names has 'a' twice"),
+        (("--sft_set_names", "a/b,c"), "sft_set_names has 'a/b' as a name"),
+        (("--sft_data_path", 0.5, paths[0], "x", paths[1]), "'x' stands where the weight of"),
+        (("--sft_data_path", 0, paths[0], 1, paths[1]), "'0' stands where the weight of"),
+        (("--sft_data_path", 1, paths[0], 1, paths[1], "--sft_mix", "concat"), "sft_data_path has weights, and sft_mix concat"),
+        (("--sft_data_path", 1, paths[0], 1, paths[1], "--sft_mix_temperature", 2), "sft_data_path has weights, and sft_mix_temperature"),
+        (("--sft_mix", "concat", "--sft_mix_temperature", 2), "sft_mix_temperature is given, and sft_mix concat"),
+        (("--sft_data_path", 1, paths[0], 1e-6, paths[1]), "the set long has the share 1e-06: none would be drawn"),
+        (("--sft_data_path", 1, paths[0], 1, tmp_path / "nowhere.jsonl"), "nowhere.jsonl"),
+    ]:
+        start = ("train", "--load_hf", tuned[0], "--fp32", "--device", "cpu", "--train_iters", 1, "--eval_iters", 0, "--split", "1,0,0")
+        _, _, told = program.run(*start, "--data_cache_path", tmp_path / "cache", *together, *more, expected=2)
+        assert part in told, told
+
+
 def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, tmp_path):
     import torch
     from safetensors.torch import load_file

@@ -335,6 +335,19 @@ TEST_F(FinetunerFile, LlamaFactorysMethodsResolve) {
   resolved = read_factory({"eval_dataset=identity,questions", "eval_on_each_dataset=true", "eval_strategy=steps",
                            "metric_for_best_model=eval_identity_loss", "load_best_model_at_end=true"});
   expect(*resolved, {{"validation_set_names", "[identity, questions]"}});
+  const std::string identity = in("data/identity.json[:500]");
+  resolved = read_factory({"mix_strategy=interleave_over", "interleave_probs=0.7,0.3"});
+  expect(*resolved, {{"sft_data_path", fmt::format("[0.7, {}, 0.3, org/questions/en[:500]]", identity)},
+                     {"sft_set_names", "[identity, questions]"},
+                     {"sft_mix", "interleave_over"}});
+  resolved = read_factory({"mix_strategy=interleave_under"});
+  expect(*resolved, {{"sft_data_path", fmt::format("[{}, org/questions/en[:500]]", identity)},
+                     {"sft_mix", "interleave_under"}});
+  resolved = read_factory({"mix_strategy=interleave_once", "interleave_probs=0.7,0.3"});
+  expect(*resolved, {{"sft_mix", "concat"}, {"sft_set_names", "[identity, questions]"}});
+  EXPECT_NE(notes.find("interleave_probs: 0.7,0.3: all rows of all sets"), std::string::npos) << notes;
+  read_factory({"mix_strategy=interleave_over", "interleave_probs=0.7"});
+  EXPECT_NE(errors.find("takes: 2 numbers, one for each set in dataset"), std::string::npos) << errors;
   resolved = read_factory({"dataset=renamed"});
   expect(*resolved, {{"sft_rename_keys", "[q=instruction, a=output]"}});
   resolved = read_factory(

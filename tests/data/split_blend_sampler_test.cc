@@ -2,8 +2,10 @@
 #include "core/permutation.h"
 #include "data/blend.h"
 #include "data/order.h"
+#include "data/row_mix.h"
 #include "data/split.h"
 #include "data_fixture.h"
+#include "support/error_of.h"
 
 namespace megalith {
 namespace {
@@ -50,6 +52,47 @@ TEST(Blend, GreedyOrderIsMegatrons) {
   }
   EXPECT_EQ(datasets.type(), IndexArray::Type::kInt16);
   EXPECT_EQ(samples.type(), IndexArray::Type::kInt64);
+}
+
+// Each set's rows come once in its own passes, in new orders, whatever the share.
+TEST(RowMix, PassesHaveTheirSharesAndSetsGoOn) {
+  const std::vector<MixedSet> sets = {{"a", 12, 2}, {"b", 6, 1}, {"c", 3, 1}};
+  struct Case {
+    MixEnd end;
+    std::vector<int64_t> counts;
+  };
+  for (const auto& [end, counts] : {Case{MixEnd::kConcat, {12, 6, 3}}, Case{MixEnd::kFirstExhausted, {6, 3, 3}},
+                                    Case{MixEnd::kAllExhausted, {12, 6, 6}}}) {
+    const RowMix mix(sets, end, 7), again(sets, end, 7), other(sets, end, 8), still(sets, end, 7, /*moves=*/false);
+    const int64_t n = mix.num_rows();
+    std::vector<std::vector<int64_t>> drawn(3);
+    std::vector<RowMix::Row> first, second, of_other;
+    for (int64_t place = 0; place < 4 * n; ++place) {
+      const RowMix::Row row = mix.at(place);
+      drawn[row.set].push_back(row.row);
+      EXPECT_EQ(again.at(place), row);
+      EXPECT_EQ(still.at(place), mix.at(place % n));
+      EXPECT_EQ(mix.number_at(place), row.row + (row.set > 0 ? 12 : 0) + (row.set > 1 ? 6 : 0));
+      if (place < n) first.push_back(row), of_other.push_back(other.at(place));
+      if (place >= n && place < 2 * n) second.push_back(row);
+    }
+    EXPECT_NE(first, second);
+    EXPECT_NE(first, of_other);
+    for (size_t set = 0; set < 3; ++set) {
+      EXPECT_EQ(mix.num_rows_of(set), counts[set]);
+      EXPECT_EQ(std::ssize(drawn[set]), 4 * counts[set]);
+      // As many of each row as its set's passes so far: all of them whole, with these numbers.
+      std::vector<int64_t> times(static_cast<size_t>(sets[set].num_rows));
+      for (const int64_t row : drawn[set]) ++times.at(static_cast<size_t>(row));
+      EXPECT_EQ(times, std::vector<int64_t>(times.size(), 4 * counts[set] / sets[set].num_rows));
+    }
+  }
+}
+
+TEST(RowMix, SharesOfNoRowAndEndlessPassesAreRefused) {
+  const std::vector<MixedSet> sets = {{"much", 1000, 1}, {"few", 3, 1e-16}};
+  EXPECT_NE(test::error_of([&] { RowMix(sets, MixEnd::kFirstExhausted, 1); }).find("the set few"), std::string::npos);
+  EXPECT_NE(test::error_of([&] { RowMix(sets, MixEnd::kAllExhausted, 1); }).find("sft_mix: a pass"), std::string::npos);
 }
 
 std::vector<int64_t> samples_of(const Order& order, const DataPosition& position) {

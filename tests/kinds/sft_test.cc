@@ -9,9 +9,11 @@
 
 #include "data/data_fixture.h"
 #include "kinds/text/sft_batches.h"
+#include "kinds/text/sft_mix.h"
 #include "kinds/text/sft_path.h"
 #include "kinds/text/sft_row.h"
 #include "kinds/text/sft_rows.h"
+#include "nn/set_losses.h"
 #include "support/sft_files.h"
 #include "support/temporary_folder.h"
 #include "tokenizer/chat_template.h"
@@ -192,6 +194,98 @@ TEST_F(SftData, PassesAreNewOrdersThatKnowOfNoLayout) {
     const Batch part = one.read({.consumed_samples = 4, .micro_batch_size = 1, .dp_rank = rank, .dp_size = 2});
     EXPECT_TRUE(at::equal(part.at(field::kTokens)[0], whole.at(field::kTokens)[rank]));
   }
+}
+
+class SftMixture : public SftData {
+ protected:
+  // Three sets, whose rows' first tokens are 101, 102, …; 201, …; 301, …
+  void SetUp() override {
+    SftData::SetUp();
+    const int sizes[] = {12, 6, 3};
+    for (int32_t set = 0; set < 3; ++set) {
+      std::vector<test::SftSequence> sequences;
+      for (int32_t i = 1; i <= sizes[set]; ++i) sequences.push_back({{100 * (set + 1) + i, 7}, {0, 1}});
+      const std::string name(1, static_cast<char>('a' + set));
+      options.sft.sft_data_path.push_back(write_sft_set(path(name), sequences, SftForm::kChat));
+      options.sft.sets.push_back({.name = name, .weight = set == 0 ? 2 : 1});
+    }
+    options.split = "1,0,0";
+  }
+  DataSets open() {
+    return make_sft_sets(options, {.sequence_length = 4, .seed = 3, .num_samples = {9, 9, 0}}, log);
+  }
+  // Rows of a pass by set.
+  std::vector<int64_t> counts() {
+    const DataSets sets = open();
+    const auto rows = static_cast<int64_t>(sets.train->data_size()->samples.value());
+    EXPECT_EQ(count_sft_sequences(options, 4), rows);
+    const Batch batch = sets.train->read({.consumed_samples = 0, .micro_batch_size = rows});
+    std::vector<int64_t> found(3);
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto set = batch.at(kSetIds)[row].item<int64_t>();
+      EXPECT_EQ(batch.at(field::kTokens)[row][0].item<int64_t>() / 100, set + 1);
+      ++found.at(static_cast<size_t>(set));
+    }
+    return found;
+  }
+
+  DataOptions options;
+  Logger log{{.level = LogLevel::kSilent}};
+};
+
+TEST_F(SftMixture, SetsComeInTheirShares) {
+  using Counts = std::vector<int64_t>;
+  EXPECT_EQ(counts(), (Counts{6, 3, 3})) << "weights, until the first set was read whole";
+  options.sft.sft_mix = SftMix::kInterleaveOver;
+  EXPECT_EQ(counts(), (Counts{12, 6, 6}));
+  for (TrainingSet& set : options.sft.sets) set.weight.reset();
+  EXPECT_EQ(counts(), (Counts{12, 12, 12})) << "equal shares";
+  options.sft.sft_mix = SftMix::kAuto;
+  EXPECT_EQ(counts(), (Counts{12, 6, 3})) << "only names";
+  options.sft.sft_mix_temperature = 2;
+  EXPECT_EQ(counts(), (Counts{6, 4, 3})) << "square roots of 12, 6 and 3";
+  // Shares are of samples: a sequence has two of them.
+  options.sft = {.sft_data_path = options.sft.sft_data_path, .sets = options.sft.sets, .enable_packed_sequences = true};
+  const double weights[] = {4, 2, 3};
+  for (size_t i = 0; i < 3; ++i) options.sft.sets[i].weight = weights[i];
+  EXPECT_EQ(counts(), (Counts{2, 1, 2}));
+  EXPECT_EQ(open().train->data_size()->documents, 9) << "c has a sequence of one sample";
+}
+
+TEST_F(SftMixture, BatchesDependOnThePlaceOnly) {
+  const DataSets sets = open(), same = open();
+  const Batch whole = sets.train->read({.consumed_samples = 22, .micro_batch_size = 4});
+  for (int rank = 0; rank < 2; ++rank) {
+    const Batch part = same.train->read({.consumed_samples = 22, .micro_batch_size = 2, .dp_rank = rank, .dp_size = 2});
+    for (const std::string_view name : {field::kTokens, field::kLossWeights, field::kSampleIndex, kSetIds}) {
+      EXPECT_TRUE(at::equal(part.at(name), whole.at(name).narrow(0, 2 * rank, 2))) << name;
+    }
+  }
+}
+
+TEST_F(SftMixture, HeldOutRowsAreOfAllSetsAndTheSameInEachPass) {
+  options.split = "2,1,0";
+  const DataSets sets = open();
+  EXPECT_EQ(sets.valid->num_samples(), 4 + 2 + 1);
+  const auto pass = [&](int64_t number) {
+    return sets.valid->read({.consumed_samples = 7 * number, .micro_batch_size = 7}).at(field::kTokens);
+  };
+  EXPECT_TRUE(at::equal(pass(0), pass(1)));
+  EXPECT_EQ(std::get<0>(at::_unique2(pass(0).select(1, 0))).numel(), 7);
+}
+
+TEST(SftOptions, PathsAreSetsWithNamesAndWeightsWhereAskedFor) {
+  SftOptions options{.sft_data_path = {"data/code.jsonl.gz[:100]", "org/math[train]"}};
+  EXPECT_TRUE(options.training_sets().empty());
+  options.sft_data_path = {"0.7", "data/code.jsonl.gz[:100]", "3", "org/math[train]"};
+  const std::vector<TrainingSet> sets = options.training_sets();
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_EQ(sets[0].name + " " + sets[1].name, "code math");
+  EXPECT_EQ(sets[0].path, "data/code.jsonl.gz[:100]");
+  EXPECT_EQ(sets[0].weight, 0.7);
+  EXPECT_EQ(options.training_paths(), (std::vector<std::string>{"data/code.jsonl.gz[:100]", "org/math[train]"}));
+  options.sft_data_path = {"1", "a/train.jsonl", "1", "b/train.jsonl"};
+  EXPECT_EQ(options.training_sets()[1].name, "2") << "two of one name";
 }
 
 TEST_F(SftData, PacksAreKeptForTheNextStartAndCheckedWhenRead) {

@@ -1,11 +1,12 @@
-// Packed answers, pairs of them and rated ones, over every kind of layout against one rank; and packed rows against
-// rows of one sample each.
+// Packed answers, pairs of them and rated ones, each of two sets, over every kind of layout against one rank; and
+// packed rows against rows of one sample each.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "kinds/text/dpo.h"
+#include "kinds/text/sft_mix.h"
 #include "layouts/rows.h"
 #include "support/sft_files.h"
 #include "support/temporary_folder.h"
@@ -15,18 +16,18 @@ namespace {
 
 using namespace test;
 
-constexpr int kSamples = 11;
+constexpr int kSamples[] = {7, 4};  // of two sets
 constexpr int64_t kSequence = 16;
 constexpr SftLoss kLosses[] = {SftLoss::kNextToken, SftLoss::kDpo, SftLoss::kKto};
 
-// All have the same samples: answers, pairs of them, or rated ones.
-std::unique_ptr<BatchSource> source_of(SftLoss loss, bool is_packed) {
+std::shared_ptr<SftRows> rows_of_set(size_t set, const SftOptions& options) {
   static const TemporaryFolder folder;
-  const bool has_pairs = loss == SftLoss::kDpo, has_ratings = loss == SftLoss::kKto;
-  const std::string prefix = folder.path() / (has_pairs ? "pairs" : has_ratings ? "ratings" : "answers");
+  const bool has_pairs = options.loss == SftLoss::kDpo, has_ratings = options.loss == SftLoss::kKto;
+  const std::string prefix =
+      folder.path() / fmt::format("{}{}", has_pairs ? "pairs" : has_ratings ? "ratings" : "answers", set);
   if (!std::filesystem::exists(prefix + ".json")) {
-    auto sequences =
-        random_sft_sequences((has_pairs ? 2 : 1) * kSamples, loss == SftLoss::kNextToken ? 10 : 6, 37, 4);
+    const int longest = options.has_pairs() ? 6 : 10;
+    auto sequences = random_sft_sequences((has_pairs ? 2 : 1) * kSamples[set], longest, 37, 4 + set);
     for (size_t i = 0; has_ratings && i < sequences.size(); i += 3) {
       std::ranges::replace(sequences[i].weights, uint8_t{1}, uint8_t{2});  // a bad answer
     }
@@ -35,12 +36,24 @@ std::unique_ptr<BatchSource> source_of(SftLoss loss, bool is_packed) {
                   : has_ratings ? SftForm::kRated
                                 : SftForm::kChat);
   }
-  const auto set = std::make_shared<const SftSet>(prefix);
-  const SftOptions options{.enable_packed_sequences = is_packed, .loss = loss};
-  const auto rows = make_whole_sft_rows(set, {.sft = options}, {.sequence_length = kSequence});
-  if (options.has_pairs()) rows->set_reference(random_sft_reference(*set));
-  auto source = std::make_unique<BatchSource>(rows, Order(RowOrder::kRepeated, rows->num_rows(), rows->name()));
-  if (has_ratings) {
+  const auto stored = std::make_shared<const SftSet>(prefix);
+  auto rows = make_whole_sft_rows(stored, {.sft = options}, {.sequence_length = kSequence});
+  if (options.has_pairs()) rows->set_reference(random_sft_reference(*stored));
+  return rows;
+}
+
+// All have the same samples: answers, pairs of them, or rated ones.
+std::unique_ptr<BatchSource> source_of(SftLoss loss, bool is_packed) {
+  SftOptions options{.enable_packed_sequences = is_packed, .loss = loss};
+  std::vector<std::shared_ptr<SftRows>> rows;
+  for (const size_t set : {0, 1}) {
+    rows.push_back(rows_of_set(set, options));
+    options.sets.push_back({.name = fmt::format("{}", set)});
+  }
+  RowMix mix = mix_of(options, rows, /*key=*/5);
+  const auto mixed = std::make_shared<SftMixedRows>(std::move(rows), mix);
+  auto source = std::make_unique<BatchSource>(mixed, Order(std::move(mix), mixed->name()));
+  if (loss == SftLoss::kKto) {
     source->then([](Batch& batch) {
       batch.set(BatchField::of_rows(kKlEstimate, at::full({batch.num_rows()}, 0.4, at::kFloat)));
     });
@@ -53,7 +66,8 @@ struct PackedRun {
   PackedRun(const std::string& words, SftLoss loss, bool is_packed = true)
       : row(words), source(source_of(loss, is_packed)) {
     for (Resolved* run : {&row.layout(), &row.one_rank()}) {
-      run->config.data.sft.sft_data_path = {"made"};
+      run->config.data.sft.sft_data_path = {"made", "more"};
+      run->config.data.sft.sft_set_names = {"made", "more"};  // their losses are compared, too
       run->config.data.sft.loss = loss;
     }
     hooks.read = [this](int step) {
@@ -105,7 +119,8 @@ TEST(SftRows, MistakesOfPacksAreSeen) {
   const std::pair<const char*, std::function<void(Batch&)>> mistakes[] = {
       {"the mask is one token late",
        [](Batch& batch) { batch.set(field::kLossWeights, batch.at(field::kLossWeights).roll(1, 1)); }},
-      {"samples see those before them", [](Batch& batch) { batch.at(field::kDocumentIds).zero_(); }}};
+      {"samples see those before them", [](Batch& batch) { batch.at(field::kDocumentIds).zero_(); }},
+      {"rows count in the other set's loss", [](Batch& batch) { batch.set(kSetIds, 1 - batch.at(kSetIds)); }}};
   PackedRun apart("untied", SftLoss::kNextToken, /*is_packed=*/false);
   apart.read_all_in_rows_of_one();
   for (const auto& [name, change] : mistakes) {

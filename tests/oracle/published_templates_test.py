@@ -7,11 +7,12 @@ generation marks), and from MEGALITH_CHAT_TEMPLATES, a folder of more .jinja fil
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 from random import Random
 
 import pytest
-from chats import TOOLS, conversation, inspected, save_tokenizer
+from chats import TOOLS, conversation, inspected, save_tokenizer, write_rows
 
 FAMILIES = ["llama3", "llama3_1", "llama3_2", "qwen2_5", "qwen3", "deepseekv3", "deepseek_r1_distill"]
 ENDS = {"llama": "<|eot_id|>", "qwen": "<|im_end|>", "deepseek": "<｜end▁of▁sentence｜>"}
@@ -19,6 +20,7 @@ SPECIALS = [
     *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
     *("<|user|>", "<|assistant|>", "<|observation|>", "<|system|>", "<|end|>", "<|endoftext|>", "<|start|>", "<|channel|>", "<|message|>", "<|return|>", "<|call|>"),
     *("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|USER_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    *("<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>', "<|eot|>", "<start_of_turn>", "<end_of_turn>"),
     *("[INST]", "[/INST]", "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
 ]  # fmt: skip
 
@@ -90,60 +92,75 @@ def test_what_counts_is_the_answers_and_their_ends(program, tmp_path, name):
         assert rest == "" and [part.strip() for part in parts] == [answer.strip() for answer in answers]
 
 
-# What the marks of TRL's variants take besides the answer and its end, before and after it.
-BESIDES = {"llama3": {""}, "qwen2_5": {"\n"}, "deepseekv3": {"<｜Assistant｜>"}}
+TOOL = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "c"}}, "required": ["city"]}}
+PARTS = {"llava_next"}  # take no texts as content
 
 
-@pytest.mark.parametrize("name", sorted(BESIDES))
-def test_masks_equal_those_of_the_variants_with_marks(program, tmp_path, name):
+def marked_templates():
+    package = importlib.util.find_spec("trl")
+    folder = Path(package.origin).parent / "chat_templates" if package else Path("/nowhere")
+    return sorted(path.stem.removesuffix("_training") for path in folder.glob("*_training.jinja"))
+
+
+def verdicts():
+    """{(template, kind of rows): (texts that only TRL learns, texts that only we learn)}"""
+    lines = [line.split(" | ") for line in Path(__file__).with_name("mask_verdicts.txt").read_text().splitlines() if not line.startswith("#")]
+    return {(name, kind): ([], []) if rest == ["equal"] else (json.loads(rest[0]), json.loads(rest[1])) for name, kind, *rest in lines}
+
+
+def rows_of_kind(name, kind):
+    random = Random(name + kind)
+    for _ in range(60):
+        messages = conversation(random, calls=kind == "calls")
+        if messages[-1]["role"] != "assistant" or (kind == "calls") != any("tool_calls" in message for message in messages):
+            continue
+        if name in PARTS:
+            messages = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+        yield {"messages": messages, "tools": [{"type": "function", "function": TOOL}] if kind == "calls" else None}
+
+
+def only(tokenizer, pairs, side):
+    """Texts of neighbouring tokens that one of the two masks has; the bytes of a part of a character are one mark."""
+    texts, run = set(), []
+    for token, *sides in [*pairs, (None, 0, 0)]:
+        if sides == side:
+            run.append(token)
+        elif run:
+            texts.add(re.sub("\ufffd+", "\ufffd", tokenizer.decode(run)))
+            run = []
+    return sorted(texts)
+
+
+@pytest.mark.parametrize("name", marked_templates() or ["none"])
+def test_masks_are_those_of_trls_marks_or_differ_as_the_table_says(program, tmp_path, name):
     theirs = model_with(tmp_path / "marked", shipped(f"{name}_training"))
     model_with(tmp_path / "published", shipped(name))
-    rows = answered(Random(name), 60)
-    samples, _ = inspected(program, tmp_path / "published", rows)
-    marked, _ = inspected(program, tmp_path / "marked", rows)
-    for row, sample, of_marked in zip(rows, samples, marked, strict=True):
-        expected = theirs.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
-        assert sample["tokens"] == expected["input_ids"] and sample["weights"] == of_marked["weights"]
-        pairs = list(zip(sample["tokens"], sample["weights"], expected["assistant_masks"], strict=True))
-        assert all(mark for _, weight, mark in pairs if weight)
-        assert {theirs.decode(token) for token, weight, mark in pairs if mark and not weight} <= BESIDES[name]
-        assert (name == "llama3") == (sample["weights"] == expected["assistant_masks"])
-
-
-# TRL marks more than the answer and its end, which a model never writes, or which the prompt for an answer says already.
-AFTER_THE_END = {"\n"}
-OF_THE_PROMPT = {"cue": {"<think>", "\n", "<", "t", "h", "i", "n", "k", ">"}, "gptoss": {"<|start|>", *"assistant"}, "deepseek": {"<｜Assistant｜>"}}
-MORE = {
-    **dict.fromkeys(("cohere", "cohere2", "gemma", "gemma3", "idefics3", "smolvlm"), set()),
-    **dict.fromkeys(("lfm2", "lfm2_v2", "qwen2_5_vl", "qwen3", "qwen3_instruct_2507", "qwen3_vl"), AFTER_THE_END),
-    **dict.fromkeys(("nemotron_3_nano", "nemotron_3_ultra", "qwen3_5_think", "qwen3_6", "qwen3_8"), AFTER_THE_END | OF_THE_PROMPT["cue"]),
-    **dict.fromkeys(("phi3", "phi3_5"), {"\n", "</s>"}),  # the text's own end, after all turns
-    "qwen3_5_nothink": AFTER_THE_END | {*"<think></think>"},
-    "gptoss": OF_THE_PROMPT["gptoss"],
-    "deepseek_r1_distill": OF_THE_PROMPT["deepseek"],
-}
-
-
-@pytest.mark.parametrize("name", sorted(MORE))
-def test_masks_differ_from_trls_marks_by_what_a_model_does_not_write(program, tmp_path, name):
-    theirs = model_with(tmp_path / "marked", shipped(f"{name}_training"))
-    model_with(tmp_path / "published", shipped(name))
-    rows = answered(Random(name), 40)
-    expected = []
-    for row in list(rows):
-        try:
-            expected.append(theirs.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True))
-        except Exception:  # some take no system
-            rows.remove(row)
-    samples, _ = inspected(program, tmp_path / "published", rows)
-    # Some marked templates keep earlier thoughts, which the published ones drop.
-    both = [(sample, mask) for sample, mask in zip(samples, expected, strict=True) if sample["tokens"] == mask["input_ids"]]
-    assert len(both) >= 4
-    for sample, mask in both:
-        pairs = list(zip(sample["tokens"], sample["weights"], mask["assistant_masks"], strict=True))
-        assert all(mark for _, weight, mark in pairs if weight)
-        assert {theirs.decode(token) for token, weight, mark in pairs if mark and not weight} <= MORE[name]
-        assert MORE[name] or sample["weights"] == mask["assistant_masks"]
+    for kind in ("answers", "calls"):
+        rows, expected = [], []
+        for row in rows_of_kind(name, kind):
+            try:
+                made = theirs.apply_chat_template(row["messages"], tools=row["tools"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+            except Exception:  # some take no system, or no calls
+                continue
+            rows.append(row)
+            expected.append(made)
+        if (name, kind) not in verdicts():  # such a template writes no calls: we refuse them
+            assert kind == "calls"
+            words = ("inspect", "sft", "--load_hf", tmp_path / "marked", "--sft_data_path", write_rows(tmp_path / "rows.jsonl", rows), "--samples", 0)
+            if rows:
+                program.run(*words, expected=2)
+            continue
+        samples, _ = inspected(program, tmp_path / "marked", rows)
+        published, _ = inspected(program, tmp_path / "published", rows)
+        assert len(rows) >= 8, kind
+        pairs = []
+        for sample, mask, other in zip(samples, expected, published, strict=True):
+            assert sample["tokens"][: len(mask["input_ids"])] == mask["input_ids"]
+            pairs += [*zip(sample["tokens"], sample["weights"], mask["assistant_masks"], strict=False), (None, 0, 0)]
+            # Some marked templates keep earlier thoughts, which the published ones drop.
+            assert sample["weights"] == other["weights"] or sample["tokens"] != other["tokens"]
+        found = only(theirs, pairs, [0, 1]), only(theirs, pairs, [1, 0])
+        assert found == tuple(sorted(texts) for texts in verdicts()[name, kind]), (name, kind, found)
 
 
 # What each of two equal answers learns, the last one in the second place.

@@ -1,6 +1,9 @@
 // See causal_lm.h.
 #include "kinds/text/causal_lm.h"
 
+#include <fmt/format.h>
+
+#include "device/transfer.h"
 #include "kinds/text/sft_batches.h"
 
 namespace megalith {
@@ -16,6 +19,19 @@ std::vector<UserError> CausalLm::check(const ModelConfig& model, const DataOptio
   }
   return {UserError("task causal_lm with is_causal false: every token would see the one that it is to predict",
                     "set is_causal to true, or task to masked_lm")};
+}
+
+std::vector<std::string> Sft::measured_names() const {
+  std::vector<std::string> names;
+  for (const std::string& name : set_names_) names.push_back(fmt::format("train-{} loss", name));
+  return names;
+}
+
+ModelInput Sft::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
+  ModelInput input = CausalLm::make_input(part, device, units);
+  const bool has_sets = !set_names_.empty() && part.has(kSetIds) && count_units(units, UnitLetter::kHead) > 0;
+  if (has_sets) input.sets = SetInput{.ids = sent_to(part.at(kSetIds), device), .names = measured_names()};
+  return input;
 }
 
 DataSets Sft::open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const {

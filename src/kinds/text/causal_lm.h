@@ -20,8 +20,16 @@ class CausalLm : public TextTask {
 // tokens that count, sft_batches.h for sequences.
 class Sft : public CausalLm {
  public:
+  // set_names  of the training sets whose losses are reported (sft_mix.h); empty: none
+  explicit Sft(std::vector<std::string> set_names = {}) : set_names_(std::move(set_names)) {}
+
   std::string_view name() const override { return "sft"; }
+  std::vector<std::string> measured_names() const override;
+  ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
   DataSets open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const override;
+
+ private:
+  std::vector<std::string> set_names_;
 };
 
 }  // namespace megalith

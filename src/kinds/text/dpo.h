@@ -10,7 +10,7 @@ namespace megalith {
 
 class Dpo : public Sft {
  public:
-  explicit Dpo(double beta) : beta_(beta) {}
+  explicit Dpo(double beta, std::vector<std::string> set_names = {}) : Sft(std::move(set_names)), beta_(beta) {}
 
   std::string_view name() const override { return "dpo"; }
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
@@ -27,7 +27,8 @@ class Dpo : public Sft {
 
 class Kto final : public Dpo {
  public:
-  Kto(double beta, KtoWeights weights) : Dpo(beta), weights_(weights) {}
+  Kto(double beta, KtoWeights weights, std::vector<std::string> set_names = {})
+      : Dpo(beta, std::move(set_names)), weights_(weights) {}
 
   std::string_view name() const override { return "kto"; }
   // rating_terms(), divided by the number of answers, of good and of bad ones.

@@ -11,6 +11,7 @@
 #include "data/builder_lock.h"
 #include "kinds/text/dpo.h"
 #include "kinds/text/sft_batches.h"
+#include "kinds/text/sft_mix.h"
 #include "train/adapters.h"
 #include "train/setup.h"
 #include "train/step.h"
@@ -52,8 +53,15 @@ class WithoutAdapters {
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
 };
 
-SftRows* rows_of_pairs(BatchSource* source) {
-  return source == nullptr ? nullptr : dynamic_cast<SftRows*>(&source->rows());
+// One for each set.
+std::vector<SftRows*> rows_of_pairs(BatchSource* source) {
+  std::vector<SftRows*> rows;
+  if (source == nullptr) return rows;
+  if (auto* one = dynamic_cast<SftRows*>(&source->rows())) rows.push_back(one);
+  if (auto* mixed = dynamic_cast<SftMixedRows*>(&source->rows())) {
+    for (const auto& set : mixed->sets()) rows.push_back(set.get());
+  }
+  return rows;
 }
 
 // Identifies a published model's weights without reading them.
@@ -150,9 +158,11 @@ void DpoReferences::add_kl(std::vector<Batch>& batches) {
 void DpoReferences::attach(DataSets& data, bool is_at_start) {
   if (resolved_.config.data.sft.dpo_reference != DpoReference::kAhead) return;
   const bool has_adapters = resolved_.config.lora.enabled;
+  std::vector<SftRows*> all;
   for (BatchSource* source : data.all()) {
-    SftRows* rows = rows_of_pairs(source);
-    if (rows == nullptr) continue;
+    for (SftRows* rows : rows_of_pairs(source)) all.push_back(rows);
+  }
+  for (SftRows* rows : all) {
     const std::string prefix = sft_reference_prefix(*rows->set(), identity());
     // Ranks must agree, or some would wait for others that compute nothing.
     const double is_here = has_sft_reference(prefix) ? 1 : 0;

@@ -69,25 +69,23 @@ void prepare_instructions(Resolved& resolved, Logger& log) {
   }
   const SftEncoder encoder(*resolved.tokenizer, resolved.derived.tokenizer.tokenizer_model.value_or(""), sft);
   std::vector<UserError> errors;
-  for (std::vector<std::string>* paths : {&sft.sft_data_path, &sft.sft_valid_data_path}) {
-    if (paths->empty()) continue;
+  const auto prepare = [&](std::vector<std::string>& paths, const std::vector<size_t>& num_files, bool is_apart) {
+    if (paths.empty()) return;
     std::vector<std::vector<std::string>> sets;
-    const bool is_apart = paths == &sft.sft_valid_data_path && !validation_sets(resolved.config.data).empty();
-    if (is_apart) {
-      auto next = paths->begin();
-      for (const size_t num_files : sft.num_valid_files) {
-        const auto begin = next;
-        next += static_cast<std::ptrdiff_t>(num_files);
-        sets.emplace_back(begin, next);
-      }
-    } else {
-      sets.push_back(*paths);
+    auto next = paths.begin();
+    for (const size_t count : is_apart ? num_files : std::vector<size_t>{paths.size()}) {
+      const auto begin = next;
+      next += static_cast<std::ptrdiff_t>(count);
+      sets.emplace_back(begin, next);
     }
-    paths->clear();
+    std::vector<std::string> prefixes;
     for (const auto& set : sets) {
-      collect(errors, [&] { paths->push_back(tokens_of_rows(set, encoder, resolved, log)); });
+      collect(errors, [&] { prefixes.push_back(tokens_of_rows(set, encoder, resolved, log)); });
     }
-  }
+    paths = std::move(prefixes);
+  };
+  prepare(sft.sft_data_path, sft.num_set_files, !sft.sets.empty());
+  prepare(sft.sft_valid_data_path, sft.num_valid_files, !validation_sets(resolved.config.data).empty());
   throw_if_any(errors);
 }
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/index_cache.h"
+#include "kinds/text/sft_mix.h"
 #include "nn/preference_loss.h"
 
 namespace megalith {
@@ -75,11 +76,29 @@ void check_form(const SftSet& set, const SftOptions& options) {
   }
 }
 
-std::shared_ptr<const SftSet> open_set(const std::vector<std::string>& prefixes, const SftOptions& options) {
-  MEGALITH_CHECK(prefixes.size() == 1, "{} prefixes of prepared instructions", prefixes.size());
-  auto set = std::make_shared<const SftSet>(prefixes[0]);
+std::shared_ptr<const SftSet> open_set(const std::string& prefix, const SftOptions& options) {
+  auto set = std::make_shared<const SftSet>(prefix);
   check_form(*set, options);
   return set;
+}
+
+// One, or options.sets.
+std::vector<std::shared_ptr<const SftSet>> open_training_sets(const SftOptions& options) {
+  const std::vector<std::string>& prefixes = options.sft_data_path;
+  MEGALITH_CHECK(prefixes.size() == std::max<size_t>(options.sets.size(), 1), "{} prefixes of {} sets of instructions",
+                 prefixes.size(), options.sets.size());
+  std::vector<std::shared_ptr<const SftSet>> sets;
+  for (const std::string& prefix : prefixes) sets.push_back(open_set(prefix, options));
+  return sets;
+}
+
+// A set's samples of this split.
+ElementRange range_of(const SftSet& set, Split split, const DataOptions& options) {
+  if (!options.sft.sft_valid_data_path.empty()) return {0, set.num_samples()};
+  const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSplit)), set.num_samples());
+  const ElementRange range = ranges[static_cast<size_t>(split)].value_or(ElementRange{});
+  if (range.size() == 0 && split == Split::kTrain) throw empty_training_error(set);
+  return range;
 }
 
 SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s) {
@@ -243,20 +262,19 @@ std::shared_ptr<SftRows> make_whole_sft_rows(std::shared_ptr<const SftSet> set, 
 
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
   const SftOptions& sft = options.sft;
-  const auto train = open_set(sft.sft_data_path, sft);
+  const auto trained = open_training_sets(sft);
   const bool has_sets = !validation_sets(options).empty(), has_valid = !sft.sft_valid_data_path.empty();
-  std::shared_ptr<const SftSet> valid;
-  if (has_valid && !has_sets) valid = open_set(sft.sft_valid_data_path, sft);
   const std::string split = options.split.value_or(kDefaultSplit);
   if (!has_valid && !options.split) {
     log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
   }
-  const auto ranges = split_ranges(parse_split(split), train->num_samples());
-  const auto source_of = [&](Split part, const std::shared_ptr<const SftSet>& set, const ElementRange& range) {
-    const bool is_training = part == Split::kTrain;
+  const auto rows_of = [&](const std::shared_ptr<const SftSet>& set, const ElementRange& range) {
     note_cut_samples(*set, range, options, setup.sequence_length, log);
-    SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
-    const auto rows = std::make_shared<SftRows>(set, std::move(packs), sft, setup);
+    return std::make_shared<SftRows>(set, load_or_pack_range(*set, range, options, setup.sequence_length, log), sft,
+                                     setup);
+  };
+  const auto source_of = [&](Split part, const std::shared_ptr<SftRows>& rows) {
+    const bool is_training = part == Split::kTrain;
     if (is_training) {
       log.info("{} sequences a pass of {} samples ({} tokens)", rows->num_rows(), rows->size()->documents,
                rows->size()->tokens);
@@ -265,34 +283,59 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
         rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
                     make_philox_key(setup.seed, "sft order")));
   };
+  const auto mixed_source = [&](Split part) -> std::unique_ptr<BatchSource> {
+    SftOptions present = sft;
+    present.sets.clear();
+    std::vector<std::shared_ptr<SftRows>> rows;
+    for (size_t i = 0; i < trained.size(); ++i) {
+      const ElementRange range = range_of(*trained[i], part, options);
+      if (range.size() == 0) continue;
+      rows.push_back(rows_of(trained[i], range));
+      present.sets.push_back(sft.sets[i]);
+    }
+    if (rows.empty()) return nullptr;
+    // Evaluations read every set as it is.
+    if (part != Split::kTrain) present.sft_mix = SftMix::kConcat;
+    RowMix mix = mix_of(present, rows, make_philox_key(setup.seed, "sft order"), /*moves=*/part == Split::kTrain);
+    const auto mixed = std::make_shared<SftMixedRows>(std::move(rows), mix);
+    if (part == Split::kTrain) {
+      for (const std::string& line : describe(mix)) log.info("{}", line);
+    }
+    return std::make_unique<BatchSource>(mixed, Order(std::move(mix), mixed->name()));
+  };
   DataSets sets = make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) {
-    if (has_valid && (part == Split::kTest || (has_sets && part == Split::kValid)))
-      return std::unique_ptr<BatchSource>();
-    const auto& set = valid && part == Split::kValid ? valid : train;
-    const ElementRange range =
-        has_valid ? ElementRange{0, set->num_samples()} : ranges[static_cast<size_t>(part)].value_or(ElementRange{});
-    if (range.size() > 0) return source_of(part, set, range);
-    if (part == Split::kTrain) throw empty_training_error(*set);
-    log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
-    return std::unique_ptr<BatchSource>();
+    std::unique_ptr<BatchSource> source;
+    if (has_valid && part != Split::kTrain) {
+      if (part == Split::kTest || has_sets) return source;
+      const auto set = open_set(sft.sft_valid_data_path.at(0), sft);
+      return source_of(part, rows_of(set, {0, set->num_samples()}));
+    }
+    if (!sft.sets.empty()) {
+      source = mixed_source(part);
+    } else if (const ElementRange range = range_of(*trained[0], part, options); range.size() > 0) {
+      source = source_of(part, rows_of(trained[0], range));
+    }
+    if (!source) {
+      log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
+    }
+    return source;
   });
   add_validation_sets(options, setup, sets, [&](const std::string& prefix, std::optional<int64_t> /*num_samples*/) {
-    const auto set = open_set({prefix}, sft);
-    return source_of(Split::kValid, set, {0, set->num_samples()});
+    const auto set = open_set(prefix, sft);
+    return source_of(Split::kValid, rows_of(set, {0, set->num_samples()}));
   });
   return sets;
 }
 
 int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length) {
-  const auto set = open_set(options.sft.sft_data_path, options.sft);
-  ElementRange range{0, set->num_samples()};
-  if (options.sft.sft_valid_data_path.empty()) {
-    const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSplit)), set->num_samples());
-    range = ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{});
-  }
-  if (range.size() == 0) throw empty_training_error(*set);
   Logger silent({.level = LogLevel::kSilent});  // make_sft_sets() logs the cache
-  return load_or_pack_range(*set, range, options, sequence_length, silent).num_packs();
+  std::vector<std::shared_ptr<SftRows>> rows;
+  for (const auto& set : open_training_sets(options.sft)) {
+    const ElementRange range = range_of(*set, Split::kTrain, options);
+    rows.push_back(std::make_shared<SftRows>(set, load_or_pack_range(*set, range, options, sequence_length, silent),
+                                             options.sft, DataSetup{.sequence_length = sequence_length}));
+  }
+  return options.sft.sets.empty() ? rows[0]->num_rows() : mix_of(options.sft, rows, 0).num_rows();
 }
 
 }  // namespace megalith

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "kinds/text/common_text.h"
+#include "kinds/text/sft_messages.h"
 #include "kinds/text/sft_row.h"
 
 namespace megalith {
@@ -89,35 +90,75 @@ class Conversation {
 
   struct Range {
     size_t begin = 0, end = 0;
-    bool has_end = false;  // the last token ends the answer
+    bool has_end = false;    // the last token ends the answer
+    bool has_words = false;  // it has an end that is no special token
   };
   // The tokens of answer i and its end; nothing if the template shows no such place.
   std::optional<Range> find(size_t i) const {
     std::optional<Range> found = find_by_beginnings(i);
     if (!found) found = find_in_whole(i);
     // If the template writes nothing after an answer, the beginning of the next turn ends it, as with GLM-4.5.
-    if (found && !found->has_end && found->end < ids_.size() && tokenizer_.is_special(ids_[found->end])) {
-      return Range{found->begin, found->end + 1, true};
+    const bool has_end = !found || found->has_end || found->has_words;
+    if (!has_end && found->end < ids_.size() && tokenizer_.is_special(ids_[found->end])) {
+      return Range{.begin = found->begin, .end = found->end + 1, .has_end = true};
     }
     return found;
   }
 
+  // Keys of message i without which the template writes the same, though it reads them elsewhere.
+  std::vector<std::string> unread_keys(size_t i, const std::vector<std::string>& ignored) const {
+    std::vector<std::string> unread;
+    for (const auto& [key, value] : messages_[i].items()) {
+      const bool is_looked_at = key == "name" || (chat_.mentions(key) && is_silent(key, value, ignored));
+      if (key == "role" || key == "content" || !is_looked_at || is_empty_json(value)) continue;
+      if (std::ranges::count(ignored, key) > 0) continue;
+      OrderedJson without = messages_;
+      without[i].erase(key);
+      try {
+        if (render(without, false) == whole_) unread.push_back(key);
+      } catch (const UserError&) {  // the template cannot do without
+      }
+    }
+    return unread;
+  }
+
   // The token that would begin the turn after the last message, if special.
   std::optional<int32_t> token_of_next_turn() const {
-    const size_t last = messages_.size() - 1;
-    OrderedJson longer = messages_;
-    longer.push_back({{"role", has_calls(last) ? "tool" : "user"}, {"content", "a"}});
-    std::string text;
+    std::optional<int32_t> token = token_after(messages_);
+    if (token || !is_plain_text(messages_.size() - 1)) return token;
+    // Thoughts may be left out once more follows: after another answer, then.
+    OrderedJson other = messages_;
+    other[messages_.size() - 1]["content"] = "a";
+    return token_after(other);
+  }
+
+  // The tools' answers that the template writes between the calls of message i and its text, as Gemma 4's does. The
+  // special token before them ends the calls, and is not of them.
+  std::optional<Range> tools_within(size_t i, const Range& range) const {
+    const auto is_tool = [&](const OrderedJson& message) {
+      return message["role"] == "tool" || message["role"] == "ipython";
+    };
+    const bool has_text = messages_[i].contains("content") && messages_[i]["content"].is_string() &&
+                          !is_empty_json(messages_[i]["content"]);
+    if (!has_calls(i) || !has_text || i + 1 == messages_.size() || !is_tool(messages_[i + 1])) return std::nullopt;
+    OrderedJson unanswered = messages_, a = messages_, b = messages_;
+    while (i + 1 < unanswered.size() && is_tool(unanswered[i + 1])) unanswered.erase(i + 1);
+    a[i]["content"] = "a";
+    b[i]["content"] = "b";
+    const std::string_view whole = whole_;
+    size_t begin = 0, end = 0;
     try {
-      text = render(longer, false);
-    } catch (const UserError&) {  // takes no more turns
+      const std::string other = render(a, false);
+      begin = common_beginning(render(unanswered, false), whole);
+      end = common_beginning(other, render(b, false));
+      if (begin >= end || !whole.starts_with(std::string_view(other).substr(0, end))) return std::nullopt;
+    } catch (const UserError&) {  // takes no calls without answers
       return std::nullopt;
     }
-    if (!text.starts_with(whole_)) return std::nullopt;
-    const Ids ids = tokenizer_.encode(text);
-    const bool is_special = ids.size() > ids_.size() && common_tokens(ids, ids_) == ids_.size();
-    if (!is_special || !tokenizer_.is_special(ids[ids_.size()])) return std::nullopt;
-    return ids[ids_.size()];
+    Range inner{.begin = settled(whole.substr(0, begin)), .end = std::min(settled(whole.substr(0, end)), range.end)};
+    if (inner.begin < range.begin || inner.begin >= inner.end) return std::nullopt;
+    if (tokenizer_.is_special(ids_[inner.begin])) ++inner.begin;
+    return inner;
   }
 
   // True if the template leaves out the thoughts that answer i begins with.
@@ -136,6 +177,23 @@ class Conversation {
     return chat_.render(messages, tools_, add_generation_prompt, &variables_);
   }
 
+  std::optional<int32_t> token_after(const OrderedJson& messages) const {
+    OrderedJson longer = messages;
+    longer.push_back({{"role", has_calls(messages.size() - 1) ? "tool" : "user"}, {"content", "a"}});
+    std::string shorter, text;
+    try {
+      shorter = render(messages, false);
+      text = render(longer, false);
+    } catch (const UserError&) {  // takes no more turns
+      return std::nullopt;
+    }
+    if (!text.starts_with(shorter)) return std::nullopt;
+    const Ids before = tokenizer_.encode(shorter), ids = tokenizer_.encode(text);
+    const bool goes_on = ids.size() > before.size() && common_tokens(ids, before) == before.size();
+    if (!goes_on || !tokenizer_.is_special(ids[before.size()])) return std::nullopt;
+    return ids[before.size()];
+  }
+
   std::string beginning(size_t count, bool add_generation_prompt) const {
     OrderedJson part = OrderedJson::array();
     for (size_t i = 0; i < count; ++i) part.push_back(messages_[i]);
@@ -146,9 +204,21 @@ class Conversation {
   std::string with_answer(size_t i, size_t count, const char* answer) const {
     OrderedJson part = OrderedJson::array();
     for (size_t k = 0; k < count; ++k) part.push_back(messages_[k]);
-    part[i]["content"] = answer;
+    const bool has_parts = part[i].contains("content") && part[i]["content"].is_array();
+    part[i]["content"] =
+        has_parts ? OrderedJson::array({{{"type", "text"}, {"text", answer}}}) : OrderedJson(std::string(answer));
     part[i].erase("tool_calls");
     return render(part, false);
+  }
+
+  // The whole conversation with other arguments of message i's calls.
+  std::string with_arguments(size_t i, const char* argument) const {
+    OrderedJson other = messages_;
+    for (OrderedJson& call : other[i]["tool_calls"]) {
+      OrderedJson& function = call.is_object() && call.contains("function") ? call["function"] : call;
+      if (function.is_object()) function["arguments"] = {{argument, argument}};
+    }
+    return render(other, false);
   }
 
   bool is_plain_text(size_t i) const {
@@ -178,7 +248,7 @@ class Conversation {
       prompt_size = std::min({prompt_size, common_beginning(prompt, a), common_beginning(prompt, b)});
     }
     prompt_size = std::max(prompt_size, before.size());
-    Range range{settled(std::string_view(whole_).substr(0, prompt_size)), settled(upto)};
+    Range range{.begin = settled(std::string_view(whole_).substr(0, prompt_size)), .end = settled(upto)};
     range.begin = std::min(range.begin, range.end);
     size_t answer_end = range.begin;
     if (is_plain_text(i)) {
@@ -189,31 +259,42 @@ class Conversation {
           // Command A's turn ends twice: <|END_RESPONSE|><|END_OF_TURN_TOKEN|>.
           size_t end = *special + 1;
           while (end < range.end && tokenizer_.is_special(ids_[end])) ++end;
-          return Range{range.begin, end, true};
+          return Range{.begin = range.begin, .end = end, .has_end = true};
         }
+        range.has_words = !trim(std::string_view(a).substr(a.size() - tail)).empty();
         return range;
       }
     }
     // A tool call: up to the last special token of the turn.
     for (size_t k = range.end; k > answer_end; --k) {
-      if (tokenizer_.is_special(ids_[k - 1])) return Range{range.begin, k, true};
+      if (tokenizer_.is_special(ids_[k - 1])) return Range{.begin = range.begin, .end = k, .has_end = true};
     }
     return range;
   }
 
   std::optional<Range> find_in_whole(size_t i) const {
     std::string a, b, cue;
+    bool has_other_calls = false;
     try {
-      a = with_answer(i, messages_.size(), "a");
-      b = with_answer(i, messages_.size(), "b");
+      try {
+        a = with_answer(i, messages_.size(), "a");
+        b = with_answer(i, messages_.size(), "b");
+      } catch (const UserError&) {  // such as a tool's answer without a call
+        if (!has_calls(i)) return std::nullopt;
+        has_other_calls = true;
+        a = with_arguments(i, "a");
+        b = with_arguments(i, "b");
+      }
       cue = cue_of(i);
-    } catch (const UserError&) {  // such as a tool's answer without a call
+    } catch (const UserError&) {
       return std::nullopt;
     }
-    size_t head = common_beginning(a, b);
-    const size_t tail = common_end(a, b);
+    size_t head = common_beginning(a, b), tail = common_end(a, b);
     const std::string_view whole = whole_;
-    if (!is_plain_text(i)) head = common_beginning(std::string_view(a).substr(0, head), whole);
+    if (has_other_calls) tail = common_end(std::string_view(a).substr(a.size() - tail), whole);
+    const size_t same = common_beginning(std::string_view(a).substr(0, head), whole);
+    // An answer of only thoughts lacks the blank before its text.
+    if (!is_plain_text(i) || trim(std::string_view(a).substr(same, head - same)).empty()) head = same;
     const bool fits = head + tail <= whole.size() && whole.starts_with(std::string_view(a).substr(0, head)) &&
                       whole.ends_with(std::string_view(a).substr(a.size() - tail));
     if (!fits) return std::nullopt;
@@ -222,11 +303,13 @@ class Conversation {
       const size_t at = whole.rfind(cue, head - cue.size());
       if (at != std::string_view::npos) head = at + cue.size();
     }
-    Range range{settled(whole.substr(0, head)), 0};
+    Range range{.begin = settled(whole.substr(0, head))};
     range.end = std::max(range.begin, settled(whole.substr(0, whole.size() - tail)));
     // The token that ends the answer comes directly after it, or after a blank.
-    const size_t near = std::min(range.end + 2, ids_.size());
-    if (const auto special = first_special(range.end, near)) return Range{range.begin, *special + 1, true};
+    const size_t near = has_other_calls ? ids_.size() : std::min(range.end + 2, ids_.size());
+    if (const auto special = first_special(range.end, near)) {
+      return Range{.begin = range.begin, .end = *special + 1, .has_end = true};
+    }
     return range;
   }
 
@@ -342,13 +425,26 @@ SftSample SftEncoder::encode_chat(const SftMessages& messages, const OrderedJson
                                     chat_template().name(), i + 1),
                         "it writes earlier messages differently once more follow: end the conversation there");
       }
-      std::fill(sample.weights.begin() + static_cast<std::ptrdiff_t>(range->begin),
-                sample.weights.begin() + static_cast<std::ptrdiff_t>(range->end), uint8_t{1});
+      const auto weigh = [&](const Conversation::Range& tokens, uint8_t weight) {
+        std::fill(sample.weights.begin() + static_cast<std::ptrdiff_t>(tokens.begin),
+                  sample.weights.begin() + static_cast<std::ptrdiff_t>(tokens.end), weight);
+      };
+      weigh(*range, 1);
+      if (const auto tools = conversation.tools_within(i, *range)) weigh(*tools, 0);
       sample.num_without_thoughts += conversation.drops_thoughts(i) ? 1 : 0;
-      if (range->has_end || i + 1 != counts.size()) continue;
-      if (const auto next = conversation.token_of_next_turn()) {
+      if (range->has_end || range->has_words) continue;
+      const auto next = i + 1 == counts.size() ? conversation.token_of_next_turn() : std::nullopt;
+      if (next) {
         sample.tokens.push_back(*next);
         sample.weights.push_back(1);
+      } else {
+        ++sample.num_without_end;
+      }
+    }
+    for (size_t i = 0; i < messages.list.size(); ++i) {
+      for (const std::string& key : conversation.unread_keys(i, options_.sft_ignore_keys)) {
+        const auto role = json_as<std::string>(Json(messages.list[i]["role"]), "role");
+        ++sample.num_unread[fmt::format("{} of the {}'s message", key, role)];
       }
     }
     return sample;
@@ -418,6 +514,8 @@ SftSample SftEncoder::encode(const SftLine& line) const {
     const SftSample& rejected = samples[1];
     sample.rejected_begin = sample.tokens.size();
     sample.num_without_thoughts += rejected.num_without_thoughts;
+    sample.num_without_end += rejected.num_without_end;
+    for (const auto& [what, count] : rejected.num_unread) sample.num_unread[what] += count;
     sample.tokens.insert(sample.tokens.end(), rejected.tokens.begin(), rejected.tokens.end());
     sample.weights.insert(sample.weights.end(), rejected.weights.begin(), rejected.weights.end());
   }

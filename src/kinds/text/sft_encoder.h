@@ -8,6 +8,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ struct SftSample {
   size_t rejected_begin = 0;
   bool is_bad = false;               // of kRated
   int64_t num_without_thoughts = 0;  // learned answers whose thoughts the chat template omits
+  int64_t num_without_end = 0;       // learned answers after which the chat template writes nothing
+  // "name of the user's message": messages with a key that the chat template reads elsewhere, and not there.
+  std::map<std::string, int64_t> num_unread = {};
 
   // Labels in the loss: the first token of a sequence is no label. Nothing counts of a pair in which one answer
   // has none.

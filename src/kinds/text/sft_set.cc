@@ -40,6 +40,8 @@ OrderedJson to_json(const SftReport& report) {
           {"counted", report.counted},
           {"num_without_loss", report.num_without_loss},
           {"num_without_thoughts", report.num_without_thoughts},
+          {"num_without_end", report.num_without_end},
+          {"num_unread", report.num_unread},
           {"num_bad", report.num_bad},
           {"bad_rows", report.bad_rows},
           {"longest", report.longest},
@@ -56,6 +58,10 @@ SftReport report_of(const Json& json, const std::string& path) {
   report.counted = json_get<int64_t>(json, "counted", path);
   report.num_without_loss = json_get<int64_t>(json, "num_without_loss", path);
   report.num_without_thoughts = json_get_or<int64_t>(json, "num_without_thoughts", 0, path);
+  report.num_without_end = json_get_or<int64_t>(json, "num_without_end", 0, path);
+  if (const Json* unread = find_member(json, "num_unread", path)) {
+    for (const auto& [what, count] : unread->items()) report.num_unread[what] = json_as<int64_t>(count, path);
+  }
   report.num_bad = json_get_or<int64_t>(json, "num_bad", 0, path);
   report.bad_rows = json_get_or<std::vector<std::string>>(json, "bad_rows", {}, path);
   report.longest = json_get<int64_t>(json, "longest", path);
@@ -90,6 +96,8 @@ bool SftTally::add(const SftSample& sample, const SftLine& line) {
   report_.tokens += length;
   report_.counted += counted;
   report_.num_without_thoughts += sample.num_without_thoughts;
+  report_.num_without_end += sample.num_without_end;
+  for (const auto& [what, count] : sample.num_unread) report_.num_unread[what] += count;
   num_outside_ += std::count(sample.weights.begin(), sample.weights.end(), uint8_t{0});
   if (length > report_.longest) {
     report_.longest = length;
@@ -324,6 +332,14 @@ std::string describe(const SftReport& report) {
   if (report.num_without_thoughts > 0) {
     text += number_of(report.num_without_thoughts, "answer", "answers") +
             " learned without the thoughts before </think>, which the chat template leaves out\n";
+  }
+  if (report.num_without_end > 0) {
+    text += number_of(report.num_without_end, "answer", "answers") +
+            " learned without an end, of which the chat template writes none: the model will not learn to stop\n";
+  }
+  for (const auto& [what, count] : report.num_unread) {
+    text += fmt::format("not learned: {}, {}, which the chat template does not read there\n", what,
+                        count == 1 ? "once" : fmt::format("{} times", count));
   }
   for (const std::string& reason : report.bad_rows) text += "left out: " + reason + "\n";
   if (report.num_bad > 0) text += number_of(report.num_bad, "row", "rows") + " left out by skip_bad_rows\n";

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -22,7 +23,8 @@ struct SftReport {
   int64_t num_without_loss = 0;                  // no counted token: left out
   int64_t num_bad = 0;                           // skipped by skip_bad_rows
   std::vector<std::string> bad_rows;             // errors of the first of them
-  int64_t num_without_thoughts = 0;              // of SftSample
+  int64_t num_without_thoughts = 0, num_without_end = 0;  // of SftSample, as the next
+  std::map<std::string, int64_t> num_unread;
   int64_t longest = 0;                           // in tokens
   std::string longest_place;                     // its row
   std::string encoder;                           // SftEncoder::identity()

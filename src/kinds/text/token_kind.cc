@@ -77,18 +77,25 @@ void fetch_instructions(Resolved& run, const EnvironmentMap& environment, Logger
   const auto resolve = [&](const char* option, const std::vector<std::string>& paths) {
     return resolve_sft_paths(option, paths, environment, run.config.hub, sft, log);
   };
-  collect(errors, [&] { sft.sft_data_path = resolve("sft_data_path", sft.sft_data_path); });
-  // One by one: validation sets stay apart.
-  std::vector<std::string> valid_files;
-  sft.num_valid_files.clear();
-  for (const std::string& path : sft.sft_valid_data_path) {
-    collect(errors, [&] {
-      const std::vector<std::string> files = resolve("sft_valid_data_path", {path});
-      sft.num_valid_files.push_back(files.size());
-      valid_files.insert(valid_files.end(), files.begin(), files.end());
-    });
-  }
-  sft.sft_valid_data_path = std::move(valid_files);
+  // One by one: sets stay apart.
+  const auto resolve_each = [&](const char* option, const std::vector<std::string>& paths,
+                                std::vector<size_t>& counts) {
+    std::vector<std::string> all;
+    counts.clear();
+    for (const std::string& path : paths) {
+      collect(errors, [&] {
+        const std::vector<std::string> files = resolve(option, {path});
+        counts.push_back(files.size());
+        all.insert(all.end(), files.begin(), files.end());
+      });
+    }
+    return all;
+  };
+  collect(errors, [&] {
+    sft.sets = run.config.data.sft.training_sets();
+    sft.sft_data_path = resolve_each("sft_data_path", sft.training_paths(), sft.num_set_files);
+  });
+  sft.sft_valid_data_path = resolve_each("sft_valid_data_path", sft.sft_valid_data_path, sft.num_valid_files);
 }
 
 at::Tensor row_of(const std::vector<int64_t>& ids) {
@@ -143,8 +150,8 @@ std::vector<UserError> TokenKind::check_data(Resolved& run) const {
   const bool is_dry = config.train.dry_run;
   if (!config.data.has_paths()) return no_data(run);
   std::vector<UserError> errors;
-  for (const auto* paths : {&config.data.sft.sft_data_path, &config.data.sft.sft_valid_data_path}) {
-    for (const std::string& text : *paths) {
+  for (const auto& paths : {config.data.sft.training_paths(), config.data.sft.sft_valid_data_path}) {
+    for (const std::string& text : paths) {
       if (is_prepared_sft(text)) continue;  // opened and its report compared at the start of the run
       const std::string path = parse_sft_path(text).path;
       if (!fs::exists(path) && parse_hub_name(path, HubRepoType::kDataset)) continue;

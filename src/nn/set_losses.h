@@ -1,0 +1,25 @@
+// The main loss of each of several data sets whose rows share batches. Only reported.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/forward.h"
+
+namespace megalith {
+
+// (b) int64, a field of batches: the data set that the row is of.
+inline constexpr std::string_view kSetIds = "set_ids";
+
+struct SetInput {
+  at::Tensor ids;
+  std::vector<std::string> names;  // of the terms, one for each set
+};
+
+// row_sums, row_weights  (b): sums of weight * loss and of weights over a row's tokens on this rank
+std::vector<LossTerm> set_losses(const at::Tensor& row_sums, const at::Tensor& row_weights, const SetInput& sets);
+
+}  // namespace megalith
