@@ -123,9 +123,8 @@ Group::State C10dGroup::start(const Record& record, const std::function<std::vec
   try {
     C10dState::Waiter waiter;
     if (world_->tolerance.is_on) {
-      waiter = [world = world_, is_transfer = record->kind == CollectiveKind::kSendReceive](const C10dWork& work) {
-        world->wait_unless_lost(work, is_transfer);
-      };
+      const bool says_done = record->kind == CollectiveKind::kAllReduce || record->kind == CollectiveKind::kBroadcast;
+      waiter = [world = world_, says_done](const C10dWork& work) { world->wait_unless_lost(work, says_done); };
     }
     return std::make_shared<C10dState>(issue(), world_->device, on_error, std::move(after), std::move(waiter));
   } catch (const std::exception& error) {

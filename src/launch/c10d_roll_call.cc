@@ -165,9 +165,9 @@ void C10dWorld::Shared::lose(const std::string& reason) noexcept {
   }
 }
 
-void C10dWorld::Shared::wait_unless_lost(const C10dWork& work, bool is_transfer) {
-  if (!is_transfer || !device.is_cpu()) {
-    for (auto pause = std::chrono::microseconds(10); !work->isCompleted() && device.is_cpu();
+void C10dWorld::Shared::wait_unless_lost(const C10dWork& work, bool says_done) {
+  if (says_done || !device.is_cpu()) {
+    for (auto pause = std::chrono::microseconds(10); device.is_cpu() && !work->isCompleted();
          pause = std::min(pause * 2, std::chrono::microseconds(500))) {
       throw_if_lost();
       std::this_thread::sleep_for(pause);
@@ -176,7 +176,7 @@ void C10dWorld::Shared::wait_unless_lost(const C10dWork& work, bool is_transfer)
     work->wait();
     return;
   }
-  // Gloo completes sends and receives only in wait(), which does not end with the era.
+  // Gloo completes sends, receives and reduce-scatters only in wait(), which does not end with the era.
   const auto promise = std::make_shared<std::promise<void>>();
   auto done = promise->get_future();
   std::thread([promise, work] {
@@ -188,6 +188,7 @@ void C10dWorld::Shared::wait_unless_lost(const C10dWork& work, bool is_transfer)
     }
   }).detach();
   while (done.wait_for(kRollPause) != std::future_status::ready) throw_if_lost();
+  throw_if_lost();
   done.get();
 }
 

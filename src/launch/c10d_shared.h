@@ -96,7 +96,8 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   void lose(const std::string& reason) noexcept;
   void throw_if_lost();
   // Waits for the work, or throws once the era is lost.
-  void wait_unless_lost(const C10dWork& work, bool is_transfer);
+  //   says_done  Gloo's isCompleted() is true before wait()
+  void wait_unless_lost(const C10dWork& work, bool says_done);
   bool serves_store() const { return seat == 0 && !launch.has_agent_store; }
   // A key of this era, over the connection of roll calls.
   bool has_in_era(const std::string& key);
