@@ -184,6 +184,21 @@ class Meeting {
 
   bool has_timed_out() const { return Clock::now() >= deadline_; }
 
+  // The first rank's terms where both have them: a checkpoint that --load finds by now adds some.
+  void check_late_terms() {
+    const std::string first = text_at("terms/first");
+    if (first == digest_of(terms_)) return;
+    for (const Term& theirs : unpack_terms(text_at("terms/list/" + first))) {
+      for (const Term& own : terms_) {
+        const bool is_same = own.kind == theirs.kind && own.name == theirs.name;
+        if (!is_same || own.kind == TermKind::kData || own.value == theirs.value) continue;
+        throw UserError(fmt::format("rank {} has another {} than the run that it is to join: {}, and there {}",
+                                    launch_.rank, own.name, own.value, theirs.value),
+                        "start a replacement with the command of the ranks that run");
+      }
+    }
+  }
+
   // True if the ranks of this round have met, with the same terms, and one of them may still run.
   bool comes_late() {
     if (!admits_late_ || !store_->check({"verdict"}) || text_at("verdict") != kGoodVerdict) return false;
@@ -197,10 +212,7 @@ class Meeting {
       may_run = state_of_process(era == 0 ? text : text.substr(text.find(' ') + 1)) != ProcessState::kEnded;
     }
     if (!may_run) return false;
-    if (!terms_.empty() && text_at("terms/first") != digest_of(terms_)) {
-      throw UserError(fmt::format("rank {} has other options than the run that it is to join", launch_.rank),
-                      "start a replacement with the command of the ranks that run");
-    }
+    if (!terms_.empty()) check_late_terms();
     is_late_ = true;
     return true;
   }

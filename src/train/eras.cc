@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/resume.h"
 
 namespace megalith {
 
@@ -21,6 +22,13 @@ std::vector<UserError> check_fault_tolerance(const Config& config, const Derived
   const auto refuse = [&](bool is_on, const std::string& what, const std::string& remedy) {
     if (is_on) errors.emplace_back(asked + what, remedy);
   };
+  const CheckpointOptions& checkpoint = config.checkpoint;
+  const bool goes_on = loads_where_it_saves(checkpoint) || checkpoint.auto_continue_train || checkpoint.overwrite ||
+                       config.log.output_dir;
+  refuse(checkpoint.save && !goes_on,
+         " and --save without --load of the same folder: a replacement is the same command, which would find another "
+         "run's checkpoints there",
+         fmt::format("add --load {}", checkpoint.save.value_or("")));
   if (is_restart) {
     refuse(!config.checkpoint.save, " goes back to a checkpoint, and the run saves none",
            "name a folder with --save, and --save_interval");

@@ -169,7 +169,7 @@ def test_a_run_outlives_its_ranks(number, count, undisturbed, program, data, tmp
 
 
 def test_a_run_goes_back_to_its_checkpoint_with_the_processes_that_are_left(undisturbed, program, data, tmp_path):
-    save = ("--save", tmp_path / "checkpoint", "--save_interval", 5)
+    save = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--save_interval", 5)
     ranks = Ranks(program, tmp_path, data, "--fault_tolerance", "restart", "--use_distributed_optimizer", *save)
     try:
         ranks.wait_for_steps(7, "the first steps")
@@ -187,7 +187,7 @@ def test_a_run_goes_back_to_its_checkpoint_with_the_processes_that_are_left(undi
 
 
 def test_without_the_rank_that_serves_the_store_the_run_ends_with_the_reason(program, data, tmp_path):
-    save = ("--save", tmp_path / "checkpoint", "--save_interval", 2)
+    save = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--save_interval", 2)
     ranks = Ranks(program, tmp_path, data, "--fault_tolerance", "replicas", *save)
     try:
         ranks.wait_for_steps(5, "the first steps")

@@ -76,6 +76,8 @@ TEST(Eras, OnlyWholeReplicasCanLeave) {
       {{"--use_torch_fsdp2"}, 4, "use_torch_fsdp2 divides it"},
       {{"--num_experts", "4", "--expert_model_parallel_size", "2"}, 4, "expert_model_parallel_size 2"},
       {{"--optimizer", "muon"}, 2, "optimizer muon"},
+      {{"--save", "checkpoints"}, 2, "--save without --load of the same folder"},
+      {{"--save", "checkpoints", "--load", "checkpoints"}, 2, nullptr},
       {{"--find_lr"}, 2, "find_lr"},
   };
   for (const auto& row : rows) {
