@@ -184,14 +184,15 @@ class Meeting {
 
   bool has_timed_out() const { return Clock::now() >= deadline_; }
 
-  // The first rank's terms where both have them: a checkpoint that --load finds by now adds some.
+  // The first rank's terms where both say something: a checkpoint that --load finds by now fills in what was unset.
   void check_late_terms() {
     const std::string first = text_at("terms/first");
     if (first == digest_of(terms_)) return;
     for (const Term& theirs : unpack_terms(text_at("terms/list/" + first))) {
       for (const Term& own : terms_) {
         const bool is_same = own.kind == theirs.kind && own.name == theirs.name;
-        if (!is_same || own.kind == TermKind::kData || own.value == theirs.value) continue;
+        const bool is_unset = own.value == "null" || theirs.value == "null";
+        if (!is_same || is_unset || own.kind == TermKind::kData || own.value == theirs.value) continue;
         throw UserError(fmt::format("rank {} has another {} than the run that it is to join: {}, and there {}",
                                     launch_.rank, own.name, own.value, theirs.value),
                         "start a replacement with the command of the ranks that run");

@@ -41,19 +41,19 @@ std::vector<UserError> check_fault_tolerance(const Config& config, const Derived
   if (replica_axis(data_parallel) == Axis::kDp) {
     refuse(derived.data_parallel_size < 2, fmt::format(" needs two data-parallel replicas, and there is one of {} ranks",
                                                        derived.world_size),
-           "start more ranks, make the model-parallel sizes smaller, or take --fault_tolerance restart");
+           "start more ranks, make the model-parallel sizes smaller");
   } else {
     refuse(parallel.num_distributed_optimizer_instances < 2,
            fmt::format(" needs replicas that each hold the whole optimizer state, and {} divides it over all "
                        "data-parallel ranks",
                        data_parallel.use_torch_fsdp2 ? "use_torch_fsdp2" : "use_distributed_optimizer"),
-           "add --num_distributed_optimizer_instances 2 or more, leave it out, or take --fault_tolerance restart");
+           "add --num_distributed_optimizer_instances 2 or more, leave it out");
   }
   refuse(parallel.expert_model_parallel_size > 1,
          fmt::format(" and expert_model_parallel_size {}: experts are divided over data-parallel ranks, so no replica "
                      "is whole",
                      parallel.expert_model_parallel_size),
-         "take --expert_model_parallel_size 1, or --fault_tolerance restart");
+         "take --expert_model_parallel_size 1");
   refuse(parallel.expert_tensor_parallel_size.value_or(parallel.tensor_model_parallel_size) !=
              parallel.tensor_model_parallel_size,
          " and an expert_tensor_parallel_size of its own: an expert's replicas are not those of the other layers",
@@ -63,11 +63,11 @@ std::vector<UserError> check_fault_tolerance(const Config& config, const Derived
          fmt::format(" and optimizer {}: its update exchanges matrices between ranks, and a rank lost meanwhile leaves "
                      "them half-moved",
                      optimizer == OptimizerKind::kMuon ? "muon" : "adafactor"),
-         "take --optimizer adam, or --fault_tolerance restart");
+         "take --optimizer adam");
   refuse(config.lora.enabled, " and adapters: the model under them is read again from its folder, not from a replica",
-         "take --fault_tolerance restart");
+         "leave one of them out");
   refuse(config.data.sft.has_pairs(), " and pairs of answers, whose reference is of the run's beginning",
-         "take --fault_tolerance restart");
+         "leave one of them out");
   refuse(faults.loss_spike_action == LossSpikeAction::kRollback, " and loss_spike_action rollback",
          "take --loss_spike_action skip");
   refuse(faults.check_determinism > 0, " and check_determinism, which ends the run where a rank is at fault",

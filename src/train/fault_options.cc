@@ -5,11 +5,10 @@ namespace megalith {
 
 void FaultOptions::visit(OptionVisitor& v) {
   v.group("Faults and divergence");
-  v.choice("fault_tolerance", fault_tolerance, {"none", "replicas", "restart"},
+  v.choice("fault_tolerance", fault_tolerance, {"none", "replicas"},
            "What a run of several ranks does when one ends, hangs or is cut off. none: it ends. replicas: the "
            "data-parallel replica of that rank leaves, the others repeat the step that was cut and go on, and a "
-           "replacement that is started with the same command and RANK joins between two steps. restart: the other "
-           "processes wait for a replacement, and all go on from the newest checkpoint of --save.")
+           "replacement that is started with the same command and RANK joins between two steps.")
       .changes_numbers(false);
   v.field("fault_patience_s", fault_patience_s,
           "With fault_tolerance, the longest wait for a rank in a collective, once the first step is made; then it "

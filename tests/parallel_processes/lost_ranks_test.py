@@ -168,24 +168,6 @@ def test_a_run_outlives_its_ranks(number, count, undisturbed, program, data, tmp
     assert len(left) == count == sum(bool(line.get("is_repeated")) for line in steps), ranks.said()
 
 
-def test_a_run_goes_back_to_its_checkpoint_with_the_processes_that_are_left(undisturbed, program, data, tmp_path):
-    save = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--save_interval", 5)
-    ranks = Ranks(program, tmp_path, data, "--fault_tolerance", "restart", "--use_distributed_optimizer", *save)
-    try:
-        ranks.wait_for_steps(7, "the first steps")
-        ranks.processes[2].kill()
-        ranks.processes[2].wait()
-        ranks.start(2)
-        ranks.wait(lambda lines: any(line.get("event") == "ranks_left" for line in lines), "the loss of rank 2")
-        ranks.wait_for_steps(3, "steps after the checkpoint")
-        ranks.stop_all()
-    finally:
-        ranks.kill_all()
-    for iteration, values in curve(tmp_path).items():
-        if iteration in undisturbed:
-            assert values == pytest.approx(undisturbed[iteration], rel=1e-4), iteration
-
-
 def test_without_the_rank_that_serves_the_store_the_run_ends_with_the_reason(program, data, tmp_path):
     save = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--save_interval", 2)
     ranks = Ranks(program, tmp_path, data, "--fault_tolerance", "replicas", *save)

@@ -92,7 +92,6 @@ TEST(Eras, OnlyWholeReplicasCanLeave) {
       EXPECT_NE(all.find(row.refusal), std::string::npos) << all;
     }
   }
-  EXPECT_NE(refusals({"--fault_tolerance", "restart"}, 2).size(), 0u);  // without --save
 }
 
 }  // namespace
