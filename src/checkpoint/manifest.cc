@@ -92,6 +92,12 @@ std::string chunk_entry_name(const std::string& name, const std::vector<int64_t>
   return fmt::format("{}[{}]", name, fmt::join(ranges, ","));
 }
 
+std::string train_state_text(const TrainState& train) { return dump_json(train_to_json(train)); }
+
+TrainState parse_train_state(const std::string& text, const std::string& where) {
+  return train_from_json(parse_json(text, where), where);
+}
+
 Json chunk_to_json(const StoredChunk& chunk) {
   Json json = {{"key", chunk.key},     {"name", chunk.name}, {"dtype", name_of(chunk.dtype)},
                {"shape", chunk.shape}, {"file", chunk.file}, {"checksum", chunk.checksum.hex()}};

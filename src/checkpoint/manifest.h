@@ -51,6 +51,10 @@ struct Manifest {
 Json chunk_to_json(const StoredChunk& chunk);
 StoredChunk chunk_from_json(const Json& json, const std::string& where);
 
+// One line, for exchange between ranks; exact. The reader throws a UserError.
+std::string train_state_text(const TrainState& train);
+TrainState parse_train_state(const std::string& text, const std::string& where);
+
 // Sets manifest.checksum.
 std::string manifest_text(Manifest& manifest);
 

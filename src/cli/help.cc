@@ -60,7 +60,7 @@ const std::vector<Question> kQuestions = {
      "What a run does when numbers jump or are not finite (docs/faults.md).",
      {"Divergence",
       {"lr", "lr_warmup_iters", "clip_grad", "check_for_nan_in_loss_and_grad", "loss_spike_threshold",
-       "loss_spike_action", "grad_norm_skip_threshold", "check_determinism"}}},
+       "loss_spike_action", "grad_norm_skip_threshold", "check_determinism", "fault_tolerance"}}},
     {{"fine tune", "fine tuning", "finetuning", "sft", "chat"},
      "Instructions and conversations, with all weights or with adapters (docs/finetuning.md, docs/adapters.md).",
      {"Fine-tuning",

@@ -73,7 +73,7 @@ void set_log_level(Logger& log, const LogOptions& options) {
 
 // Ranks that differ end here; one of them reports the difference.
 std::unique_ptr<C10dWorld> meet_ranks(CommandContext& context, const Resolved& resolved, const Launch& launch,
-                                      const at::Device& device) {
+                                      const at::Device& device, bool outlives_ranks) {
   const ParallelOptions& parallel = resolved.config.parallel;
   const MeetingTerms terms = run_before_session(context, launch, [&] {
     const std::vector<std::pair<std::string, std::string>> program = {
@@ -84,7 +84,8 @@ std::unique_ptr<C10dWorld> meet_ranks(CommandContext& context, const Resolved& r
   try {
     return std::make_unique<C10dWorld>(
         launch, device, parallel.distributed_timeout_minutes * 60, terms,
-        [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
+        [&log = context.log](const std::string& message) { leave_hanging_run(log, message); },
+        LossTolerance{.is_on = outlives_ranks, .patience_s = resolved.config.train.faults.fault_patience_s});
   } catch (const DifferentTerms& error) {
     if (!error.is_speaker()) throw SilentExit{kExitUserError, error.what()};
     context.log.set_rank(/*rank=*/0, /*world_size=*/1);  // said for all ranks
@@ -154,7 +155,8 @@ Launch join_launch(CommandContext& context) {
   return launch;
 }
 
-Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch) {
+Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch,
+                      bool outlives_ranks) {
   const Mesh mesh = Mesh::from_options(resolved->config.parallel, launch.world_size);
   if (launch.world_size > 1) {
     // "rank 5 dp1 tp1 pp0", without the number
@@ -192,7 +194,7 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
             .config_root = context.config_root};
   }
   const Stopwatch meeting;
-  auto world = meet_ranks(context, *resolved, launch, device);
+  auto world = meet_ranks(context, *resolved, launch, device, outlives_ranks);
   for (const std::string& note : world->notes()) context.log.note("{}", note);
   std::shared_ptr<CollectiveWatch> watch;
   GroupFactory factory = world->factory();
@@ -200,7 +202,7 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
     watch = std::make_shared<CollectiveWatch>();
     factory = watched_factory(std::move(factory), watch);
   }
-  Groups groups(mesh, launch.rank, factory);
+  Groups groups = outlives_ranks ? Groups::single() : Groups(mesh, launch.rank, factory);
   return {std::move(resolved),     std::move(world), std::move(groups),    device,
           std::move(gpu_settings), &context.log,     meeting.elapsed_ms(), std::move(watch),
           context.config_root};

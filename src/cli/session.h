@@ -42,7 +42,9 @@ Launch join_launch(CommandContext& context);
 
 // Sets threads, determinism and memory counting for this process, logs notes of resolving, and meets the other launched
 // ranks; resolved is for a world of launch.world_size.
-Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch = {});
+//   outlives_ranks  makes no groups: TrainingEras does
+Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch = {},
+                      bool outlives_ranks = false);
 
 // The text of store_secret_file; empty without one.
 std::string store_secret(const ParallelOptions& parallel);

@@ -12,6 +12,7 @@
 #include "cli/print.h"
 #include "cli/run_folder.h"
 #include "cli/session.h"
+#include "cli/train_eras.h"
 #include "cli/within_memory.h"
 #include "config/help.h"
 #include "core/file.h"
@@ -73,11 +74,16 @@ void on_closed_output(CommandContext& context) {
   g_stop.compare_exchange_strong(none, SIGPIPE);
 }
 
+bool is_tolerant(const Resolved& run, const Launch& launch) {
+  return run.config.train.faults.fault_tolerance != FaultTolerance::kNone && launch.world_size > 1;
+}
+
 Session meet(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch) {
   g_is_meeting.store(launch.world_size > 1);
   // The signal may have come earlier.
   if (g_is_meeting.load() && g_stop.load() != 0) ::alarm(kMeetingGrace_s);
-  Session session = start_session(context, std::move(resolved), launch);
+  const bool outlives_ranks = is_tolerant(*resolved, launch);
+  Session session = start_session(context, std::move(resolved), launch, outlives_ranks);
   g_is_meeting.store(false);
   ::alarm(0);
   return session;
@@ -88,11 +94,22 @@ const char* status_text(StopReason reason) {
   return reason == StopReason::kFinished ? "finished" : "stopped as configured";
 }
 
-int train(CommandContext& context, Session& session, const MemoryEstimate& estimate, const RunHold& hold) {
-  Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop, session.watch);
-  trainer.load();
+// A record of a run whose ranks change, which is none of its ends.
+constexpr const char* kOtherRanks = "went on with other ranks";
+
+// Null if the run goes on in another era.
+std::optional<int> train(CommandContext& context, Session& session, const MemoryEstimate& estimate,
+                         const RunHold& hold, Trainer& trainer, TrainingEras* eras = nullptr) {
+  if (eras == nullptr) {
+    trainer.load();
+  } else {
+    eras->begin(trainer);
+  }
   trainer.open_data();
-  context.log.block(fmt::format("program    {}\n{}", program_text(), trainer.report(session.device_text(), &estimate)));
+  if (eras == nullptr || eras->is_first()) {
+    context.log.block(
+        fmt::format("program    {}\n{}", program_text(), trainer.report(session.device_text(), &estimate)));
+  }
   const int64_t first_iteration = trainer.iteration();
   RunFolderState folder = begin_run_folder(context, session, trainer, hold);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
@@ -101,6 +118,7 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
                           .iteration = trainer.iteration(),
                           .run_id = folder.run_id,
                           .also_printed = {},
+                          .era_texts = eras == nullptr ? std::vector<std::string>{} : eras->texts(),
                           .command = context.words,
                           .commit = kBuildCommit};
     settings.on_closed_output = [&context] { on_closed_output(context); };
@@ -113,6 +131,10 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
   try {
     reason = trainer.run(std::move(sinks));
   } catch (const std::exception& error) {
+    if (eras != nullptr && session.world->is_lost()) {
+      folder.end(kOtherRanks, trainer.iteration(), kExitSuccess);
+      throw;
+    }
     // kExitUserError means that nothing was begun.
     const bool has_begun =
         trainer.iteration() > first_iteration || trainer.iteration() >= session.resolved->derived.train_iters;
@@ -122,18 +144,54 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
     if (is_late) throw std::runtime_error(error.what());
     throw;
   }
+  if (reason == StopReason::kNextEra) {
+    folder.end(kOtherRanks, trainer.iteration(), kExitSuccess);
+    return std::nullopt;
+  }
   const int exit_code = reason == StopReason::kSignal ? kExitSignal : kExitSuccess;
   folder.end(status_text(reason), trainer.iteration(), exit_code);
   if (const RateFinder* finder = trainer.rate_finder(); finder != nullptr && session.is_reporting()) {
     write_file_atomic(finder->file(), finder->picture());
     print_out("{}\npicture: {}\n", finder->text(), finder->file());
   }
-  session.finish();
+  try {
+    session.finish();
+  } catch (const CommunicationError& error) {
+    if (eras == nullptr) throw;
+    context.log.warn("{}", error.what());  // the run's work is done
+  }
   if (reason == StopReason::kSignal) {
     context.log.info("stopped by a signal after iteration {}{}", trainer.iteration(),
                      trainer.is_saved() ? ", which is saved" : "; nothing was saved");
   }
   return exit_code;
+}
+
+// A run that outlives its ranks, era by era.
+int train_in_eras(CommandContext& context, Session& session, const Launch& launch, const MemoryEstimate& estimate,
+                  const RunHold& hold) {
+  TrainingEras eras(context, session, launch, g_stop);
+  try {
+    if (session.world->is_late()) eras.next();
+    while (true) {
+      std::unique_ptr<Trainer> trainer;
+      try {
+        eras.connect();
+        trainer = std::make_unique<Trainer>(*session.resolved, session.groups, session.device, context.log, g_stop,
+                                            session.watch, eras.hooks());
+        if (const std::optional<int> code = train(context, session, estimate, hold, *trainer, &eras)) return *code;
+      } catch (const std::exception&) {
+        if (!session.world->is_lost()) throw;
+      }
+      eras.keep(std::move(trainer));
+      eras.next();
+    }
+  } catch (const RunIsOver& over) {
+    context.log.warn("rank {} was not part of the run any more: {}", launch.rank, over.what());
+    return over.has_ended() ? kExitSuccess : kExitFailure;
+  } catch (const CommunicationError& error) {
+    throw CommunicationError(fmt::format("{}\n  {}", error.what(), newest_checkpoint_text(session.resolved->config)));
+  }
 }
 
 }  // namespace
@@ -176,8 +234,11 @@ int run_train(CommandContext& context) {
   const Resolved& run = *session.resolved;
   if (run.config.log.explain_options || run.config.log.verbose) context.log.block(differing_options(*run.options));
   return run_in_session(session, [&] {
-    return run_within_memory(session, launch, estimate_memory,
-                             [&](const MemoryEstimate& estimate) { return train(context, session, estimate, hold); });
+    return run_within_memory(session, launch, estimate_memory, [&](const MemoryEstimate& estimate) {
+      if (is_tolerant(*session.resolved, launch)) return train_in_eras(context, session, launch, estimate, hold);
+      Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop, session.watch);
+      return *train(context, session, estimate, hold, trainer);
+    });
   });
 }
 

@@ -21,14 +21,22 @@ class C10dState : public WorkState {
  public:
   using OnError = std::function<std::string(const std::exception&)>;
 
+  // Waits for one work; empty: its own wait().
+  using Waiter = std::function<void(const C10dWork&)>;
+
   // after  run once by wait(), on a GPU in order on the current stream
-  C10dState(std::vector<C10dWork> works, c10::Device device, OnError on_error, std::function<void()> after)
-      : works_(std::move(works)), device_(device), on_error_(std::move(on_error)), after_(std::move(after)) {}
+  C10dState(std::vector<C10dWork> works, c10::Device device, OnError on_error, std::function<void()> after,
+            Waiter waiter = {})
+      : works_(std::move(works)),
+        device_(device),
+        on_error_(std::move(on_error)),
+        after_(std::move(after)),
+        waiter_(std::move(waiter)) {}
 
   void wait() override {
     if (!failure_.empty()) throw CommunicationError(failure_);
     try {
-      for (const C10dWork& work : works_) work->wait();
+      for (const C10dWork& work : works_) waiter_ ? waiter_(work) : static_cast<void>(work->wait());
     } catch (const std::exception& error) {
       failure_ = on_error_(error);
       throw CommunicationError(failure_);
@@ -62,6 +70,7 @@ class C10dState : public WorkState {
   c10::Device device_;
   OnError on_error_;
   std::function<void()> after_;
+  Waiter waiter_;
   std::string failure_;
 };
 
@@ -104,6 +113,7 @@ void C10dGroup::connect() {
 
 Group::State C10dGroup::start(const Record& record, const std::function<std::vector<C10dWork>()>& issue,
                               std::function<void()> after) {
+  world_->throw_if_lost();
   connect();
   // A Work may outlive its group.
   const auto on_error = [record, ranks = ranks(), world = world_](const std::exception& error) {
@@ -111,7 +121,12 @@ Group::State C10dGroup::start(const Record& record, const std::function<std::vec
                        fmt::join(ranks, ", "), world->explain(ranks), fault_of(error).text());
   };
   try {
-    return std::make_shared<C10dState>(issue(), world_->device, on_error, std::move(after));
+    C10dState::Waiter waiter;
+    if (world_->tolerance.is_on) {
+      const bool says_done = record->kind == CollectiveKind::kAllReduce || record->kind == CollectiveKind::kBroadcast;
+      waiter = [world = world_, says_done](const C10dWork& work) { world->wait_unless_lost(work, says_done); };
+    }
+    return std::make_shared<C10dState>(issue(), world_->device, on_error, std::move(after), std::move(waiter));
   } catch (const std::exception& error) {
     throw CommunicationError(on_error(error));
   }

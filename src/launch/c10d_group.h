@@ -14,6 +14,7 @@
 #include "comm/groups.h"
 #include "launch/launch.h"
 #include "launch/meeting_terms.h"
+#include "launch/roll_call.h"
 
 namespace megalith {
 
@@ -36,8 +37,10 @@ class C10dWorld {
   //              collective fails
   // UserError: no back end for the device, a network contradicting the environment, a port in use, ranks started twice
   // or with other world sizes or secrets. DifferentTerms. CommunicationError: others did not come.
+  //   tolerance  if on, a broken or late collective throws on every rank and leaves the process to call_roll(), and a
+  //              process that comes after the ranks met is_late() instead of being refused
   C10dWorld(const Launch& launch, c10::Device device, double timeout_s, const MeetingTerms& terms = {},
-            std::function<void(const std::string& message)> on_hang = {});
+            std::function<void(const std::string& message)> on_hang = {}, const LossTolerance& tolerance = {});
   ~C10dWorld();
   C10dWorld(const C10dWorld&) = delete;
   C10dWorld& operator=(const C10dWorld&) = delete;
@@ -62,9 +65,28 @@ class C10dWorld {
   // Blocks until all ranks are here: none ends while needed. CommunicationError.
   void finish();
 
+  // ---- With LossTolerance
+  // Came after the ranks met: has no groups until a roll call.
+  bool is_late() const;
+  // Collectives throw from now on, here and, as connections close, on the other ranks.
+  bool is_lost() const;
+  // Why; empty unless is_lost().
+  std::string loss() const;
+  // A collective may take patience_s from now on; before, the time-out.
+  void begin_patience();
+  // True once replacements wait that make `rules` choose more ranks. Asks the store twice a second. For one rank.
+  bool has_joiners(const RollRules& rules);
+  // Blocks until this process belongs to an era, perhaps long after it was left out of one. CommunicationError: the
+  // store is gone, nothing whole is left, or the run has ended (RunIsOver).
+  //   on_left_out  called when an era begins without this process
+  Era call_roll(const RollEntry& entry, const RollRules& rules, const std::function<void(const Era&)>& on_left_out);
+  // The era's world, over the same store. Call before this one ends.
+  std::unique_ptr<C10dWorld> next(const Era& era);
+
  private:
   friend class C10dGroup;
   struct Shared;
+  explicit C10dWorld(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
   std::shared_ptr<Shared> shared_;
 };
 

@@ -78,8 +78,11 @@ class QuietC10d {
 
 class Meeting {
  public:
-  Meeting(const Launch& launch, const MeetingTerms& terms, StorePointer open_store, Milliseconds timeout)
+  //   admits_late  a process that comes after the ranks met may join them at a roll call (roll_call.h)
+  Meeting(const Launch& launch, const MeetingTerms& terms, StorePointer open_store, Milliseconds timeout,
+          bool admits_late)
       : launch_(launch),
+        admits_late_(admits_late),
         terms_(terms.terms),
         no_begin_(terms.no_begin),
         open_store_(std::move(open_store)),
@@ -94,7 +97,13 @@ class Meeting {
   bool gather() {
     if (!launch_.has_agent_store) {
       enter(launch_.restart_count);
+      if (comes_late()) return true;
       return register_self() && await_verdict() && agree_on_terms();
+    }
+    const int64_t newest = root_->add(kRoundKey, 0);
+    if (newest > 0 && launch_.restart_count > 0) {
+      enter(newest);
+      if (comes_late()) return true;
     }
     int64_t round = launch_.rank == 0 ? root_->add(kRoundKey, 1) : newer_round_than(0);
     while (round > 0) {
@@ -103,7 +112,7 @@ class Meeting {
       const bool is_over = store_->check({"verdict"});
       if (!is_over && register_self() && await_verdict()) return agree_on_terms();
       if (launch_.rank == 0) {
-        if (!is_late()) contradict("two processes are rank 0 of this run", "give each machine its own NODE_RANK");
+        if (!has_timed_out()) contradict("two processes are rank 0 of this run", "give each machine its own NODE_RANK");
         return false;
       }
       round = newer_round_than(round);
@@ -112,6 +121,7 @@ class Meeting {
   }
 
   const StorePointer& store() const { return store_; }
+  bool is_late() const { return is_late_; }
   bool has_several_hosts() { return store_->check({"several_networks"}); }
 
   std::vector<std::pair<int, std::string>> processes_here() {
@@ -174,11 +184,45 @@ class Meeting {
     store_ = c10::make_intrusive<c10d::PrefixStore>(fmt::format("megalith/{}", round), root_);
   }
 
-  bool is_late() const { return Clock::now() >= deadline_; }
+  bool has_timed_out() const { return Clock::now() >= deadline_; }
+
+  // The first rank's terms where both say something: a checkpoint that --load finds by now fills in what was unset.
+  void check_late_terms() {
+    const std::string first = text_at("terms/first");
+    if (first == digest_of(terms_)) return;
+    for (const Term& theirs : unpack_terms(text_at("terms/list/" + first))) {
+      for (const Term& own : terms_) {
+        const bool is_same = own.kind == theirs.kind && own.name == theirs.name;
+        const bool is_unset = own.value == "null" || theirs.value == "null";
+        if (!is_same || is_unset || own.kind == TermKind::kData || own.value == theirs.value) continue;
+        throw UserError(fmt::format("rank {} has another {} than the run that it is to join: {}, and there {}",
+                                    launch_.rank, own.name, own.value, theirs.value),
+                        "start a replacement with the command of the ranks that run");
+      }
+    }
+  }
+
+  // True if the ranks of this round have met, with the same terms, and one of them may still run.
+  bool comes_late() {
+    if (!admits_late_ || !store_->check({"verdict"}) || text_at("verdict") != kGoodVerdict) return false;
+    int64_t era = 0;
+    while (store_->check({fmt::format("era/{}/verdict", era + 1)})) ++era;
+    bool may_run = false;
+    for (int rank = 0; rank < launch_.world_size && !may_run; ++rank) {
+      const std::string key = era == 0 ? fmt::format("process/{}", rank) : fmt::format("era/{}/here/{}", era, rank);
+      if (!store_->check({key})) continue;
+      const std::string text = text_at(key);
+      may_run = state_of_process(era == 0 ? text : text.substr(text.find(' ') + 1)) != ProcessState::kEnded;
+    }
+    if (!may_run) return false;
+    if (!terms_.empty()) check_late_terms();
+    is_late_ = true;
+    return true;
+  }
 
   // Waits longer each time; false after the time-out.
   bool pause() {
-    if (is_late()) return false;
+    if (has_timed_out()) return false;
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(pause_ * 2, Milliseconds(200));
     return true;
@@ -336,6 +380,7 @@ class Meeting {
   }
 
   const Launch& launch_;
+  bool admits_late_, is_late_ = false;
   const std::vector<Term>& terms_;
   const std::string& no_begin_;
   StorePointer open_store_;  // shared by all
@@ -349,18 +394,20 @@ class Meeting {
 struct Met {
   StorePointer store;   // of this round; null: some came too late
   std::string missing;  // ranks
-  bool has_several_hosts = false;
+  bool has_several_hosts = false, is_late = false;
   std::vector<std::pair<int, std::string>> processes_here;
   std::shared_ptr<SharedBoard> board;
 };
 
 // All store requests before the first collective.
-Met meet_at(const Launch& launch, const MeetingTerms& terms, const StorePointer& root, Milliseconds timeout) {
-  Meeting meeting(launch, terms, root, timeout);
+Met meet_at(const Launch& launch, const MeetingTerms& terms, const StorePointer& root, Milliseconds timeout,
+            bool admits_late) {
+  Meeting meeting(launch, terms, root, timeout, admits_late);
   if (!meeting.gather()) return {.store = nullptr, .missing = meeting.missing()};
   return {.store = meeting.store(),
           .missing = "",
           .has_several_hosts = meeting.has_several_hosts(),
+          .is_late = meeting.is_late(),
           .processes_here = meeting.processes_here(),
           .board = open_board(*meeting.store())};
 }
@@ -433,8 +480,9 @@ void C10dWorld::Shared::meet() {
   };
   std::optional<Met> met;
   try {
-    met = within(timeout + kVerdictPatience + kReplyPatience,
-                 [self = shared_from_this(), root] { return meet_at(self->launch, self->terms, root, self->timeout); });
+    met = within(timeout + kVerdictPatience + kReplyPatience, [self = shared_from_this(), root] {
+      return meet_at(self->launch, self->terms, root, self->timeout, self->tolerance.is_on);
+    });
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
@@ -451,7 +499,13 @@ void C10dWorld::Shared::meet() {
   }
   if (met->store == nullptr) throw not_met(met->missing);
   quiet.restore();
+  this->root = root;
+  // Its own connection: an abandoned thread may wait on the other.
+  if (tolerance.is_on) round = met->store->clone();
+  is_late = met->is_late;
+  // Words of a process that joins are not the ranks'.
   store = met->store;
+  if (is_late) store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("late/{}", seat), store);
   processes_here = met->processes_here;
   board = met->board;
   store->setTimeout(timeout);

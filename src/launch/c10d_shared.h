@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -28,6 +29,7 @@
 #include "launch/back_end_fault.h"
 #include "launch/c10d_group.h"
 #include "launch/network.h"
+#include "launch/roll_call.h"
 #include "launch/watchdog.h"
 
 namespace megalith {
@@ -52,7 +54,7 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   c10::Device device = c10::kCPU;
   Milliseconds timeout{0};
   Milliseconds backend_timeout{0};  // later than the watchdog's, which knows more
-  StorePointer store;
+  StorePointer store;  // the era's
 #ifdef MEGALITH_GLOO
   c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options;
 #endif
@@ -69,6 +71,45 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   std::shared_ptr<CollectiveLog> log;
   std::unique_ptr<Watchdog> watchdog;
 
+  // ---- With LossTolerance (c10d_roll_call.cc)
+  LossTolerance tolerance;
+  StorePointer root;       // keeps a serving rank's server
+  StorePointer round;      // of the first meeting, for roll calls
+  int seat = 0;            // launch.rank is the era's
+  Launch launch_of_seats;  // as the process was started
+  Era era;
+  bool is_late = false;
+  std::atomic<bool> is_lost{false};
+  std::mutex loss_mutex;  // of the two below
+  std::string loss;
+  std::vector<BackendPointer> backends;  // to end when the era is lost
+  struct Look;  // for replacements that wait
+  std::shared_ptr<Look> look;
+  void end_look() noexcept;
+
+  std::function<void(const std::string&)> loser();  // for start_watching()
+  // Abandons a connection that does not come about; `make` owns what it uses.
+  BackendPointer connect_unless_lost(const std::function<BackendPointer()>& make);
+  // Their threads may wait for ranks that do not answer.
+  void release_backends() noexcept;
+  // Ends all collectives of this process. The first reason stays.
+  void lose(const std::string& reason) noexcept;
+  void throw_if_lost();
+  // Waits for the work, or throws once the era is lost.
+  //   says_done  Gloo's isCompleted() is true before wait()
+  void wait_unless_lost(const C10dWork& work, bool says_done);
+  bool serves_store() const { return seat == 0 && !launch.has_agent_store; }
+  // A key of this era, over the connection of roll calls.
+  bool has_in_era(const std::string& key);
+  Era hold_roll_call(const RollEntry& entry, const RollRules& rules,
+                     const std::function<void(const Era&)>& on_left_out, std::atomic<int64_t>& progress);
+  void answer(int64_t number, const RollEntry& entry);
+  // Empty: not yet.
+  std::string verdict_on(int64_t number, const RollRules& rules, class SeatsHere& seats,
+                         std::chrono::steady_clock::time_point begin);
+  // Ends the run for those who wait to join it.
+  void end_eras() noexcept;
+
   // Blocks until all ranks have come; sets the members above.
   void meet();
   StorePointer open_store(const NetworkChoice& network);
@@ -83,8 +124,10 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   BackendPointer connect(const std::vector<int>& ranks, int position, const std::string& axis);
   // The rank at fault when a collective broke.
   std::string explain(const std::vector<int>& ranks) noexcept;
+  std::string find_reason(const std::vector<int>& ranks) noexcept;
   std::string explain_from_store(const std::vector<int>& ranks) noexcept;
   void start_watching(std::function<void(const std::string&)> on_hang);
+  WatchdogSettings watchdog_settings(std::function<void(const std::string&)> on_hang);
   // During the watchdog's report ended ranks break connections: no news, and the watchdog ends the process.
   void leave_to_watchdog() const noexcept;
   // On this machine.
@@ -98,6 +141,16 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
     return fmt::format("{:g} minutes (distributed_timeout_minutes)", static_cast<double>(timeout.count()) / 6e4);
   }
 };
+
+#ifdef MEGALITH_GLOO
+// Gloo whose operations any thread can end.
+class EndableGloo : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  // Operations under way and later ones fail, here and, as connections close, at the other ranks.
+  void abort() override;
+};
+#endif
 
 class C10dGroup : public Group {
  public:

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -49,7 +50,7 @@ BackendPointer C10dWorld::Shared::make_backend(const std::string& key, int rank,
   const StorePointer own = c10::make_intrusive<c10d::PrefixStore>(key, store);
   if (!device.is_cpu()) return make_nccl_backend(own, rank, size, backend_timeout, has_priority);
 #ifdef MEGALITH_GLOO
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(own, rank, size, gloo_options);
+  return c10::make_intrusive<EndableGloo>(own, rank, size, gloo_options);
 #else
   return nullptr;
 #endif
@@ -100,6 +101,13 @@ void C10dWorld::Shared::end_farewell() noexcept {
 }
 
 std::string C10dWorld::Shared::explain(const std::vector<int>& ranks) noexcept {
+  if (!tolerance.is_on) return find_reason(ranks);
+  if (!is_lost.load()) lose(find_reason(ranks));
+  const std::lock_guard lock(loss_mutex);
+  return loss;
+}
+
+std::string C10dWorld::Shared::find_reason(const std::vector<int>& ranks) noexcept {
   if (watchdog) watchdog->stand_back();
   leave_to_watchdog();
   std::optional<std::string> reason;
@@ -128,7 +136,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
     const auto lost_contact = [&](int rank) { return has(lost_contact_of(rank)); };
     // It answers at once or never.
     store->setTimeout(std::chrono::seconds(5));
-    begin_farewell();
+    if (!tolerance.is_on) begin_farewell();
     store->set(lost_contact_of(launch.rank), bytes_of("1"));
     const auto begin = std::chrono::steady_clock::now();
     silent = ranks;
@@ -170,13 +178,24 @@ void C10dWorld::Shared::start_watching(std::function<void(const std::string&)> o
   // No call stacks over our messages.
   silence_warnings();
   log = std::make_shared<CollectiveLog>(launch.rank, !device.is_cpu());
-  watchdog = std::make_unique<Watchdog>(log, board,
-                                        WatchdogSettings{.rank = launch.rank,
-                                                         .world_size = launch.world_size,
-                                                         .timeout_s = std::chrono::duration<double>(timeout).count(),
-                                                         .server_rank = launch.has_agent_store ? -1 : 0,
-                                                         .on_hang = std::move(on_hang),
-                                                         .ended_ranks = [this] { return ended_ranks(); }});
+  watchdog = std::make_unique<Watchdog>(log, board, watchdog_settings(std::move(on_hang)));
+}
+
+WatchdogSettings C10dWorld::Shared::watchdog_settings(std::function<void(const std::string&)> on_hang) {
+  const auto server = std::find(era.seats.begin(), era.seats.end(), 0);
+  const bool is_server_in = !launch.has_agent_store && server != era.seats.end();
+  WatchdogSettings settings{.rank = launch.rank,
+                            .world_size = launch.world_size,
+                            .timeout_s = std::chrono::duration<double>(timeout).count(),
+                            .server_rank = is_server_in ? narrow<int>(server - era.seats.begin()) : -1,
+                            .on_hang = std::move(on_hang),
+                            .ended_ranks = [this] { return ended_ranks(); }};
+  if (!tolerance.is_on) return settings;
+  settings.stays = true;
+  settings.break_patience_s = 0.25;
+  settings.answer_patience_s = 1.5;
+  settings.board_every_s = 0.5;
+  return settings;
 }
 
 void C10dWorld::Shared::leave_to_watchdog() const noexcept {
@@ -187,9 +206,13 @@ void C10dWorld::Shared::leave_to_watchdog() const noexcept {
 }
 
 C10dWorld::C10dWorld(const Launch& launch, c10::Device device, double timeout_s, const MeetingTerms& terms,
-                     std::function<void(const std::string&)> on_hang)
+                     std::function<void(const std::string&)> on_hang, const LossTolerance& tolerance)
     : shared_(std::make_shared<Shared>()) {
-  shared_->launch = launch;
+  shared_->launch = shared_->launch_of_seats = launch;
+  shared_->tolerance = tolerance;
+  shared_->seat = launch.rank;
+  shared_->era.seats.resize(static_cast<size_t>(launch.world_size));
+  std::iota(shared_->era.seats.begin(), shared_->era.seats.end(), 0);
   shared_->terms = terms;
   if (launch.world_size == 1 && launch.master_address.empty()) {
     shared_->launch.master_address = "127.0.0.1";  // port 0: any free one
@@ -211,12 +234,21 @@ C10dWorld::C10dWorld(const Launch& launch, c10::Device device, double timeout_s,
                     "use --device cpu");
   }
 #endif
+  if (tolerance.is_on && !device.is_cpu()) {
+    // c10d's own watchdog would end the process.
+    ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);  // clean up only
+    ::setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
+  }
   shared_->meet();
+  if (shared_->is_late) return;
+  if (tolerance.is_on) on_hang = shared_->loser();
   if (on_hang) shared_->start_watching(std::move(on_hang));
 }
 
 C10dWorld::~C10dWorld() {
   if (shared_->watchdog) shared_->watchdog->stop();
+  shared_->end_look();
+  shared_->release_backends();
   try {
     within(kReportPatience + kStorePatience, [shared = shared_] {
       shared->end_farewell();
@@ -260,18 +292,22 @@ class SharedPart {
 }  // namespace
 
 BackendPointer C10dWorld::Shared::connect(const std::vector<int>& ranks, int position, const std::string& axis) {
+  throw_if_lost();
   const SharedPart meeting(log.get(), axis, ranks, "connecting the ranks");
   try {
     // An axis's groups are disjoint.
-    BackendPointer backend = make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position,
-                                          static_cast<int>(ranks.size()), has_priority(axis));
-    if (!device.is_cpu()) {
-      // NCCL connects in its first operation, which needs all ranks.
-      c10d::BarrierOptions options;
-      options.device_ids = {device.index()};
-      backend->barrier(options)->wait();
-    }
-    return backend;
+    const auto make = [self = shared_from_this(), key = fmt::format("group/{}/{}", axis, ranks.front()), position,
+                       size = static_cast<int>(ranks.size()), is_first = has_priority(axis)] {
+      BackendPointer backend = self->make_backend(key, position, size, is_first);
+      if (!self->device.is_cpu()) {
+        // NCCL connects in its first operation, which needs all ranks.
+        c10d::BarrierOptions options;
+        options.device_ids = {self->device.index()};
+        backend->barrier(options)->wait();
+      }
+      return backend;
+    };
+    return tolerance.is_on ? connect_unless_lost(make) : make();
   } catch (const std::exception& error) {
     throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}{}", axis, fmt::join(ranks, ", "),
                                          explain(ranks), fault_of(error).text()));
@@ -357,10 +393,11 @@ void C10dWorld::finish() {
     if (arrived == shared_->launch.world_size) shared_->store->set("all_" + key, bytes_of("1"));
     shared_->await_while_all_run("all_" + key);
     if (shared_->watchdog) shared_->watchdog->stop();
+    if (shared_->tolerance.is_on) shared_->end_eras();
     // The serving rank leaves last.
-    if (shared_->launch.rank != 0) {
+    if (!shared_->serves_store()) {
       shared_->store->add("left", 1);
-    } else if (!shared_->launch.has_agent_store) {
+    } else {
       const auto end = std::chrono::steady_clock::now() + kReportPatience;
       while (shared_->store->add("left", 0) + 1 < shared_->launch.world_size &&
              std::chrono::steady_clock::now() < end) {

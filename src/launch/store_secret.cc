@@ -16,7 +16,7 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kShortest = 16, kLongest = 4096;
+constexpr size_t kShortest = 16, kLongestSecret = 4096;
 
 std::string hex_text(std::string_view bytes) {
   std::string text;
@@ -37,7 +37,7 @@ std::string read_store_secret(const std::filesystem::path& path) {
                                 status.st_mode & 0777),
                     remedy);
   }
-  std::string secret(trim(read_beginning(path, kLongest)));
+  std::string secret(trim(read_beginning(path, kLongestSecret)));
   if (secret.size() < kShortest) {
     throw UserError(fmt::format("store_secret_file {} holds {} characters, and a secret has at least {}", path.string(),
                                 secret.size(), kShortest),

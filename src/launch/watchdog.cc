@@ -75,7 +75,8 @@ Watchdog::Watchdog(std::shared_ptr<CollectiveLog> log, std::shared_ptr<SharedBoa
       board_(std::make_unique<PatientBoard>(std::move(board))),
       settings_(std::move(settings)),
       detector_(settings_.timeout_s),
-      vain_wait_(settings_.break_patience_s) {
+      vain_wait_(settings_.break_patience_s),
+      timeout_s_(settings_.timeout_s) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -127,9 +128,11 @@ void Watchdog::run() {
     if (!raised.empty()) return speak(raised);
     if (has_seen_word_->load()) return speak("the run hangs, as another rank found");
     const std::optional<CollectiveLog::Waiting> waiting = log_->longest_waiting();
+    const double timeout_s = timeout_s_.load();
+    detector_.set_timeout(timeout_s);
     if (detector_.observe(now_s, waiting)) {
-      return speak(fmt::format("the run hangs: a collective took longer than {} (distributed_timeout_minutes)",
-                               format_duration(settings_.timeout_s)));
+      return speak(fmt::format("the run hangs: a collective took longer than {} ({})", format_duration(timeout_s),
+                               timeout_s == settings_.timeout_s ? "distributed_timeout_minutes" : "fault_patience_s"));
     }
     if (now_s >= look_at_s) {
       look_for_word();
@@ -175,7 +178,7 @@ void Watchdog::give_up(const std::string& reason) {
         return true;
       },
       kReasonPatience_s);
-  if (settings_.rank == settings_.server_rank) {
+  if (settings_.rank == settings_.server_rank && !settings_.stays) {
     std::vector<int> others(static_cast<size_t>(settings_.world_size));
     std::iota(others.begin(), others.end(), 0);
     std::erase(others, settings_.rank);
@@ -183,6 +186,7 @@ void Watchdog::give_up(const std::string& reason) {
   }
   const std::string what = own.waiting ? collective_text(*own.waiting) : "a collective";
   settings_.on_hang(fmt::format("{} cannot end: {}{}", what, reason, indented({own_line(own)})));
+  if (settings_.stays) is_speaking_.store(false);
 }
 
 void Watchdog::speak(const std::string& why) {
@@ -203,6 +207,7 @@ void Watchdog::speak(const std::string& why) {
     text += listen(own, *first);
   }
   settings_.on_hang(text);
+  if (settings_.stays) is_speaking_.store(false);
 }
 
 std::string Watchdog::collect(const RankStatus& own) {
@@ -243,7 +248,7 @@ std::string Watchdog::collect(const RankStatus& own) {
         return true;
       },
       settings_.board_patience_s);
-  if (settings_.rank == settings_.server_rank) wait_for_departures(listeners, left_by_rank);
+  if (settings_.rank == settings_.server_rank && !settings_.stays) wait_for_departures(listeners, left_by_rank);
   return indented(findings) + indented(rank_lines(answered, silent));
 }
 
@@ -268,7 +273,7 @@ std::string Watchdog::listen(const RankStatus& own, const std::string& first) {
     }
   }
   if (settings_.rank == settings_.server_rank) {
-    wait_for_departures(listeners, left_by_rank);
+    if (!settings_.stays) wait_for_departures(listeners, left_by_rank);
   } else {
     board_->ask<bool>(
         [rank = settings_.rank](SharedBoard& board) {

@@ -56,12 +56,14 @@ struct WatchdogSettings {
   // The collecting rank's for answers, and any rank's for the board.
   double answer_patience_s = 2.5, board_patience_s = 2;
   double look_every_s = 0.25, board_every_s = 1;
+  bool stays = false;  // on_hang does not end the process: no rank reads the board of one that leaves
 };
 
 // True once a collective was waited in beyond the time-out, ignoring gaps of seconds between calls.
 class HangDetector {
  public:
   explicit HangDetector(double timeout_s) : timeout_s_(timeout_s) {}
+  void set_timeout(double timeout_s) { timeout_s_ = timeout_s; }
   bool observe(double now_s, const std::optional<CollectiveLog::Waiting>& waiting);
 
  private:
@@ -97,6 +99,8 @@ class Watchdog {
 
   // on_hang is, or was, about to be called. Reporting ranks exit, which breaks others' collectives.
   bool is_speaking() const { return is_speaking_.load(); }
+  // For collectives from now on, and those under way.
+  void set_timeout(double timeout_s) { timeout_s_.store(timeout_s); }
   // The main thread knows why its collective broke, and reports itself.
   void stand_back() { stands_back_.store(true); }
   // The last reason on the board, or empty. For a collective that broke after the board went, whose server may only
@@ -125,6 +129,7 @@ class Watchdog {
   WatchdogSettings settings_;
   HangDetector detector_;
   VainWait vain_wait_;
+  std::atomic<double> timeout_s_;
   std::atomic<bool> is_speaking_{false}, stands_back_{false};
   std::shared_ptr<std::atomic<bool>> has_seen_word_ = std::make_shared<std::atomic<bool>>(false);
   mutable std::mutex mutex_;

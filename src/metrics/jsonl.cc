@@ -94,6 +94,7 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
   line["loss_scale"] = record.loss_scale;
   line["is_skipped"] = record.is_skipped;
   line["is_nan"] = record.is_nan;
+  if (record.is_repeated) line["is_repeated"] = true;
   line["memory_used_bytes"] = record.memory_used_bytes;
   line["memory_used_fraction"] = record.memory_used_fraction();
   line["memory_peak_bytes"] = record.memory_peak_bytes;

@@ -29,6 +29,7 @@ struct StepRecord {
   double loss_scale = 1;
   bool is_skipped = false;  // no update
   bool is_nan = false;      // non-finite loss
+  bool is_repeated = false; // made again after ranks that had begun it were lost (fault_tolerance)
 
   double elapsed_ms = 0;               // wall time without evaluations and checkpoints
   int64_t tokens = 0;                  // in the global batch
@@ -88,7 +89,7 @@ struct PictureRecord {
 
 struct EventRecord {
   int64_t iteration = 0;
-  std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault", "early_stop"
+  std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault", "early_stop", "ranks_left", "ranks_joined"
   std::string text;  // one sentence
   // The samples concerned, from 0: [begin, end).
   int64_t begin_sample = 0, end_sample = 0;

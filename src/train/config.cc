@@ -17,6 +17,7 @@
 #include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/device_fit.h"
+#include "train/eras.h"
 #include "train/foreign_load.h"
 #include "train/frozen_weights.h"
 #include "train/hub_paths.h"
@@ -301,6 +302,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));
+  if (parallel_errors.empty()) append(errors, check_fault_tolerance(config, d));
   check_host_memory(config, d, resolved.notes, errors);
   if (config.data_parallel.use_torch_fsdp2 && config.parallel.tensor_model_parallel_size > 1) {
     resolved.notes.push_back(
@@ -526,6 +528,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;
+  if (needs.adjust) needs.adjust(resolved->config);
   if (needs.hold_folders && errors.empty()) needs.hold_folders(config);
   resolved->derived.checkpoint = with_folders_of_checkpoints(config.checkpoint);
   continue_automatically(*resolved);

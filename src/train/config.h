@@ -177,6 +177,8 @@ struct CommandNeeds {
   bool writes_run = false;  // writes a run's folder, which a Primus file's header may name
   // Called with readable options before output folders are inspected.
   std::function<void(const Config&)> hold_folders = {};
+  // Changes options after reading, before they are checked.
+  std::function<void(Config&)> adjust = {};
   // The command's own checks, reported with the others.
   std::function<std::vector<UserError>(Resolved&)> more_checks = {};
 };

@@ -5,6 +5,18 @@ namespace megalith {
 
 void FaultOptions::visit(OptionVisitor& v) {
   v.group("Faults and divergence");
+  v.choice("fault_tolerance", fault_tolerance, {"none", "replicas"},
+           "What a run of several ranks does when one ends, hangs or is cut off. none: it ends. replicas: the "
+           "data-parallel replica of that rank leaves, the others repeat the step that was cut and go on, and a "
+           "replacement that is started with the same command and RANK joins between two steps.")
+      .changes_numbers(false);
+  v.field("fault_patience_s", fault_patience_s,
+          "With fault_tolerance, the longest wait for a rank in a collective, once the first step is made; then it "
+          "counts as lost. Before, distributed_timeout_minutes counts. It must be longer than any rank's evaluation, "
+          "checkpoint or pause that others wait for.")
+      .unit("seconds")
+      .within(1, 86400)
+      .changes_numbers(false);
   v.field("check_determinism", check_determinism,
           "At iterations divisible by this, run forward and backward twice and compare every bit of losses, gradients "
           "and collectives; between all steps, compare weights and optimizer state with what the last update left. A "

@@ -11,12 +11,19 @@ namespace megalith {
 
 enum class LossSpikeAction { kNone, kWarn, kSkip, kRollback };
 
+// What a run does when a rank is lost.
+enum class FaultTolerance { kNone, kReplicas, kRestart };
+
 struct FaultOptions {
+  FaultTolerance fault_tolerance = FaultTolerance::kNone;
+  double fault_patience_s = 60;
   int64_t check_determinism = 0;  // 0: off
   LossSpikeAction loss_spike_action = LossSpikeAction::kNone;
   double loss_spike_threshold = 10;
   int64_t loss_spike_window = 64;
   int64_t loss_spike_max_rollbacks = 3;
+
+  bool is_later_era = false;  // not an option: a rank was lost or joined since the start
 
   void visit(OptionVisitor& v);
   // True if a step with a loss spike is not made.

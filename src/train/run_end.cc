@@ -69,8 +69,12 @@ std::vector<std::string> next_commands(const Resolved& resolved) {
   return commands;
 }
 
-RunEnd::RunEnd(const Resolved& resolved, LineWriter write, SecondsClock clock)
-    : resolved_(resolved), write_(std::move(write)), clock_(std::move(clock)), begun_at_s_(clock_()) {}
+RunEnd::RunEnd(const Resolved& resolved, LineWriter write, SecondsClock clock, std::vector<std::string> era_texts)
+    : resolved_(resolved),
+      write_(std::move(write)),
+      clock_(std::move(clock)),
+      era_texts_(std::move(era_texts)),
+      begun_at_s_(clock_()) {}
 
 void RunEnd::on_step(const StepRecord& record) {
   averages_.add(record);
@@ -143,6 +147,8 @@ void RunEnd::on_end() {
                             took));
   std::string_view topic = "loss";
   for (const std::string& loss : losses()) text += row(std::exchange(topic, ""), loss);
+  topic = "ranks";
+  for (const std::string& change : era_texts_) text += row(std::exchange(topic, ""), change);
   if (num_skipped_ > 0) text += row("skipped", fmt::format("{} steps, whose gradients were not finite", num_skipped_));
   if (num_steps_ > 0) text += row("speed", time());
   if (peak_bytes_ > 0) text += row("memory", fmt::format("tensors took {} at most", format_bytes(peak_bytes_)));

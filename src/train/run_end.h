@@ -26,7 +26,9 @@ namespace megalith {
 class RunEnd : public MetricsSink {
  public:
   // resolved outlives it. Add it after the sinks that write files.
-  RunEnd(const Resolved& resolved, LineWriter write, SecondsClock clock = steady_seconds);
+  //   era_texts  how the ranks changed (fault_tolerance)
+  RunEnd(const Resolved& resolved, LineWriter write, SecondsClock clock = steady_seconds,
+         std::vector<std::string> era_texts = {});
 
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
@@ -45,6 +47,7 @@ class RunEnd : public MetricsSink {
   const Resolved& resolved_;
   LineWriter write_;
   SecondsClock clock_;
+  std::vector<std::string> era_texts_;
   double begun_at_s_;
   RunAverages averages_;
   StepRecord last_;

@@ -191,7 +191,10 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   const bool has_line_a_step = format != LogFormat::kMegatron && options.log_interval == 1;
   // After the printing sinks, which clear its line first.
   if (!has_line_a_step) sinks.push_back(std::make_unique<TrainingProgress>(log, d.train_samples));
-  if (format == LogFormat::kCompact) sinks.push_back(std::make_unique<RunEnd>(resolved, console_writer(settings, log)));
+  if (format == LogFormat::kCompact) {
+    sinks.push_back(
+        std::make_unique<RunEnd>(resolved, console_writer(settings, log), steady_seconds, settings.era_texts));
+  }
   return sinks;
 }
 

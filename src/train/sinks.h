@@ -20,6 +20,7 @@ struct SinkSettings {
   std::string run_id = {};                                  // of this start; empty: a new one
   std::function<void(std::string_view)> also_printed = {};  // receives the console's text too
   std::function<void()> on_closed_output = {};              // standard output has lost its reader
+  std::vector<std::string> era_texts = {};                  // how the ranks changed so far, for the end's table
   std::vector<std::string> command = {};
   std::string commit = {};
 };

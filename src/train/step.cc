@@ -108,6 +108,8 @@ void TrainStep::after_update() { model_.after_step(statistics_->observed(), opti
 
 PendingStep TrainStep::run(const std::vector<Batch>& batches, const LearningRates& rates, double weight_decay,
                            double loss_scale, const std::function<int()>& vote, const StepGuards& guards) {
+  phase_ = Phase::kPasses;
+  update_ = {.rates = rates, .weight_decay = weight_decay, .loss_scale = loss_scale, .loss_limit = guards.loss_limit};
   const auto pass = [&] {
     accumulate(batches, loss_scale);
     return statistics_->local();
@@ -120,12 +122,41 @@ PendingStep TrainStep::run(const std::vector<Batch>& batches, const LearningRate
   const ProfileRange range("optimizer");
   statistics_->set_gradient(optimizer_.local_numbers());
   if (vote) statistics_->vote(vote());
+  phase_ = Phase::kExchanging;
   statistics_->exchange();
-  const bool is_limited = std::isfinite(guards.loss_limit);
-  optimizer_.step(rates, weight_decay, loss_scale, statistics_->gradient(),
-                  is_limited ? statistics_->loss().le(guards.loss_limit) : at::Tensor());
+  if (guards.before_update) {
+    statistics_->read();
+    guards.before_update();
+  }
+  phase_ = Phase::kUpdating;
+  update();
+  return made();
+}
+
+void TrainStep::update() {
+  const bool is_limited = std::isfinite(update_.loss_limit);
+  optimizer_.step(update_.rates, update_.weight_decay, update_.loss_scale, statistics_->gradient(),
+                  is_limited ? statistics_->loss().le(update_.loss_limit) : at::Tensor());
+}
+
+PendingStep TrainStep::made() {
   after_update();
-  return PendingStep(*this, statistics_, loss_scale, guards.loss_limit);
+  phase_ = Phase::kMade;
+  statistics_of_made_ = statistics_;
+  return PendingStep(*this, statistics_, update_.loss_scale, update_.loss_limit);
+}
+
+PendingStep TrainStep::complete(const at::Tensor& numbers) {
+  MEGALITH_CHECK(is_updating() || awaits_numbers(), "a step that was not cut is completed");
+  if (awaits_numbers()) {
+    statistics_->take(numbers);
+    try {
+      update();
+    } catch (const std::runtime_error&) {
+      // Publishing to ranks that are gone; this rank's part is updated.
+    }
+  }
+  return made();
 }
 
 StepResult PendingStep::read() const {

@@ -70,6 +70,8 @@ struct StepGuards {
   // Runs the given pass, the whole step's forward and backward, which returns this rank's losses
   // (StepStatistics::local), perhaps repeatedly from the same state. Empty: once.
   std::function<void(const std::function<at::Tensor()>& pass)> run_passes = {};
+  // If set, the step's numbers are read on the host before the update; throws if they cannot be trusted.
+  std::function<void()> before_update = {};
 };
 
 class TrainStep {
@@ -84,6 +86,16 @@ class TrainStep {
   PendingStep run(const std::vector<Batch>& batches, const LearningRates& rates, double weight_decay,
                   double loss_scale = 1.0, const std::function<int()>& vote = {}, const StepGuards& guards = {});
 
+  // ---- After a run() that threw because other ranks were lost
+  // The update had begun. It touches only this rank's tensors, so the step is made; complete() does the rest.
+  bool is_updating() const { return phase_ == Phase::kUpdating; }
+  // This rank's gradients are complete, and only the step's numbers are missing.
+  bool awaits_numbers() const { return phase_ == Phase::kExchanging; }
+  // Makes the rest of the step. numbers: numbers() of another rank that made it; unread if is_updating().
+  PendingStep complete(const at::Tensor& numbers);
+  // StepStatistics::numbers() of the last step made; undefined before the first. Waits for them.
+  at::Tensor numbers() const { return statistics_of_made_ ? statistics_of_made_->numbers() : at::Tensor(); }
+
   // Forward and backward only: leaves complete gradients, times loss_scale, in the buffers.
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);
   // run()'s work after the update, when the caller updates: the model's own changes by compute_gradients()'s
@@ -94,6 +106,13 @@ class TrainStep {
   friend class PendingStep;
   void accumulate(const std::vector<Batch>& batches, double loss_scale);
   static StepResult result_of(StepStatistics& statistics);
+  enum class Phase { kPasses, kExchanging, kUpdating, kMade };
+  struct Update {
+    LearningRates rates{0};
+    double weight_decay = 0, loss_scale = 1, loss_limit = 0;
+  };
+  void update();
+  PendingStep made();
 
   PipelinedModel& model_;
   const Task& task_;
@@ -102,7 +121,9 @@ class TrainStep {
   const Groups& groups_;
   at::Device device_;
   std::optional<c10::Stream> copies_;           // for copying inputs; unset on a CPU
-  std::shared_ptr<StepStatistics> statistics_;  // of the last step
+  std::shared_ptr<StepStatistics> statistics_, statistics_of_made_;  // of the last step, and of the last one made
+  Phase phase_ = Phase::kMade;
+  Update update_;
 };
 
 // The task's measurements of this rank's microbatches, without gradients; the same on all ranks of the pipeline. rows,

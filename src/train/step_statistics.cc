@@ -116,7 +116,19 @@ void StepStatistics::exchange() {
     largest = maxima().to(meeting);
     groups_.world->all_reduce(largest, ReduceOp::kMax, "maxima of the step").wait();
   }
-  on_its_way_ = HostCopy(num_maxima_ > 0 ? at::cat({summed, largest}) : summed);
+  distribute(num_maxima_ > 0 ? at::cat({summed, largest}) : summed);
+}
+
+void StepStatistics::take(const at::Tensor& numbers) {
+  const int64_t num_all = num_sums_ + num_gradient_numbers() + kMostVote + num_maxima_;
+  MEGALITH_CHECK(numbers.numel() == num_all, "{} numbers of a step that has {}", numbers.numel(), num_all);
+  distribute(numbers.to(groups_.world->size() > 1 ? groups_.world->device() : device_));
+}
+
+void StepStatistics::distribute(const at::Tensor& all) {
+  const int64_t num_sums = all.numel() - num_maxima_;
+  const at::Tensor summed = all.narrow(0, 0, num_sums), largest = all.narrow(0, num_sums, num_maxima_);
+  on_its_way_ = HostCopy(all);
   for (Slot& slot : slots_) {
     const bool is_max = slot.spec.reduce == ObservationReduce::kMax;
     slot.reduced = (is_max ? largest : summed).narrow(0, slot.begin, slot.spec.size).to(device_);

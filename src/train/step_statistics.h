@@ -18,7 +18,7 @@ namespace megalith {
 class StepStatistics {
  public:
   // Votes to save or stop, from 1; the highest of all ranks counts.
-  static constexpr int kMostVote = 4;
+  static constexpr int kMostVote = 5;
 
   // losses, observations  the same on all ranks, in one order
   // groups                outlives it
@@ -35,6 +35,10 @@ class StepStatistics {
   // One world all-reduce, another if the model observes maxima. Collective, once. The host does not wait for the
   // device.
   void exchange();
+  // Instead of exchange(): its result on another rank of the same step.
+  void take(const at::Tensor& numbers);
+  // The exchanged numbers, on the host, opaque. Waits for them.
+  const at::Tensor& numbers() const { return on_its_way_.wait(); }
 
   // ---- Global, on the device, after exchange()
   std::vector<ObservedTensor> observed() const;
@@ -62,6 +66,8 @@ class StepStatistics {
   Slot& slot_of(const Observation& observation);
   at::Tensor sums() const;
   at::Tensor maxima() const;
+  // all: reduced sums, then maxima, where ranks meet
+  void distribute(const at::Tensor& all);
   int64_t num_gradient_numbers() const;
 
   std::vector<std::string> losses_;

@@ -34,7 +34,7 @@ double without_nan_sign(double value) { return std::isnan(value) ? std::numeric_
 }  // namespace
 
 Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log,
-                 const StopRequest& stop, std::shared_ptr<CollectiveWatch> watch)
+                 const StopRequest& stop, std::shared_ptr<CollectiveWatch> watch, EraHooks hooks)
     : resolved_(resolved),
       groups_(groups),
       device_(device),
@@ -47,7 +47,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
                 device, log),
       loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16),
       loss_watch_(resolved.config.train.faults),
-      best_(resolved.config.train.best) {
+      best_(resolved.config.train.best),
+      hooks_(std::move(hooks)) {
   const Config& config = resolved_.config;
   check_frozen(config, built_.parameters(), *groups_.world);
   if (config.train.rate_finder.find_lr) finder_.emplace(config.train.rate_finder);
@@ -144,6 +145,9 @@ void Trainer::open_data() {
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   sinks_ = std::move(sinks);
+  for (const EventRecord& event : std::exchange(events_, {})) {
+    for (const auto& sink : sinks_) sink->on_event(event);
+  }
   if (resolved_.config.samples.is_on()) {
     const bool is_shown = groups_.world->is_last();
     samples_ = resolved_.kind().make_samples(resolved_, device_, is_shown, log_);
@@ -163,6 +167,7 @@ StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
     evaluate(Split::kTest, fmt::format("iteration {} on test set", iteration_));
     reason = agreed_stop();
   }
+  if (reason == StopReason::kNextEra) return reason;
   if (reason == StopReason::kSignal) {
     if (!resolved_.config.train.skip_train) save(/*is_last=*/true);
   } else {
@@ -234,6 +239,10 @@ StopReason Trainer::train_loop() {
   }
   data_parallel_->wait_for_parameters();  // leaving during a gather would fail other ranks
   profiler_.finish();
+  if (reason == StopReason::kNextEra) {
+    if (saver_) saver_->finish();
+    return reason;
+  }
   if (!config.checkpoint.disable_last_saving || reason != StopReason::kFinished) save(/*is_last=*/true);
   if (saver_) saver_->finish();
   return reason;
@@ -264,6 +273,7 @@ StopReason Trainer::own_stop(int64_t done) const {
   const bool is_over = done >= resolved_.derived.train_iters;
   const bool has_taken_long = minutes && !is_over && since_start_.elapsed_s() >= *minutes * 60;
   if (has_taken_long) return StopReason::kExitDuration;
+  if (hooks_.has_joiners && !is_over && hooks_.has_joiners()) return StopReason::kNextEra;
   const bool is_save_due = timed_save_s_ > 0 && !is_over && since_saved_.elapsed_s() >= timed_save_s_;
   return is_save_due ? StopReason::kSaveDue : StopReason::kFinished;
 }
@@ -286,6 +296,7 @@ StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   IssuedStep step = issue_step(prefetcher);
   StopReason reason = settle();
   ++num_steps_;
+  if (num_steps_ == 1 && hooks_.on_first_step) hooks_.on_first_step();
   // The step issued after the spike began from discarded weights, and is repeated.
   if (has_rolled_back_) return reason;
   issued_ = std::move(step);
@@ -339,6 +350,8 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
   const double loss_limit = loss_watch_.limit(iteration_ + 1);
+  under_way_ = {
+      .num_samples = num_samples, .lr = rates.lr, .loss_limit = loss_limit, .since_begin = since_begin};
   std::optional<PendingStep> pending;
   try {
     in_step([&] {
@@ -362,18 +375,23 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
     check_->remember();
   }
   if (dumps_pipeline) dump_pipeline();
+  return count_step(*pending);
+}
+
+Trainer::IssuedStep Trainer::count_step(PendingStep pending) {
+  const int64_t num_samples = under_way_.num_samples;
   skipped_samples_ += resolved_.derived.batches.asked_samples(consumed_samples_) - num_samples;
   consumed_samples_ += num_samples;
   schedule_samples_ += num_samples;
-  return {.pending = *pending,
+  return {.pending = std::move(pending),
           .iteration = ++iteration_,
           .num_samples = num_samples,
           .consumed_samples = consumed_samples_,
           .skipped_samples = skipped_samples_,
           .schedule_samples = schedule_samples_,
-          .lr = rates.lr,
-          .loss_limit = loss_limit,
-          .since_begin = since_begin};
+          .lr = under_way_.lr,
+          .loss_limit = under_way_.loss_limit,
+          .since_begin = under_way_.since_begin};
 }
 
 StopReason Trainer::settle() {
@@ -462,6 +480,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
       finder_ ? finder_->rate(step.iteration + 1) : curve_->learning_rate(step.schedule_samples);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as in Megatron-LM
   record.is_skipped = result.optimizer.was_skipped();
+  record.is_repeated = step.iteration == repeated_iteration_;
   if (!record.is_skipped) record.grad_norm = without_nan_sign(result.optimizer.grad_norm);
   record.is_nan = !result.is_loss_finite;
   if (resolved_.config.optimizer.log_num_zeros_in_grad) {

@@ -22,6 +22,7 @@
 #include "metrics/step_record.h"
 #include "train/best_watch.h"
 #include "train/config.h"
+#include "train/eras.h"
 #include "train/loss_watch.h"
 #include "train/memory_estimate.h"
 #include "train/profile.h"
@@ -35,15 +36,22 @@ namespace megalith {
 // Set by a signal handler, read at step boundaries, also before the first step: 0, or the signal's number.
 using StopRequest = std::atomic<int>;
 
-// kSaveDue ends nothing: a vote for a checkpoint by time.
-enum class StopReason { kFinished, kSaveDue, kExitInterval, kExitDuration, kSignal };
+// kSaveDue ends nothing: a vote for a checkpoint by time. kNextEra: replacements of lost ranks wait to join (eras.h).
+enum class StopReason { kFinished, kSaveDue, kNextEra, kExitInterval, kExitDuration, kSignal };
+
+// A trainer's view of a run that outlives its ranks. Unset functions: the run does not.
+struct EraHooks {
+  std::function<bool()> has_joiners = {};   // on one rank, at each step
+  std::function<void()> check_ranks = {};   // throws if collectives may have failed
+  std::function<void()> on_first_step = {};
+};
 
 class Trainer {
  public:
-  // All arguments outlive the trainer.
+  // All arguments but hooks outlive the trainer.
   // watch  of the groups' collectives, for check_determinism; null: no collectives to watch
   Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log, const StopRequest& stop,
-          std::shared_ptr<CollectiveWatch> watch = nullptr);
+          std::shared_ptr<CollectiveWatch> watch = nullptr, EraHooks hooks = {});
   ~Trainer();
 
   // Loads --load, --pretrained_checkpoint or --load_hf. UserError on failure.
@@ -57,6 +65,19 @@ class Trainer {
   // sinks get this rank's records; non-reporting ranks pass none. A failed collective means a lost peer: its error
   // propagates and nothing is saved, as checkpoints need every rank. StepFault when check_determinism finds one.
   StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
+
+  // ---- Between eras (trainer_eras.cc)
+  // This rank's part, without communication: after run() returned kNextEra, or threw because ranks were lost, in which
+  // case the step under way is completed here if it can be.
+  CarriedRun carry();
+  // Makes the step that carry() lacked from another rank's CarriedRun::numbers, and carries again.
+  CarriedRun carry_completed(const std::string& numbers);
+  // Instead of load(): takes the last era's state, where there is one, and gives it to ranks that have none; then
+  // compares all replicas by checksum.
+  //   giver   the first world rank with a state
+  void take_over(const CarriedRun* carried, int giver, std::vector<EventRecord> events);
+  // Events of this iteration that are recorded when run() begins.
+  void announce(std::vector<EventRecord> events);
 
   const BuiltModel& model() const { return built_; }
   int64_t iteration() const { return iteration_; }
@@ -83,6 +104,9 @@ class Trainer {
   CheckpointState checkpoint_state() const;
   // Takes a checkpoint's schedules, loss scale and losses; its counters are the caller's.
   void take_numbers(const TrainState& state);
+  // All counters of a TrainState, out and in.
+  void fill_counters(TrainState& state) const;
+  void take_counters(const TrainState& state);
   StopReason train_loop();
   void check_replicas();
   StopReason agreed_stop(StopReason own = StopReason::kFinished);
@@ -123,6 +147,11 @@ class Trainer {
   void export_weights();
   void export_adapter(const std::string& folder);
 
+  // ---- trainer_eras.cc
+  CheckpointState carried_state() const;
+  void give_state(CheckpointState& state, int giver);
+  IssuedStep count_step(PendingStep pending);
+
   const Resolved& resolved_;
   const Groups& groups_;
   at::Device device_;
@@ -159,6 +188,15 @@ class Trainer {
 
   // Read one step late if the device is not the host; and the time since a step was read.
   std::optional<IssuedStep> issued_;
+  // The issued step's numbers, counted once it is made.
+  struct StepUnderWay {
+    int64_t num_samples = 0;
+    double lr = 0, loss_limit = 0;
+    Stopwatch since_begin;
+  } under_way_;
+  EraHooks hooks_;
+  std::vector<EventRecord> events_;  // to record when run() begins
+  int64_t repeated_iteration_ = 0;   // made again after the ranks that began it were lost
   Stopwatch since_settled_;
   int64_t num_steps_ = 0;  // since the program's start
   MemoryStats memory_;

@@ -15,6 +15,7 @@ StepGuards Trainer::guards_of(double loss_limit) {
   StepGuards guards;
   // Non-finite losses exceed the largest number.
   if (options.leaves_out_spikes()) guards.loss_limit = std::min(loss_limit, std::numeric_limits<double>::max());
+  guards.before_update = hooks_.check_ranks;
   if (check_) {
     const bool is_repeated = (iteration_ + 1) % options.check_determinism == 0;
     guards.run_passes = [this, is_repeated](const StepCheck::Pass& pass) {

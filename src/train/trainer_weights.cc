@@ -66,23 +66,36 @@ CheckpointState Trainer::checkpoint_state() const {
   CheckpointState state;
   state.tensors = kept_tensors();
   for (CheckpointTensor& tensor : built_.recipe_tensors()) state.tensors.push_back(std::move(tensor));
-  state.train.iteration = iteration_;
-  state.train.consumed_train_samples = consumed_samples_;
-  state.train.optimizer_step = optimizer_->num_steps();
-  state.train.skipped_iterations = num_skipped_;
-  state.train.seed = resolved_.config.train.seed;
-  state.train.numbers[kScheduleSamples] = static_cast<double>(schedule_samples_);
-  state.train.numbers[kSkippedSamples] = static_cast<double>(skipped_samples_);
-  if (num_rollbacks_ > 0) state.train.numbers[kRollbacks] = static_cast<double>(num_rollbacks_);
-  loss_scaler_.save(state.train.numbers);
-  loss_watch_.save(state.train.numbers);
-  best_.save(state.train.numbers);
+  fill_counters(state.train);
   state.architecture = architecture_of(built_.config());
   state.configuration = configuration_of(*resolved_.options);
   keep_tokenizer_paths(state.configuration);
   remember_text_tokenizer(resolved_, state.configuration);
   if (!base_checksum_.empty()) remember_base(base_checksum_, state.configuration);
   return state;
+}
+
+void Trainer::fill_counters(TrainState& state) const {
+  state.iteration = iteration_;
+  state.consumed_train_samples = consumed_samples_;
+  state.optimizer_step = optimizer_->num_steps();
+  state.skipped_iterations = num_skipped_;
+  state.seed = resolved_.config.train.seed;
+  state.numbers[kScheduleSamples] = static_cast<double>(schedule_samples_);
+  state.numbers[kSkippedSamples] = static_cast<double>(skipped_samples_);
+  if (num_rollbacks_ > 0) state.numbers[kRollbacks] = static_cast<double>(num_rollbacks_);
+  loss_scaler_.save(state.numbers);
+  loss_watch_.save(state.numbers);
+  best_.save(state.numbers);
+}
+
+void Trainer::take_counters(const TrainState& state) {
+  iteration_ = state.iteration;
+  consumed_samples_ = state.consumed_train_samples;
+  num_skipped_ = state.skipped_iterations;
+  skipped_samples_ = number_of(state, kSkippedSamples, 0);
+  num_rollbacks_ = number_of(state, kRollbacks, 0);
+  take_numbers(state);
 }
 
 void Trainer::take_numbers(const TrainState& state) {
@@ -113,13 +126,8 @@ void Trainer::load() {
     data_parallel_->wait_for_parameters();
     if (!resumed->has_optimizer) optimizer_->reset_masters();
     if (resumed->is_finetune) return;
-    iteration_ = state.train.iteration;
+    take_counters(state.train);
     if (lies_in(resumed->folder, options.save)) last_saved_iteration_ = iteration_;
-    consumed_samples_ = state.train.consumed_train_samples;
-    num_skipped_ = state.train.skipped_iterations;
-    skipped_samples_ = number_of(state.train, kSkippedSamples, 0);
-    num_rollbacks_ = number_of(state.train, kRollbacks, 0);
-    take_numbers(state.train);
     if (resumed->has_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
     for (const ConfigurationDifference& difference : resumed->differences) {
       if (!changes_what_is_computed(*resolved_.options, difference.name)) continue;

@@ -5,6 +5,7 @@
   layouts      rows of a covering array over families, layouts and options, each against one rank (layouts.py)
   runs         whole runs with ranks as processes: exports, moments, evaluation, resuming, recomputation (runs.py)
   kills        SIGKILL of ranks at random moments of training and saving; the curve must stay the same bits
+  losses       ranks killed and stopped in runs that outlive them (--fault_tolerance); replacements join
   interrupted  SIGKILL of exports, imports, preparing, fetching and index caches, then the same again (interrupted.py)
   faults       every system call of every writer fails or is the last one (ENOSPC, EIO, short writes, power loss)
   fuzz         readers of damaged input under sanitizers, from a kept corpus; --fuzz_runs of each instead of its time
@@ -33,8 +34,8 @@ import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = {
-    **{"layouts": 0.27, "runs": 0.15, "kills": 0.1, "interrupted": 0.08, "faults": 0.1, "fuzz": 0.14, "damaged": 0.06},
-    **{"injections": 0.05, "long": 0.05},
+    **{"layouts": 0.27, "runs": 0.13, "kills": 0.07, "losses": 0.05, "interrupted": 0.08, "faults": 0.1, "fuzz": 0.14},
+    **{"damaged": 0.06, "injections": 0.05, "long": 0.05},
 }
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 
@@ -66,21 +67,30 @@ def prove_runs(options, seconds, folder):
 
 
 def prove_kills(options, seconds, _folder):
-    """Rounds of tests/parallel_processes/kill_test.py, a seed each."""
-    result = {"kills": 0, "rounds": 0, "failures": []}
-    build, seed, kills = options.build, options.seed, 10
+    return rounds_of("kills", "kill_test.py", ("MEGALITH_KILLS", "MEGALITH_KILL_SEED"), 10, options, seconds)
+
+
+def prove_losses(options, seconds, _folder):
+    return rounds_of("losses", "lost_ranks_test.py", ("MEGALITH_LOSSES", "MEGALITH_LOSS_SEED"), 24, options, seconds)
+
+
+def rounds_of(what, file, variables, kills, options, seconds):
+    """Rounds of a file of tests/parallel_processes, a seed each."""
+    result = {what: 0, "rounds": 0, "failures": []}
+    build, seed = options.build, options.seed
+    number_of, seed_of = variables
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         seed += 1
-        words = [sys.executable, "-m", "pytest", "-q", "-c", "tests/pytest.ini", "tests/parallel_processes/kill_test.py"]
-        environment = {"MEGALITH_PROGRAM": str(build / "megalith"), "MEGALITH_KILLS": str(kills), "MEGALITH_KILL_SEED": str(seed)}
+        words = [sys.executable, "-m", "pytest", "-q", "-c", "tests/pytest.ini", f"tests/parallel_processes/{file}"]
+        environment = {"MEGALITH_PROGRAM": str(build / "megalith"), number_of: str(kills), seed_of: str(seed)}
         done = run(words, environment)
         result["rounds"] += 1
-        result["kills"] += kills
+        result[what] += kills
         if done.returncode != 0:
             line = " ".join([f"{name}={value}" for name, value in environment.items()] + words[1:])
             result["failures"].append(failure(f"python3 {line}", done))
-        say(f"kills: {result['kills']}, {len(result['failures'])} rounds failed")
+        say(f"{what}: {result[what]}, {len(result['failures'])} rounds failed")
     return result
 
 
@@ -154,7 +164,8 @@ def prove_long(options, seconds, folder):
 
 
 PROOFS = {
-    **{"layouts": prove_layouts, "runs": prove_runs, "kills": prove_kills, "interrupted": prove_interrupted},
+    **{"layouts": prove_layouts, "runs": prove_runs, "kills": prove_kills, "losses": prove_losses},
+    **{"interrupted": prove_interrupted},
     **{"faults": prove_faults, "fuzz": prove_fuzz, "damaged": prove_damaged, "injections": prove_injections},
     "long": prove_long,
 }

@@ -79,7 +79,9 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "optimizer_offload_fraction",
                         "allow_other_tokenizer",
                         "overlap_cpu_optimizer_d2h_h2d",
-                        "check_determinism"};
+                        "check_determinism",
+                        "fault_tolerance",
+                        "fault_patience_s"};
   const Names expected = names_with(options, [&](const Option& option) {
     // Rounding of gradients on their way.
     if (option.name() == "grad_reduce_in_bf16" || option.name() == "main_grads_dtype") return false;

@@ -1,0 +1,204 @@
+#include "cli/train_eras.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "core/error.h"
+#include "kinds/kinds.h"
+#include "launch/hang_report.h"
+
+namespace megalith {
+namespace {
+
+// Eras in a row without a step, after which something else is wrong than a lost rank.
+constexpr int kMostVain = 5;
+
+bool goes_back(const Resolved& run) { return run.config.train.faults.fault_tolerance == FaultTolerance::kRestart; }
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+std::string newest_checkpoint_text(const Config& config) {
+  const std::optional<std::string>& save = config.checkpoint.save;
+  if (!save) return "nothing was saved: the run has no --save";
+  const std::vector<int64_t> iterations = list_checkpoints(*save);
+  if (iterations.empty()) return fmt::format("{} (save) has no checkpoint yet", *save);
+  const int64_t newest = *std::max_element(iterations.begin(), iterations.end());
+  return fmt::format("the newest checkpoint is {}; start again with --load {}", checkpoint_folder(*save, newest).string(),
+                     *save);
+}
+
+TrainingEras::TrainingEras(CommandContext& context, Session& session, const Launch& launch, const StopRequest& stop)
+    : context_(context),
+      session_(session),
+      launch_(launch),
+      stop_(stop),
+      mesh_(Mesh::from_options(session.resolved->config.parallel, launch.world_size)),
+      axis_(replica_axis(session.resolved->derived.data_parallel)),
+      is_restart_(goes_back(*session.resolved)) {
+  for (int rank = 0; rank < launch.world_size; ++rank) era_.seats.push_back(rank);
+}
+
+RollRules TrainingEras::rules() const {
+  RollRules rules;
+  rules.choose = [mesh = mesh_, axis = axis_, is_restart = is_restart_](const std::vector<int>& here) {
+    if (is_restart) return std::ssize(here) == mesh.world_size() ? here : std::vector<int>{};
+    return whole_replicas(mesh, axis, here);
+  };
+  rules.waits_for_replacements = is_restart_;
+  rules.is_stopped = [&stop = stop_] { return stop.load() != 0; };
+  return rules;
+}
+
+void TrainingEras::connect() {
+  const Resolved& run = *session_.resolved;
+  const Mesh mesh = Mesh::from_options(run.config.parallel, run.derived.world_size);
+  const auto rank = narrow<int>(std::find(era_.seats.begin(), era_.seats.end(), launch_.rank) - era_.seats.begin());
+  GroupFactory factory = session_.world->factory();
+  if (session_.watch) factory = watched_factory(std::move(factory), session_.watch);
+  session_.groups = Groups(mesh, rank, factory);
+}
+
+EraHooks TrainingEras::hooks() {
+  EraHooks hooks;
+  C10dWorld* const world = session_.world.get();
+  if (!is_restart_ && session_.groups.rank == 0) {
+    hooks.has_joiners = [this, world] { return world->has_joiners(rules()); };
+  }
+  if (!session_.device.is_cpu()) {
+    hooks.check_ranks = [world] {
+      if (world->is_lost()) throw CommunicationError(world->loss());
+    };
+  }
+  hooks.on_first_step = [this, world] {
+    world->begin_patience();
+    num_vain_ = 0;
+  };
+  return hooks;
+}
+
+void TrainingEras::begin(Trainer& trainer) {
+  if (is_first() || era_.newest_iteration() < 0) {
+    trainer.load();
+    trainer.announce(std::move(events_));
+  } else {
+    trainer.take_over(carried_ ? &*carried_ : nullptr, era_.giver(), std::move(events_));
+  }
+  events_.clear();
+  carried_.reset();
+  has_begun_ = true;
+}
+
+void TrainingEras::keep(std::unique_ptr<Trainer> trainer) {
+  if (trainer && has_begun_ && !is_restart_) {
+    carried_ = trainer->carry();
+    if (carried_->lacks_step) cut_ = std::move(trainer);
+  }
+  has_begun_ = false;
+}
+
+// Another rank has made the step in whose last exchange this one was cut off.
+void TrainingEras::complete_step(const Era& era) {
+  if (carried_ && carried_->train.iteration != era.newest_iteration()) {
+    const bool is_next = carried_->train.iteration + 1 == era.newest_iteration();
+    if (is_next && cut_ && !era.numbers.empty()) {
+      carried_ = cut_->carry_completed(era.numbers);
+    } else {
+      carried_.reset();  // taken from others, like a replacement
+    }
+  }
+  cut_.reset();
+}
+
+std::vector<EventRecord> TrainingEras::events_of(const Era& era, const std::string& reason,
+                                                 int64_t batch_before) const {
+  std::vector<EventRecord> events;
+  const int64_t iteration = std::max<int64_t>(era.newest_iteration(), 0);
+  const int64_t batch = session_.resolved->derived.batches.samples(0);
+  const std::string size =
+      batch == batch_before ? "" : fmt::format("; a step has {} samples now, and had {}", batch, batch_before);
+  if (is_restart_) {
+    events.push_back({.kind = "ranks_left",
+                      .text = fmt::format("ranks were lost and started again ({}): all go back to the newest checkpoint",
+                                          reason)});
+    return events;
+  }
+  if (!era.left.empty()) {
+    events.push_back({.iteration = iteration,
+                      .kind = "ranks_left",
+                      .text = fmt::format("{} left after iteration {} ({}): {} of {} ranks go on and make iteration {} "
+                                          "with all its samples{}",
+                                          ranks_text(era.left), iteration, reason, era.seats.size(), mesh_.world_size(),
+                                          iteration + 1, era.joined.empty() ? size : "")});
+  }
+  if (!era.joined.empty()) {
+    events.push_back({.iteration = iteration,
+                      .kind = "ranks_joined",
+                      .text = fmt::format("{} joined after iteration {} with the weights of rank {}: {} of {} ranks go "
+                                          "on{}",
+                                          ranks_text(era.joined), iteration,
+                                          era.seats.at(static_cast<size_t>(era.giver())), era.seats.size(),
+                                          mesh_.world_size(), size)});
+  }
+  return events;
+}
+
+void TrainingEras::next() {
+  const std::string loss = session_.world->loss();
+  const std::string reason = loss.empty() ? "no reason known" : first_line(loss);
+  if (!loss.empty()) context_.log.warn("{}", loss);
+  if (session_.world->is_late()) {
+    context_.log.warn("rank {} comes to a run under way, and waits to join it", launch_.rank);
+  }
+  RollEntry entry;
+  if (carried_) entry = {.iteration = carried_->train.iteration, .numbers = carried_->numbers};
+  const Era era = session_.world->call_roll(entry, rules(), [this](const Era& without) {
+    context_.log.warn("{} {} on without rank {}, whose replica is not whole or did not answer in time: this process "
+                      "waits to join them again",
+                      ranks_text(without.seats), without.seats.size() == 1 ? "goes" : "go", launch_.rank);
+  });
+  const bool was_late = session_.world->is_late();
+  const int64_t batch_before = session_.resolved->derived.batches.samples(0);
+  complete_step(era);
+  enter(era);
+  num_vain_ = was_late ? 0 : num_vain_ + 1;
+  if (num_vain_ > kMostVain) {
+    throw std::runtime_error(
+        fmt::format("the ranks lost one another {} times in a row without a step between: {}\n  {}", num_vain_, reason,
+                    newest_checkpoint_text(session_.resolved->config)));
+  }
+  events_ = events_of(era, reason, batch_before);
+  for (const EventRecord& event : events_) {
+    texts_.push_back(event.text);
+    if (launch_.rank == era.seats.front()) context_.log.warn("{}", event.text);
+  }
+}
+
+void TrainingEras::enter(const Era& era) {
+  session_.groups = Groups::single();  // ends the last era's connections
+  session_.world = session_.world->next(era);
+  const auto num_ranks = narrow<int>(std::ssize(era.seats));
+  if (!first_) first_ = std::exchange(session_.resolved, nullptr);
+  const Resolved& first = *first_;
+  session_.resolved = resolve_config(all_kinds(), context_.config_inputs(), num_ranks, /*extra=*/{},
+                                     {.opens_data = true,
+                                      .weights = CommandNeeds::Weights::kOptional,
+                                      .writes_run = true,
+                                      .adjust = [&](Config& config) {
+                                        if (is_restart_) return go_back_to_checkpoint(config);
+                                        adjust_to_era(config, first, num_ranks);
+                                      }});
+  era_ = era;
+  const Mesh mesh = Mesh::from_options(session_.resolved->config.parallel, num_ranks);
+  const auto rank = narrow<int>(std::find(era.seats.begin(), era.seats.end(), launch_.rank) - era.seats.begin());
+  const std::string position = mesh.describe(rank);
+  const size_t space = position.find(' ', sizeof("rank"));
+  context_.log.set_rank(rank, num_ranks, space == std::string::npos ? "" : position.substr(space + 1));
+}
+
+}  // namespace megalith

@@ -1,0 +1,136 @@
+// A trainer's state between eras (eras.h); see trainer.h.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "checkpoint/exchange.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/replica_check.h"
+#include "core/error.h"
+#include "train/trainer.h"
+
+namespace megalith {
+namespace {
+
+// The memory that holds a checkpoint tensor.
+std::vector<at::Tensor> memory_of(const CheckpointTensor& tensor) {
+  return tensor.form ? tensor.form->parts : std::vector<at::Tensor>{tensor.local};
+}
+
+std::string bytes_of_numbers(const at::Tensor& numbers) {
+  if (!numbers.defined()) return "";
+  const at::Tensor host = numbers.contiguous();
+  return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
+}
+
+at::Tensor numbers_of_bytes(const std::string& bytes) {
+  at::Tensor numbers = at::empty({static_cast<int64_t>(bytes.size() / sizeof(double))}, at::kDouble);
+  MEGALITH_CHECK(numbers.nbytes() == bytes.size() && !bytes.empty(), "{} bytes are no step's numbers", bytes.size());
+  std::memcpy(numbers.mutable_data_ptr(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+}  // namespace
+
+// Without waiting for parameters: only this rank's share counts, and gathers of a lost era do not end.
+CheckpointState Trainer::carried_state() const {
+  CheckpointState state;
+  state.tensors = kept_tensors();
+  for (CheckpointTensor& tensor : built_.recipe_tensors()) state.tensors.push_back(std::move(tensor));
+  fill_counters(state.train);
+  return state;
+}
+
+CarriedRun Trainer::carry() {
+  if (train_step_->is_updating()) issued_ = count_step(train_step_->complete({}));
+  settle();
+  CarriedRun carried;
+  const CheckpointState state = carried_state();
+  for (const CheckpointTensor& tensor : state.tensors) {
+    std::vector<at::Tensor>& copies = carried.tensors.emplace_back();
+    for (const at::Tensor& one : memory_of(tensor)) copies.push_back(at::empty_like(one, at::kCPU).copy_(one));
+  }
+  carried.train = state.train;
+  carried.last_saved_iteration = saver_ && saver_->is_pending() ? -1 : last_saved_iteration_;
+  carried.last_evaluated_iteration = last_evaluated_iteration_;
+  carried.num_steps = num_steps_;
+  carried.numbers = bytes_of_numbers(train_step_->numbers());
+  carried.lacks_step = train_step_->awaits_numbers();
+  return carried;
+}
+
+CarriedRun Trainer::carry_completed(const std::string& numbers) {
+  issued_ = count_step(train_step_->complete(numbers_of_bytes(numbers)));
+  return carry();
+}
+
+// Along the replica axis, from the giver's replica to those without a state.
+void Trainer::give_state(CheckpointState& state, int giver) {
+  const Axis axis = replica_axis(resolved_.derived.data_parallel);
+  Group& replicas = *groups_.of(axis);
+  const int root = groups_.mesh.coordinate(axis, giver);
+  for (const CheckpointTensor& tensor : state.tensors) {
+    for (at::Tensor memory : memory_of(tensor)) {
+      if (memory.numel() == 0) continue;
+      const at::Tensor moved = memory.to(replicas.device()).contiguous();
+      replicas.broadcast(moved.view({-1}), root, "state for ranks that join").wait();
+      if (!moved.is_same(memory)) memory.copy_(moved);
+    }
+  }
+  constexpr std::string_view kCounters = "counters for ranks that join";
+  const std::string own = groups_.rank == giver ? train_state_text(state.train) : "";
+  state.train = parse_train_state(broadcast_text(*groups_.world, own, giver, kCounters), std::string(kCounters));
+}
+
+void Trainer::take_over(const CarriedRun* carried, int giver, std::vector<EventRecord> events) {
+  const ProfileRange range("take over");
+  CheckpointState state = carried_state();
+  if (carried != nullptr) {
+    MEGALITH_CHECK(carried->tensors.size() == state.tensors.size(), "{} tensors were carried, and {} are here",
+                   carried->tensors.size(), state.tensors.size());
+    for (size_t i = 0; i < state.tensors.size(); ++i) {
+      const std::vector<at::Tensor> here = memory_of(state.tensors[i]);
+      for (size_t part = 0; part < here.size(); ++part) {
+        const at::Tensor& before = carried->tensors[i].at(part);
+        MEGALITH_CHECK(before.sizes() == here[part].sizes(), "{} of {} has {} elements, and had {}",
+                       state.tensors[i].key,
+                       state.tensors[i].placement->pieces.empty() ? "?" : state.tensors[i].placement->pieces[0].name,
+                       here[part].numel(), before.numel());
+        at::Tensor(here[part]).copy_(before);
+      }
+    }
+    state.train = carried->train;
+    last_saved_iteration_ = carried->last_saved_iteration;
+    last_evaluated_iteration_ = carried->last_evaluated_iteration;
+  }
+  const bool has_takers =
+      groups_.world->reduced(carried == nullptr ? 1 : 0, ReduceOp::kMax, "ranks without a state") > 0;
+  if (has_takers) give_state(state, giver);
+  data_parallel_->publish();
+  data_parallel_->wait_for_parameters();
+  take_counters(state.train);
+  optimizer_->set_num_steps(state.train.optimizer_step);
+  if (const auto difference = find_replica_difference(carried_state().tensors, groups_)) {
+    throw std::runtime_error(
+        fmt::format("after iteration {} the replicas that go on do not hold the same: {}\n  a state was changed in "
+                    "memory or on its way, and none can be trusted: resume from the newest checkpoint",
+                    iteration_, difference->text()));
+  }
+  announce(std::move(events));
+}
+
+void Trainer::announce(std::vector<EventRecord> events) {
+  events_ = std::move(events);
+  for (EventRecord& event : events_) {
+    event.iteration = iteration_;
+    event.begin_sample = event.end_sample = consumed_samples_;
+    if (event.kind != "ranks_left") continue;
+    repeated_iteration_ = iteration_ + 1;
+    event.end_sample += resolved_.derived.batches.samples(consumed_samples_);
+  }
+}
+
+}  // namespace megalith
