@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "data/balance.h"
 #include "data/index_cache.h"
 #include "nn/preference_loss.h"
 
@@ -90,7 +91,7 @@ SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOpti
 SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
                             Logger& log) {
   const SftOptions& sft = options.sft;
-  const OrderedJson description = {{"class", "SFTDataset"},
+  OrderedJson description = {{"class", "SFTDataset"},
                                    {"lengths", set.lengths_identity()},
                                    {"samples", {range.begin, range.end}},
                                    {"sequences_per_sample", set.sequences_per_sample()},
@@ -99,6 +100,7 @@ SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const 
                                    {"splits", goes_on_in_next(set, options)},
                                    {"first_fit_decreasing", sft.sft_packing == SftPacking::kFirstFitDecreasing},
                                    {"max_samples_per_sequence", sft.max_samples_per_sequence.value_or(0)}};
+  if (sft.balance_sequences) description["balanced"] = true;  // otherwise as older caches
   const auto length = lengths_in(set, options, s);  // refuses samples that are too long, even if the packs are cached
   const fs::path folder = options.data_cache_path ? fs::path(*options.data_cache_path)
                                                   : fs::path(set.prefix()) / "cache" / "SFTDataset_indices";
@@ -186,6 +188,12 @@ std::vector<SftPiece> SftRows::sequences(int64_t row) const {
   return sequences_of_pack(*set_, pack);
 }
 
+double SftRows::work(int64_t row) const {
+  std::vector<int64_t> lengths;
+  for (const SftPiece& sequence : sequences(row)) lengths.push_back(sequence.length);
+  return keeps_apart_ ? pairs_of_context_ranks(lengths, sequence_length_, 1)[0] : 1;
+}
+
 Batch SftRows::read(std::span<const int64_t> numbers) const {
   const int64_t s = sequence_length_, b = std::ssize(numbers);
   Batch batch = make_batch(b, {.sequence_length = s, .reset_attention_mask = keeps_apart_});
@@ -255,15 +263,19 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
   const auto source_of = [&](Split part, const std::shared_ptr<const SftSet>& set, const ElementRange& range) {
     const bool is_training = part == Split::kTrain;
     note_cut_samples(*set, range, options, setup.sequence_length, log);
-    SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
+    DataOptions of_part = options;
+    of_part.sft.balance_sequences = sft.balance_sequences && is_training;
+    SftPacks packs = load_or_pack_range(*set, range, of_part, setup.sequence_length, log);
     const auto rows = std::make_shared<SftRows>(set, std::move(packs), sft, setup);
     if (is_training) {
       log.info("{} sequences a pass of {} samples ({} tokens)", rows->num_rows(), rows->size()->documents,
                rows->size()->tokens);
     }
-    return std::make_unique<BatchSource>(
+    auto source = std::make_unique<BatchSource>(
         rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
                     make_philox_key(setup.seed, "sft order")));
+    if (of_part.sft.balance_sequences) source->balance();
+    return source;
   };
   DataSets sets = make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) {
     if (has_valid && (part == Split::kTest || (has_sets && part == Split::kValid)))
