@@ -32,6 +32,14 @@ PRESETS = {"dsv3": "deepseek_v3", "gpt-oss-120b": "gpt_oss_120B", "qwen3-235b": 
 LLAMA = {"position_embedding_type": "rope", "normalization": "RMSNorm", "swiglu": "true", "add_bias_linear": "false",
          "untie_embeddings_and_output_weights": "true", "attention_dropout": "0", "hidden_dropout": "0"}  # fmt: skip
 GPT2 = {"position_embedding_type": "learned_absolute", "attention_dropout": "0", "hidden_dropout": "0"}
+# What rows leave out and other sources say. MPT: its config.json. torchtitan's H200s hold 51 GB: a sequence without
+# recomputation, where two with it take 67 GB on the same people's H100s.
+COMPLETIONS = {
+    "MO7-8": {"layers": "32", "hidden": "4096", "ffn": "16384", "heads": "32", "kv_heads": "32", "vocab": "50432"},
+    "TH200-32": {"mbs": "1"},
+    "TH200-64": {"mbs": "1"},
+}
+MPT = {"position_embedding_type": "none", "add_bias_linear": "false", "attention_dropout": "0", "hidden_dropout": "0"}
 SHARES = ("product_share", "fp8_share", "memory_share")
 
 
@@ -54,6 +62,10 @@ class Software:
     # Selective recomputation is of every second product and all that is cheap: as half of the layers whole.
     recomputes_operators: bool = False
     bucket: int = 0  # elements of a reduction, and then parameters are gathered after the update
+    # Autograd's gradients in 16 bits are added to fp32 ones by an operator of its own, after each microbatch.
+    accumulates_apart: bool = False
+    # A pipeline's stages are cut by the products of layers and head, not into equal numbers of layers.
+    cuts_by_cost: bool = False
     rates: tuple = ()  # of its machines' network
 
 
@@ -68,7 +80,10 @@ SOFTWARE = {
     "mcore": Software(),
     # Triton norms and rotation, the rest eager, and a loss in fp32; gradients in DDP's buckets of 25 MB. Its machines
     # are AWS's with EFA, whose collectives over 64 nodes the same people measured at half (recalled).
-    "nanotron": Software(1.5, 50, FLASH2, 3, bucket=12_500_000, rates=(("network_gb_per_s", 20), ("network_us", 25))),
+    # nanotron/optim/gradient_accumulator.py and models/base.py (build_model) of its main branch.
+    "nanotron": Software(1.5, 50, FLASH2, 3, bucket=12_500_000, accumulates_apart=True, cuts_by_cost=True, rates=(("network_gb_per_s", 20), ("network_us", 25))),
+    # Layer norms and activations are one operator each, and so is the loss.
+    "MosaicML": Software(1.3, 16, FLASH2, 3),
     "torchtitan eager": Software(4.2, 32, FLASH2, 3, recomputes_operators=True),
     "torchtitan": Software(1.1, 16, FLASH2, recomputes_operators=True),
     "torchao": Software(1.1, 16, FLASH2, recomputes_operators=True),
@@ -103,13 +118,13 @@ def why_left_out(row):
     if row["id"].startswith("TCP-"):
         row["gpus"] = "8"  # the largest cp
     if not row["gpus"] or not row["seq"]:
-        return "GPUs or sequence not known"
+        return "GPUs, their tensor parallelism or the sequence not known"
     if row["model"] not in PRESETS and not (row["layers"] and row["hidden"] and row["ffn"]):
-        return "model not described"
+        return "neither the model's shape nor the micro-batch described, or a hybrid of Mamba and attention"
     if row["precision"] == "nvfp4" or (row["gpu"] in ("GB200", "GB300") and not row["precision"]):
         return "4-bit products, or perhaps"
     if not row["mbs"] and row["gpus"] != "1":
-        return "layout not known"
+        return "layout not recorded"
     if "deterministic" in row["notes"]:
         return "a functional test with deterministic kernels"
     return None
@@ -122,10 +137,24 @@ def model_words(row):
     heads = row["heads"] or str(int(row["hidden"]) // 128)
     words = {"num_layers": row["layers"], "hidden_size": row["hidden"], "ffn_hidden_size": row["ffn"],
              "num_attention_heads": heads, "vocab_size": row["vocab"], "max_position_embeddings": row["seq"],
-             **(GPT2 if is_gpt2 else LLAMA)}  # fmt: skip
+             **(GPT2 if is_gpt2 else MPT if row["model"] == "mpt-7b" else LLAMA)}  # fmt: skip
     if row["kv_heads"] and row["kv_heads"] != heads:
         words |= {"group_query_attention": "true", "num_query_groups": row["kv_heads"]}
     return [f"--{name}={value}" for name, value in words.items()]
+
+
+def cut_by_cost(row, pp):
+    """Blocks go to the next rank once their sum exceeds its share of the whole."""
+    hidden, layers = int(row["hidden"]), int(row["layers"])
+    costs = [4 * hidden * hidden + 3 * hidden * int(row["ffn"])] * layers + [int(row["vocab"]) * hidden]
+    rank, done, counts = 0, 0, [0] * pp
+    for cost in costs[:-1]:
+        done += cost
+        if rank + 1 < pp and done > sum(costs) * (rank + 1) / pp:
+            rank += 1
+        counts[rank] += 1
+    parts = [f"t*{count}" if count else "" for count in counts]
+    return "|".join(["E" + parts[0], *parts[1:-1], parts[-1] + "L"])
 
 
 def layout_words(row):
@@ -142,7 +171,10 @@ def layout_words(row):
              "expert_model_parallel_size": number("ep")}  # fmt: skip
     if row["experts"]:
         words["expert_tensor_parallel_size"] = number("etp")
-    if pp > 1:
+    software = software_of(row)
+    if pp > 1 and software.cuts_by_cost:
+        words["pipeline_model_parallel_layout"] = cut_by_cost(row, pp)
+    elif pp > 1:
         stages = pp * vp
         layers = int(row["layers"])
         if row["model"] == "dsv3" or layers % stages:
@@ -156,7 +188,6 @@ def layout_words(row):
             words["pipeline_model_parallel_layout"] = "|".join(parts)
         elif vp > 1:
             words["num_virtual_stages_per_pipeline_rank"] = vp
-    software = software_of(row)
     if row["dp_sharding"] == "fsdp":
         words["use_torch_fsdp2"] = "true"
     elif row["dp_sharding"] == "none":
@@ -247,6 +278,10 @@ def rates_of(chip):
     return {key: float(value) for key, value in re.findall(r"^  (\w+): ([\d.]+)$", chips()[chip], re.MULTILINE)}
 
 
+def data_parallel_size(row):
+    return int(row["gpus"]) // math.prod(int(row[axis] or 1) for axis in ("tp", "cp", "pp"))
+
+
 def logits_s(row, memory_bytes_per_s):
     """What the loss moves of a step's logits in the rank that has them."""
     tokens = row["tokens"] * int(row["pp"] or 1)
@@ -258,6 +293,11 @@ def predicted(row, shares):
     tp, ep = int(row["tp"] or 1), int(row["ep"] or 1)
     moved = causes.get("memory-bound operators", 0) * software.passes
     moved += logits_s(row, rates["memory_tb_per_s"] * 1e12 * rates["memory_share"])
+    if software.accumulates_apart:
+        # Read in 16 bits and written before, read and written in fp32.
+        parameters = row["plan"]["memory_bytes"]["gradients"] / 4
+        microbatches = row["tokens"] * int(row["gpus"]) / int(row["seq"]) / int(row["mbs"]) / data_parallel_size(row)
+        moved += microbatches * (2 + 2 + 8) * parameters / (rates["memory_tb_per_s"] * 1e12 * rates["memory_share"])
     work = {"product_share": causes.get("products", 0) + causes.get("attention", 0),
             "fp8_share": causes.get("products in 8 bits", 0), "memory_share": moved}
     bubble = causes.get("bubble", 0)
@@ -330,6 +370,7 @@ def main():
     for row in csv.DictReader(lines):
         if not row["id"].startswith(arguments.only):
             continue
+        row |= COMPLETIONS.get(row["id"], {})
         reason = why_left_out(row)
         if reason:
             left_out.setdefault(reason, []).append(row["id"])

@@ -18,9 +18,11 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "device/device.h"
+#include "device/peak_flops.h"
 #include "kinds/kinds.h"
 #include "models/families.h"
 #include "train/dry_run.h"
+#include "train/layout_search.h"
 #include "train/memory_estimate.h"
 #include "train/outputs.h"
 #include "train/report.h"
@@ -109,6 +111,10 @@ std::optional<int> train(CommandContext& context, Session& session, const Memory
   if (eras == nullptr || eras->is_first()) {
     context.log.block(
         fmt::format("program    {}\n{}", program_text(), trainer.report(session.device_text(), &estimate)));
+    if (const auto gpu = gpu_of(session.device); gpu && session.is_reporting()) {
+      const std::string suggestion = suggested_layout(*session.resolved, gpu->name, session.config_root);
+      if (!suggestion.empty()) context.log.note("{}", suggestion);
+    }
   }
   const int64_t first_iteration = trainer.iteration();
   RunFolderState folder = begin_run_folder(context, session, trainer, hold);

@@ -4,7 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <mutex>
+
 #include "core/error.h"
+#include "data/balance.h"
 
 namespace megalith {
 
@@ -48,11 +51,48 @@ void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sa
   }
 }
 
+// The step that was shared last.
+struct BatchSource::Balanced {
+  std::mutex mutex;
+  DataPosition step;
+  std::vector<PlacedRow> rows;  // in the data's order
+  std::vector<int64_t> shares;  // balanced_shares() of the rows
+};
+
+BatchSource::BatchSource(std::shared_ptr<RowReader> rows, Order order)
+    : rows_(std::move(rows)), order_(std::move(order)) {}
+BatchSource::~BatchSource() = default;
+
+void BatchSource::balance() { balanced_ = std::make_unique<Balanced>(); }
+
+std::vector<PlacedRow> BatchSource::placed_rows(const DataPosition& position) const {
+  if (balanced_ == nullptr || position.step_samples == 0) return order_.rows(position);
+  Balanced& last = *balanced_;
+  const std::lock_guard lock(last.mutex);
+  DataPosition step = position;
+  step.consumed_samples = step.step_first, step.dp_rank = 0;
+  if (step != last.step || last.rows.empty()) {
+    last.step = step;
+    last.rows = order_.rows({.consumed_samples = step.step_first, .micro_batch_size = step.step_samples});
+    std::vector<double> work;
+    for (const PlacedRow& row : last.rows) work.push_back(rows_->work(row.row));
+    last.shares = balanced_shares(work, step.dp_size, step.micro_batch_size);
+  }
+  const int64_t chunk = position.micro_batch_size * position.dp_size;
+  const int64_t microbatch = (position.consumed_samples - position.step_first) / chunk;
+  const int64_t first = (position.dp_rank * (position.step_samples / chunk) + microbatch) * position.micro_batch_size;
+  std::vector<PlacedRow> rows;
+  for (int64_t i = first; i < first + position.micro_batch_size; ++i) {
+    rows.push_back(last.rows.at(static_cast<size_t>(last.shares.at(static_cast<size_t>(i)))));
+  }
+  return rows;
+}
+
 void BatchSource::then(std::function<void(Batch&)> change) { changes_.push_back(std::move(change)); }
 
 Batch BatchSource::read(const DataPosition& position) const {
   std::vector<int64_t> numbers, places;
-  for (const PlacedRow& row : order_.rows(position)) {
+  for (const PlacedRow& row : placed_rows(position)) {
     numbers.push_back(row.row);
     places.push_back(row.place);
   }

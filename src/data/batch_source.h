@@ -20,27 +20,39 @@ class RowReader {
   virtual std::string name() const = 0;
   // Read by one pass; nothing if unknown.
   virtual std::optional<DataSize> size() const { return std::nullopt; }
+  // What a row costs beside other rows, in any unit: pairs of queries and keys. Thread-safe.
+  virtual double work(int64_t /*row*/) const { return 1; }
   // These rows, on the CPU; all fields but sample_index. Thread-safe.
   virtual Batch read(std::span<const int64_t> rows) const = 0;
 };
 
 class BatchSource {
  public:
-  BatchSource(std::shared_ptr<RowReader> rows, Order order) : rows_(std::move(rows)), order_(std::move(order)) {}
+  BatchSource(std::shared_ptr<RowReader> rows, Order order);
+  ~BatchSource();
 
   // Adds a change to every batch, after earlier ones: a task's random draws. Called from several threads.
   void then(std::function<void(Batch&)> change);
 
+  // From now on a training step's rows are shared by their work (data/balance.h): the step keeps its rows and their
+  // places, ranks and microbatches change hands.
+  void balance();
+
   // This rank's rows of the microbatch at `position`, on the CPU. Depends only on the position. Thread-safe.
   Batch read(const DataPosition& position) const;
+  // The rows that read() reads.
+  std::vector<PlacedRow> placed_rows(const DataPosition& position) const;
   int64_t num_samples() const { return rows_->num_rows(); }
   std::string name() const { return rows_->name(); }
   std::optional<DataSize> data_size() const { return rows_->size(); }
   RowReader& rows() const { return *rows_; }
 
  private:
+  struct Balanced;
+
   std::shared_ptr<RowReader> rows_;
   Order order_;
+  std::unique_ptr<Balanced> balanced_;  // null: not balance()
   std::vector<std::function<void(Batch&)>> changes_;
 };
 

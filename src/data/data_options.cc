@@ -185,6 +185,11 @@ void append_sft_errors(const DataOptions& options, std::vector<UserError>& error
     errors.emplace_back("enable_packed_sequences without sft_data_path",
                         "texts of data_path always fill their sequences: drop it");
   }
+  if (sft.balance_sequences && !(sft.enable_packed_sequences && sft.use_packed_attention && sft.has_paths())) {
+    errors.emplace_back("balance_sequences is about samples of several lengths in a sequence, each seeing only itself",
+                        "add --enable_packed_sequences and --sft_data_path, without use_packed_attention false; or "
+                        "leave --balance_sequences out");
+  }
   if (sft.max_samples_per_sequence && sft.has_paths() && !sft.enable_packed_sequences) {
     errors.emplace_back("max_samples_per_sequence without enable_packed_sequences", "add --enable_packed_sequences");
   }

@@ -34,6 +34,8 @@ struct DataPosition {
   int64_t consumed_samples = 0;  // of the whole run, before this microbatch of all data-parallel ranks
   int64_t micro_batch_size = 1;
   int64_t dp_rank = 0, dp_size = 1;
+  // The step's first sample and its size, for BatchSource::balance(); 0: not a training step's.
+  int64_t step_first = 0, step_samples = 0;
   bool operator==(const DataPosition&) const = default;
 };
 

@@ -157,6 +157,11 @@ void SftOptions::visit(OptionVisitor& v) {
       "use_packed_attention", use_packed_attention,
       "enable_packed_sequences: a sample attends only to itself, and its positions begin at 0, so that it is learned "
       "as if it had a sequence of its own. false: it also sees the samples before it in the sequence.");
+  v.field("balance_sequences", balance_sequences,
+          "enable_packed_sequences: share each step's sequences so that attention takes data-parallel ranks, and "
+          "neighbouring microbatches of a pipeline, about as long, and order a sequence's samples so that "
+          "context-parallel ranks see about as many pairs. A step learns from the same sequences as without it.")
+      .acts_in(kTrainOnly);
   v.choice("loss", loss, {"next_token", "dpo", "kto"},
            "next_token: answers are learned token by token. dpo: of the two answers of a pair (rows with prompt, "
            "chosen and rejected) the chosen one becomes more likely than the rejected one, compared with the model "

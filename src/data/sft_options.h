@@ -60,6 +60,7 @@ struct SftOptions {
   bool use_packed_attention = true;
   SftPacking sft_packing = SftPacking::kGreedy;
   std::optional<int64_t> max_samples_per_sequence;
+  bool balance_sequences = false;
   SftLoss loss = SftLoss::kNextToken;
   double dpo_beta = 0.1;
   DpoReference dpo_reference = DpoReference::kAhead;

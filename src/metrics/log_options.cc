@@ -30,6 +30,11 @@ void LogOptions::visit(OptionVisitor& v) {
   v.field("explain_options", explain_options,
           "Before the run, list every option that differs from its default, and who set it.")
       .by_rank(ByRank::kFree);
+  v.field("suggest_layout", suggest_layout,
+          "Before the run, search a second for a layout that is planned to be much faster, and name it in one line. For "
+          "several ranks on GPUs of known rates, and in a dry run for a dry_run_device.")
+      .by_rank(ByRank::kFree)
+      .acts_in(kTrainOnly);
   v.field("log_interval", log_interval, "Steps from one iteration line to the next.").unit("iterations").at_least(1);
   v.field("log_throughput", log_throughput, "Show memory, TFLOP/s and tokens/s in the iteration line.");
   v.field("log_avg_skip_iterations", log_avg_skip_iterations,

@@ -17,7 +17,7 @@ enum class LogFormat { kAuto, kCompact, kMegatron, kJson };
 struct LogOptions {
   LogFormat log_format = LogFormat::kAuto;
   std::optional<std::string> log_style;
-  bool quiet = false, verbose = false, explain_options = false;
+  bool quiet = false, verbose = false, explain_options = false, suggest_layout = true;
   int64_t log_interval = 1;
   bool log_throughput = true;
   int64_t log_avg_skip_iterations = 2;

@@ -1,7 +1,6 @@
 #include "planner/pipeline_simulator.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "core/error.h"
@@ -36,7 +35,8 @@ class Simulator {
         input_gradients_(shape_),
         received_forward_(shape_),
         received_backward_(shape_),
-        now_(schedule.ranks.size(), 0) {
+        now_(schedule.ranks.size(), 0),
+        links_(schedule.ranks.size() * schedule.ranks.size()) {
     result_.ranks.resize(schedule.ranks.size());
     result_.busy.assign(schedule.ranks.size(), 0);
     result_.peak_live.assign(schedule.ranks.size(), 0);
@@ -68,6 +68,7 @@ class Simulator {
     const Action& action = schedule_.ranks[r][next];
     const int stage = shape_.stage_of(rank, action.chunk), i = action.microbatch;
     const StageTimes& times = costs_.stages[static_cast<size_t>(stage)];
+    const double share = costs_.microbatches.empty() ? 1 : costs_.microbatches[static_cast<size_t>(i)];
     TimedAction timed{action, now_[r], now_[r]};
     switch (action.kind) {
       case ActionKind::kSendForward:
@@ -84,7 +85,7 @@ class Simulator {
         break;
       case ActionKind::kForward:
         if (stage > 0 && !wait(neighbour(rank, stage - 1, stage, i, outputs_, received_forward_), timed)) return false;
-        occupy(rank, timed, times.forward);
+        occupy(rank, timed, share * times.forward);
         outputs_.at(stage, i) = timed.end;
         break;
       case ActionKind::kBackward:
@@ -94,12 +95,12 @@ class Simulator {
           return false;
         }
         const bool is_whole = action.kind == ActionKind::kBackward;
-        occupy(rank, timed, times.input_backward + (is_whole ? times.weight_backward : 0));
+        occupy(rank, timed, share * (times.input_backward + (is_whole ? times.weight_backward : 0)));
         input_gradients_.at(stage, i) = timed.end;
         break;
       }
       case ActionKind::kWeightBackward:
-        occupy(rank, timed, times.weight_backward);
+        occupy(rank, timed, share * times.weight_backward);
         break;
     }
     result_.ranks[r].push_back(timed);
@@ -125,21 +126,29 @@ class Simulator {
 
   // Returns the arrival; `ready`: the bundle was computed, `start`: the rank reached the send.
   double send(int rank, const Action& action, double ready, double start) {
-    double& link = link_free_[{rank, action.peer}];
-    link = std::max({link, ready, start}) + costs_.transfer;
-    arrivals_[{rank, action.peer}].push_back(link);
-    return link;
+    Link& link = link_of(rank, action.peer);
+    link.free = std::max({link.free, ready, start}) + costs_.transfer;
+    link.arrivals.push_back(link.free);
+    return link.free;
   }
 
   // Peers' lists agree in order: the next receive matches the next send.
   bool receive(int rank, const Action& action, double& arrival, TimedAction& timed) {
-    const std::vector<double>& sent = arrivals_[{action.peer, rank}];
-    size_t& taken = taken_[{action.peer, rank}];
+    Link& link = link_of(action.peer, rank);
     // Not sent yet: its reader waits.
-    if (taken == sent.size()) return false;
-    arrival = sent[taken++];
+    if (link.taken == link.arrivals.size()) return false;
+    arrival = link.arrivals[link.taken++];
     timed.end = std::max(timed.start, arrival);
     return true;
+  }
+
+  struct Link {
+    double free = 0;
+    std::vector<double> arrivals;
+    size_t taken = 0;
+  };
+  Link& link_of(int from, int to) {
+    return links_[static_cast<size_t>(from) * schedule_.ranks.size() + static_cast<size_t>(to)];
   }
 
   void finish(int rank) {
@@ -169,9 +178,7 @@ class Simulator {
   const PipelineCosts& costs_;
   Moments outputs_, input_gradients_, received_forward_, received_backward_;
   std::vector<double> now_;
-  std::map<std::pair<int, int>, double> link_free_;  // by (from, to)
-  std::map<std::pair<int, int>, std::vector<double>> arrivals_;
-  std::map<std::pair<int, int>, size_t> taken_;
+  std::vector<Link> links_;  // by (from, to)
   PipelineSimulation result_;
 };
 
@@ -185,10 +192,17 @@ double PipelineSimulation::bubble_fraction() const { return makespan > 0 ? bubbl
 
 PipelineSimulation simulate_pipeline(const PipelineSchedule& schedule, const PipelineCosts& costs) {
   check_pipeline_schedule(schedule);
+  return simulate_checked_pipeline(schedule, costs);
+}
+
+PipelineSimulation simulate_checked_pipeline(const PipelineSchedule& schedule, const PipelineCosts& costs) {
   const auto num_stages = static_cast<size_t>(schedule.shape.num_stages());
   MEGALITH_CHECK(costs.stages.size() == num_stages, "times of {} stages for {}", costs.stages.size(), num_stages);
   MEGALITH_CHECK(costs.activations.empty() || costs.activations.size() == num_stages, "activations of {} stages for {}",
                  costs.activations.size(), num_stages);
+  MEGALITH_CHECK(costs.microbatches.empty() ||
+                     std::ssize(costs.microbatches) == schedule.shape.num_microbatches,
+                 "shares of {} microbatches for {}", costs.microbatches.size(), schedule.shape.num_microbatches);
   MEGALITH_CHECK(costs.transfer >= 0, "a transfer takes {}", costs.transfer);
   for (const StageTimes& times : costs.stages) {
     MEGALITH_CHECK(times.forward >= 0 && times.input_backward >= 0 && times.weight_backward >= 0,

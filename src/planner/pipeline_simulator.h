@@ -20,6 +20,7 @@ struct StageTimes {
 struct PipelineCosts {
   std::vector<StageTimes> stages;   // in model order
   double transfer = 0;              // per bundle
+  std::vector<double> microbatches; // each one's share of the stages' times; empty: 1
   std::vector<double> activations;  // by stage, per microbatch, in any unit; empty: one each
 };
 
@@ -48,5 +49,7 @@ void check_pipeline_schedule(const PipelineSchedule& schedule);
 
 // Checks first. InternalError if costs do not fit the stages.
 PipelineSimulation simulate_pipeline(const PipelineSchedule& schedule, const PipelineCosts& costs);
+// The schedule has passed the check, which takes longer than a simulation.
+PipelineSimulation simulate_checked_pipeline(const PipelineSchedule& schedule, const PipelineCosts& costs);
 
 }  // namespace megalith

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 namespace megalith {
 namespace {
@@ -37,12 +36,6 @@ double product_flops_on(const TracedWork& work, double units) {
 double rounding_bytes(const TracedWork& work) {
   constexpr double kReadAndWritten = 2 + 1 + 1;
   return work.is_in_eight_bits && !work.is_weight_gradient ? kReadAndWritten * work.m * work.k * work.count : 0;
-}
-
-int num_nodes(std::span<const int> ranks, const Cluster& cluster) {
-  std::set<int64_t> nodes;
-  for (const int rank : ranks) nodes.insert(rank / cluster.gpus_per_node);
-  return static_cast<int>(nodes.size());
 }
 
 }  // namespace
@@ -82,11 +75,21 @@ double operator_s(const TracedWork& work, const ChipRates& chip) {
   return std::max(moving, flops / (rate * 1e12)) + rounding_bytes(work) / memory;
 }
 
-double collective_s(CollectiveKind kind, double bytes, std::span<const int> ranks, const Cluster& cluster) {
-  const auto n = static_cast<double>(ranks.size());
+GroupSpan span_of(std::span<const int> ranks, const Cluster& cluster) {
+  GroupSpan span{.ranks = static_cast<double>(ranks.size()), .nodes = 0};
+  int64_t last = -1;
+  for (const int rank : ranks) {
+    const int64_t node = rank / cluster.gpus_per_node;
+    if (node != last) ++span.nodes;
+    last = node;
+  }
+  return span;
+}
+
+double collective_s(CollectiveKind kind, double bytes, const GroupSpan& group, const Cluster& cluster) {
+  const double n = group.ranks, nodes = group.nodes, local = n / nodes;
   if (n < 2) return 0;
   const ChipRates& chip = cluster.chip;
-  const double nodes = num_nodes(ranks, cluster), local = n / nodes;
   const double link = bytes / (chip.link_gb_per_s * 1e9), network = bytes / (chip.network_gb_per_s * 1e9);
   double within = link * (local - 1) / local, between = network / local * (nodes - 1) / nodes;
   // Gathers and scatters go round a ring of nodes, reductions up and down a tree.
@@ -109,10 +112,6 @@ double collective_s(CollectiveKind kind, double bytes, std::span<const int> rank
   return std::max(within, between) + 1e-6 * (local_steps * chip.link_us + node_steps * chip.network_us);
 }
 
-std::string link_name(std::span<const int> ranks, const Cluster& cluster) {
-  return num_nodes(ranks, cluster) > 1 ? "network" : "link";
-}
-
 WorkTimes price_work(const WorkTrace& trace, const Cluster& cluster, double seen_share) {
   WorkTimes times;
   double now = 0, launched = 0;
@@ -133,8 +132,9 @@ WorkTimes price_work(const WorkTrace& trace, const Cluster& cluster, double seen
     launched += 1e-6 * cluster.chip.operator_us;
     if (work.kind == WorkKind::kCollective) {
       double& end = free[work.axis];
-      end = std::max(end, now) + collective_s(work.collective, work.bytes, *work.ranks, cluster);
-      running[work.id] = {end, fmt::format("{} over the {}", work.axis, link_name(*work.ranks, cluster))};
+      const GroupSpan group = span_of(*work.ranks, cluster);
+      end = std::max(end, now) + collective_s(work.collective, work.bytes, group, cluster);
+      running[work.id] = {end, fmt::format("{} over the {}", work.axis, group.link())};
       continue;
     }
     TracedWork seen = work;

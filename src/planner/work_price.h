@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "planner/cluster.h"
 #include "planner/work_trace.h"
@@ -25,10 +26,16 @@ struct WorkTimes {
 // A product, attention or memory-bound operator.
 double operator_s(const TracedWork& work, const ChipRates& chip);
 
-// A collective of `bytes`, the larger of input and output, over these world ranks. Ranks of several nodes move parts
-// within nodes and between them at once.
-double collective_s(CollectiveKind kind, double bytes, std::span<const int> ranks, const Cluster& cluster);
-std::string link_name(std::span<const int> ranks, const Cluster& cluster);  // "link", "network"
+// Ranks of a group, and the nodes that they are on.
+struct GroupSpan {
+  double ranks = 1, nodes = 1;
+  std::string_view link() const { return nodes > 1 ? "network" : "link"; }
+};
+GroupSpan span_of(std::span<const int> ranks, const Cluster& cluster);  // ascending
+
+// A collective of `bytes`, the larger of input and output. Ranks of several nodes move parts within nodes and between
+// them at once.
+double collective_s(CollectiveKind kind, double bytes, const GroupSpan& group, const Cluster& cluster);
 
 // The passes of a block: forward, and the two parts of backward, which schedules may separate.
 struct PassTimes {

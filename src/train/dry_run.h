@@ -15,6 +15,7 @@ struct DryRun {
   ModelNumbers numbers;
   MemoryEstimate memory;  // of the rank with the most
   std::optional<DeviceFit> fit;
+  std::string suggestion;  // suggested_layout()
 };
 
 // For the configuration's world, on the meta device.

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "planner/work_price.h"
@@ -22,9 +24,41 @@ struct StepPlan {
   int64_t memory_bytes() const { return state_bytes + activation_bytes; }
 };
 
-// A lower bound of step_s, without simulating the schedule, and the memory.
+// Everything but its units' costs that a run's plan depends on. Cheap to copy and change, so layouts can be compared
+// before any rule of the options is asked.
+struct StepShape {
+  ParallelOptions parallel;
+  DataParallelOptions data;
+  RecomputeOptions recompute;
+  std::shared_ptr<const PipelinePlan> pipeline;
+  int64_t world_size = 1, data_parallel_size = 1, num_microbatches = 1;
+};
+StepShape shape_of_step(const Resolved& run);
+
+// Plans on one cluster, which outlives the pricer. Prices of units, groups and schedules are kept for the next plans.
+// Thread-safe.
+class StepPricer {
+ public:
+  // names_products: WorkTimes::products_of
+  explicit StepPricer(const Cluster& cluster, bool names_products = true);
+  ~StepPricer();
+  StepPricer(const StepPricer&) = delete;
+
+  // A lower bound of step_s, without simulating the schedule, and the memory. units: those of earlier calls live on.
+  StepPlan bounds(const StepShape& shape, const UnitCosts& units);
+  StepPlan plan(const StepShape& shape, const UnitCosts& units);
+
+  struct Kept;
+
+ private:
+  std::unique_ptr<Kept> kept_;
+};
+
 StepPlan plan_bounds(const Resolved& run, const UnitCosts& units, const Cluster& cluster);
 StepPlan plan_step(const Resolved& run, const UnitCosts& units, const Cluster& cluster);
+
+// As many of these chips as a run has ranks; nothing if its nodes would not be full.
+std::optional<Cluster> cluster_of(const ChipRates& chip, int64_t ranks);
 
 // A run's tokens per second and GPU on as many of these chips as it has ranks.
 double planned_speed(const Resolved& run, const ChipRates& chip);

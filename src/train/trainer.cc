@@ -283,11 +283,14 @@ std::vector<DataPosition> Trainer::positions_from(int64_t consumed_samples) cons
   const Derived& d = resolved_.derived;
   std::vector<DataPosition> positions;
   const int64_t num_microbatches = d.batches.num_microbatches(consumed_samples);
+  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
   for (int64_t m = 0; m < num_microbatches; ++m) {
-    positions.push_back({.consumed_samples = consumed_samples + m * d.micro_batch_size * d.data_parallel_size,
+    positions.push_back({.consumed_samples = consumed_samples + m * chunk,
                          .micro_batch_size = d.micro_batch_size,
                          .dp_rank = groups_.dp->rank(),
-                         .dp_size = groups_.dp->size()});
+                         .dp_size = groups_.dp->size(),
+                         .step_first = consumed_samples,
+                         .step_samples = num_microbatches * chunk});
   }
   return positions;
 }

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -228,6 +229,16 @@ def test_a_search_ranks_layouts_and_gives_their_commands(program, tmp_path):
     assert command[:2] == ["megalith", "train"] and "--search" not in command and "--cluster" not in command
     alone = json.loads(plan(program, "--cluster", "mi300x:8", *command[2:], "--json"))
     assert alone["step_s"] == pytest.approx(seconds[0], rel=1e-6) and alone["fits"]
+
+
+def test_a_search_of_16384_gpus_takes_seconds(program):
+    words = ("--cluster", "h200:8x2048", "--config", "mixtral_8x7B_v0.1", "--bf16", "--seq_length", 4096, "--global_batch_size", 16384, "--search", "--json")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    process = program.start("plan", *words)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0 and len(json.loads(output)["layouts"]) == 10, errors
+    # 10 s on two idle cores; tests run beside others, and unoptimised.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 20
 
 
 def test_months_with_failures(program):

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import socket
 from random import Random
 
 import pytest
@@ -97,6 +98,33 @@ def test_passes_are_counted_in_rows_where_batches_grow(program, tuned, tmp_path)
     assert [line["global_batch_size"] for line in lines] == [2] * 12  # 24 rows: the batch of 32 is not reached
 
 
+def test_balanced_ranks_learn_what_one_rank_learns(program, tuned, tmp_path):
+    words = ("--seq_length", 64, "--enable_packed_sequences", "--micro_batch_size", 1, "--global_batch_size", 6, "--train_iters", 3)
+    alone, _ = train(program, tuned, tmp_path / "alone", *words)
+    together = of_ranks(program, tuned, tmp_path / "together", *words, "--balance_sequences")
+    assert [line["loss_tokens"] for line in together] == [line["loss_tokens"] for line in alone]
+    # float32 sums in other orders, through three steps.
+    assert [line["lm_loss"] for line in together] == pytest.approx([line["lm_loss"] for line in alone], abs=1e-4)
+    assert [line["grad_norm"] for line in together] == pytest.approx([line["grad_norm"] for line in alone], rel=1e-3)
+
+
+def of_ranks(program, tuned, folder, *words):
+    folder.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start = ("train", "--load_hf", tuned[0], "--sft_data_path", tuned[2], "--split", "1,0,0", "--eval_iters", 0, "--device", "cpu", "--fp32")
+    files = ("--metrics_file", folder / "metrics.jsonl", "--data_cache_path", folder / "cache")
+    started = []
+    for rank in range(2):
+        environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        rates = ("--lr", 3e-3, "--lr_decay_style", "constant")
+        started.append(program.start(*start, *files, *rates, *words, environment=environment | {"OMP_NUM_THREADS": "1"}))
+    said = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    return read_metrics(folder / "metrics.jsonl")
+
+
 def test_options_that_do_not_go_together_are_refused(program, tuned, tmp_path):
     rows = write_rows(tmp_path / "rows.jsonl", [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}])
     start = ("train", "--load_hf", tuned[0], "--fp32", "--train_iters", 1, "--eval_iters", 0)
@@ -105,6 +133,7 @@ def test_options_that_do_not_go_together_are_refused(program, tuned, tmp_path):
         (("--stage", "pretrain", "--sft_data_path", rows), "stage pretrain with sft_data_path"),
         (("--sft_data_path", rows, "--data_path", "x"), "sft_data_path and another data path"),
         (("--sft_data_path", rows, "--max_samples_per_sequence", 2), "max_samples_per_sequence without enable_packed_sequences"),
+        (("--sft_data_path", rows, "--balance_sequences"), "balance_sequences is about samples of several lengths"),
         (("--sft_data_path", tmp_path / "nowhere.jsonl"), "nowhere.jsonl"),
         (("--sft_data_path", rows, "--seq_length", 8, "--split", "1,0,0", "--data_cache_path", tmp_path / "cache"), "1 of 1 samples are longer than seq_length 8"),
     ]:

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "data/balance.h"
 #include "data/data_fixture.h"
 #include "kinds/text/sft_batches.h"
 #include "kinds/text/sft_mix.h"
@@ -14,6 +16,7 @@
 #include "kinds/text/sft_row.h"
 #include "kinds/text/sft_rows.h"
 #include "nn/set_losses.h"
+#include "planner/pipeline_simulator.h"
 #include "support/sft_files.h"
 #include "support/temporary_folder.h"
 #include "tokenizer/chat_template.h"
@@ -339,6 +342,160 @@ TEST_F(SftData, FilesThatDoNotBelongTogetherAreRefused) {
     if (std::string_view(ending) == ".json") write_file_atomic(path("set.json"), R"({"form": 4})");
     EXPECT_NE(message_of([&] { SftSet set(path("set")); }), "no error") << ending;
   }
+}
+
+// ---- balance_sequences ----
+
+TEST(BalancedShares, DealEverySampleOnceAndEvenly) {
+  const std::vector<int64_t> lengths = random_lengths(48, 1000);
+  const std::vector<double> work(lengths.begin(), lengths.end());
+  for (const int64_t ranks : {1, 2, 3, 8}) {
+    for (const int64_t micro : {1, 2}) {
+      std::vector<int64_t> shares = balanced_shares(work, ranks, micro);
+      std::vector<double> sums(static_cast<size_t>(ranks), 0);
+      for (size_t i = 0; i < shares.size(); ++i) {
+        sums[i * static_cast<size_t>(ranks) / shares.size()] += work[static_cast<size_t>(shares[i])];
+      }
+      const auto [least, most] = std::ranges::minmax(sums);
+      EXPECT_LE(most - least, 0.02 * most * static_cast<double>(ranks)) << ranks << " ranks, " << micro;
+      std::ranges::sort(shares);
+      std::vector<int64_t> all(work.size());
+      std::iota(all.begin(), all.end(), int64_t{0});
+      EXPECT_EQ(shares, all);
+    }
+  }
+}
+
+TEST(BalancedShares, CountPairsUnderTheZigzag) {
+  // Two documents of 4 and a padding of 8 in chunks of 4: rank 0 has the first and the last one.
+  EXPECT_EQ(pairs_of_context_ranks(std::vector<int64_t>{4, 4}, 16, 2), (std::vector<double>{10 + 26, 10 + 10}));
+  EXPECT_EQ(pairs_of_context_ranks(std::vector<int64_t>{16}, 16, 1), (std::vector<double>{136}));
+  // One long document and a short one: the long one's end, which sees most, belongs with the sequence's beginning.
+  EXPECT_EQ(balanced_order(std::vector<int64_t>{40, 8}, 48), (std::vector<size_t>{1, 0}));
+}
+
+// 64 sequences a step of Llama 3.1 8B on 128 GPUs: 8 data-parallel ranks, each a pipeline of 4 stages of 4
+// context-parallel ranks.
+class LongMix : public ::testing::Test {
+ protected:
+  static constexpr int64_t kLength = 131072, kRanks = 8, kContext = 4, kStep = 64, kStages = 4;
+
+  // Log-normal, up to the sequence.
+  static std::vector<int64_t> mixed_lengths(size_t count) {
+    const uint64_t key = make_philox_key(5, "mix");
+    std::vector<int64_t> lengths;
+    for (size_t i = 0; lengths.size() < count; i += 2) {
+      const double angle = 2 * M_PI * uniform_at(key, i + 1);
+      const double normal = std::sqrt(-2 * std::log(1 - uniform_at(key, i))) * std::cos(angle);
+      const double length = 8000 * std::exp(1.3 * normal);
+      if (length >= 16 && length <= kLength) lengths.push_back(static_cast<int64_t>(length));
+    }
+    return lengths;
+  }
+
+  struct Costs {
+    double counted = 0, counted_apart = 0, simulated = 0;  // pairs; pairs; full sequences' attention
+  };
+
+  // A step's sequences, by rank, then microbatch; each is its context ranks' pairs.
+  static void add_step(const std::vector<std::vector<double>>& step, Costs& costs) {
+    constexpr size_t kMicrobatches = kStep / kRanks;
+    std::vector<double> slowest(kMicrobatches, 0);
+    double longest = 0, longest_simulated = 0;
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      double sum = 0;
+      // The other products of a token cost as much as attention to 0.41 of a full sequence's pairs.
+      PipelineCosts pipeline{.stages = std::vector<StageTimes>(kStages, {1, 1, 1}), .microbatches = {}};
+      for (size_t m = 0; m < kMicrobatches; ++m) {
+        const double most = std::ranges::max(step[rank * kMicrobatches + m]);
+        slowest[m] = std::max(slowest[m], most);
+        sum += most;
+        pipeline.microbatches.push_back(0.41 + most * kContext * 2 / (double{kLength} * kLength));
+      }
+      longest = std::max(longest, sum);
+      const PipelineShape shape{.num_ranks = kStages, .num_microbatches = kMicrobatches};
+      const auto schedule = with_communication(make_pipeline_schedule(PipelineAlgorithm::k1f1b, shape));
+      longest_simulated = std::max(longest_simulated, simulate_pipeline(schedule, pipeline).makespan);
+    }
+    costs.counted += std::accumulate(slowest.begin(), slowest.end(), 0.0);
+    costs.counted_apart += longest;
+    costs.simulated += longest_simulated;
+  }
+
+  static Costs costs_of(bool is_balanced) {
+    const std::vector<int64_t> lengths = mixed_lengths(6000);
+    const SftOptions options{.enable_packed_sequences = true, .balance_sequences = is_balanced};
+    const Packs packs = packs_of(lengths, kLength, false, options);
+    std::vector<std::vector<double>> pairs;
+    std::vector<double> work;
+    for (const std::vector<SftPiece>& pack : packs) {
+      std::vector<int64_t> documents;
+      for (const SftPiece& piece : pack) documents.push_back(piece.length);
+      pairs.push_back(pairs_of_context_ranks(documents, kLength, kContext));
+      work.push_back(std::accumulate(pairs.back().begin(), pairs.back().end(), 0.0));
+    }
+    Costs costs;
+    for (size_t first = 0; first + kStep <= pairs.size(); first += kStep) {
+      std::vector<std::vector<double>> step;
+      const auto shares = balanced_shares(std::span(work).subspan(first, kStep), kRanks, 1);
+      for (size_t i = 0; i < kStep; ++i) {
+        // By places microbatches come one after another, each with all ranks.
+        const size_t by_place = i % (kStep / kRanks) * kRanks + i / (kStep / kRanks);
+        step.push_back(pairs[first + (is_balanced ? static_cast<size_t>(shares[i]) : by_place)]);
+      }
+      add_step(step, costs);
+    }
+    return costs;
+  }
+};
+
+TEST_F(LongMix, BalancedSequencesWaitLess) {
+  const Costs by_place = costs_of(false), balanced = costs_of(true);
+  // Ranks that meet in every microbatch, and ranks that meet at its end.
+  EXPECT_GT(by_place.counted / balanced.counted, 1.3);
+  EXPECT_GT(by_place.counted_apart / balanced.counted_apart, 1.3);
+  EXPECT_GT(by_place.simulated / balanced.simulated, 1.3);
+}
+
+TEST_F(SftData, BalancedStepsHaveTheRowsOfTheOrder) {
+  const auto set = open(random_sft_sequences(60, 14, 30, 3), SftForm::kChat);
+  DataOptions options;
+  options.data_cache_path = path("cache");
+  options.split = "1,0,0";
+  options.sft = {.sft_data_path = {set->prefix()}, .enable_packed_sequences = true, .balance_sequences = true};
+  Logger log({.level = LogLevel::kSilent});
+  const DataSets sets = make_sft_sets(options, {.sequence_length = 16, .num_samples = {16, 0, 0}}, log);
+  const BatchSource& train = *sets.train;
+  const auto rows_of = [&](int64_t ranks, int64_t first) {
+    std::vector<PlacedRow> rows;
+    double slowest = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      double sum = 0;
+      for (int64_t place = first; place < first + 8; place += ranks) {
+        for (const PlacedRow& row : train.placed_rows({place, 1, rank, ranks, first, 8})) {
+          rows.push_back(row);
+          sum += train.rows().work(row.row);
+        }
+      }
+      slowest = std::max(slowest, sum);
+    }
+    std::ranges::sort(rows, {}, &PlacedRow::place);
+    return std::pair(rows, slowest);
+  };
+  for (const int64_t first : {0, 8}) {
+    const std::vector<PlacedRow> plain = train.placed_rows({.consumed_samples = first, .micro_batch_size = 8});
+    const auto [all, of_one] = rows_of(1, first);
+    for (const int64_t ranks : {1, 2, 4}) {
+      const auto [rows, slowest] = rows_of(ranks, first);
+      EXPECT_EQ(rows, plain);
+      EXPECT_LT(slowest, 1.25 * of_one / static_cast<double>(ranks));
+    }
+  }
+  // A row's work is the pairs of its documents.
+  const Batch batch = train.rows().read(std::vector<int64_t>{0});
+  const at::Tensor documents = batch.at(field::kDocumentIds)[0];
+  const at::Tensor sees = documents.unsqueeze(0).eq(documents.unsqueeze(1)).tril();
+  EXPECT_EQ(train.rows().work(0), sees.sum().item<double>());
 }
 
 TEST(SftRows, FormsAreFoundByTheKeys) {

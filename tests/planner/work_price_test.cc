@@ -66,7 +66,7 @@ TEST(WorkPrice, CollectivesAreRingsOfTheirLink) {
   const Cluster cluster = plain_cluster(2);
   const std::vector<int> node = {0, 1, 2, 3}, both = {0, 1, 2, 3, 4, 5, 6, 7}, across = {0, 4};
   const auto seconds = [&](CollectiveKind kind, const std::vector<int>& ranks) {
-    return collective_s(kind, 1e9, ranks, cluster);
+    return collective_s(kind, 1e9, span_of(ranks, cluster), cluster);
   };
   EXPECT_NEAR(seconds(CollectiveKind::kAllGather, node), 0.01 * 3 / 4, kRounding);
   EXPECT_NEAR(seconds(CollectiveKind::kAllReduce, node), 2 * 0.01 * 3 / 4, kRounding);
@@ -75,14 +75,14 @@ TEST(WorkPrice, CollectivesAreRingsOfTheirLink) {
   EXPECT_NEAR(seconds(CollectiveKind::kAllGather, across), 0.1 / 2, kRounding);
   EXPECT_NEAR(seconds(CollectiveKind::kAllToAll, both), 0.1 * 4 / 8, kRounding);
   EXPECT_NEAR(seconds(CollectiveKind::kSendReceive, across), 0.1, kRounding);
-  EXPECT_EQ(collective_s(CollectiveKind::kAllReduce, 1e9, std::vector<int>{0}, cluster), 0);
+  EXPECT_EQ(seconds(CollectiveKind::kAllReduce, {0}), 0);
   // Rings of nodes, trees, and steps within nodes.
   Cluster slow = cluster;
   slow.chip.link_us = 1, slow.chip.network_us = 10;
-  EXPECT_NEAR(collective_s(CollectiveKind::kAllGather, 0, both, slow), 12e-6, kRounding);
-  EXPECT_NEAR(collective_s(CollectiveKind::kAllReduce, 0, both, slow), 24e-6, kRounding);
-  EXPECT_EQ(link_name(node, cluster), "link");
-  EXPECT_EQ(link_name(across, cluster), "network");
+  EXPECT_NEAR(collective_s(CollectiveKind::kAllGather, 0, span_of(both, slow), slow), 12e-6, kRounding);
+  EXPECT_NEAR(collective_s(CollectiveKind::kAllReduce, 0, span_of(both, slow), slow), 24e-6, kRounding);
+  EXPECT_EQ(span_of(node, cluster).link(), "link");
+  EXPECT_EQ(span_of(across, cluster).link(), "network");
 }
 
 TEST(WorkPrice, CommunicationCostsOnlyWhatIsWaitedFor) {

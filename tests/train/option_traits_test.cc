@@ -108,7 +108,7 @@ TEST(OptionTraits, RanksMayDifferInThreadsWordsAndFilesOfTheirOwn) {
   EXPECT_EQ(
       with(ByRank::kFree),
       (Names{"device", "num_threads", "num_workers", "data_cache_path", "gemm_tuning_file", "log_format", "log_style",
-             "quiet", "verbose", "explain_options", "log_file", "profile_dir", "dump_pp_data_dir", "store_secret_file",
+             "quiet", "verbose", "explain_options", "suggest_layout", "log_file", "profile_dir", "dump_pp_data_dir", "store_secret_file",
              // That the first three are given is compared.
              "record_file", "metrics_file", "tensorboard_dir", "loss_plot_file", "page_file", "mlperf_log_file"}));
   EXPECT_EQ(

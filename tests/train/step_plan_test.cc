@@ -5,7 +5,9 @@
 
 #include "kinds/kinds.h"
 #include "support/source_dir.h"
+#include "train/alter_run.h"
 #include "train/dry_run.h"
+#include "train/layout_search.h"
 #include "train/setup.h"
 
 namespace megalith {
@@ -107,6 +109,45 @@ TEST(StepPlan, ManyMicrobatchesAreSimulatedExactly) {
   // 24 are simulated whole; the steady state is linear from there on.
   const double four = seconds(24) - seconds(20);
   EXPECT_NEAR(seconds(240) - seconds(24), four * (240 - 24) / 4, 1e-6 * seconds(240));
+}
+
+// What is left out by bounds is not among the fastest, and a found layout takes as long as a run with its options.
+TEST(LayoutSearch, PruningLosesNothing) {
+  const auto run = resolve_planned({"--global_batch_size=64", "--num_experts=4", "--moe_router_topk=2"}, 1);
+  const Cluster cluster = read_cluster("h200:8x2", test::source_dir() / "configs");
+  KnownUnits units;
+  const FoundLayouts some = find_layouts(*run, cluster, units);
+  const FoundLayouts all = find_layouts(*run, cluster, units, {.num_shown = 5000});
+  ASSERT_EQ(some.best.size(), 10u);
+  EXPECT_LT(some.num_simulated, all.num_simulated);
+  for (size_t i = 0; i < some.best.size(); ++i) {
+    EXPECT_EQ(some.best[i].plan.step_s, all.best[i].plan.step_s) << i;
+    std::vector<UserError> errors;
+    const auto alone = alter_run(
+        *run,
+        [&](Resolved& changed) {
+          for (const auto& [name, value] : settings_of(some.best[i].layout, *run)) {
+            changed.options->find(name)->set(value, {OptionLayer::kCommandLine, "test"});
+          }
+        },
+        cluster.world_size(), errors);
+    const StepPlan plan = plan_step(*alone, measure_units(*alone), cluster);
+    EXPECT_NEAR(plan.step_s / some.best[i].plan.step_s, 1, 1e-9) << some.best[i].layout.text(true);
+    EXPECT_EQ(plan.memory_bytes(), some.best[i].plan.memory_bytes());
+  }
+}
+
+TEST(LayoutSearch, SuggestsWhatIsMuchFaster) {
+  const auto configs = test::source_dir() / "configs";
+  const PlanWords slow = {"--tensor_model_parallel_size=4", "--sequence_parallel", "--hidden_size=1024",
+                          "--global_batch_size=64"};
+  PlanWords quiet = slow;
+  quiet.push_back("--suggest_layout=false");
+  const std::string text = suggested_layout(*resolve_planned(slow, 8), "H100", configs);
+  EXPECT_NE(text.find("times as fast on 8 h100: --tensor_model_parallel_size 1"), std::string::npos) << text;
+  EXPECT_EQ(suggested_layout(*resolve_planned(quiet, 8), "H100", configs), "");
+  EXPECT_EQ(suggested_layout(*resolve_planned(slow, 8), "no such GPU", configs), "");
+  EXPECT_EQ(suggested_layout(*resolve_planned({"--hidden_size=1024"}, 1), "H100", configs), "");
 }
 
 }  // namespace

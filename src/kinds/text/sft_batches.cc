@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "data/balance.h"
 #include "data/index_cache.h"
 #include "kinds/text/sft_mix.h"
 #include "nn/preference_loss.h"
@@ -109,7 +110,7 @@ SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOpti
 SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
                             Logger& log) {
   const SftOptions& sft = options.sft;
-  const OrderedJson description = {{"class", "SFTDataset"},
+  OrderedJson description = {{"class", "SFTDataset"},
                                    {"lengths", set.lengths_identity()},
                                    {"samples", {range.begin, range.end}},
                                    {"sequences_per_sample", set.sequences_per_sample()},
@@ -118,6 +119,7 @@ SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const 
                                    {"splits", goes_on_in_next(set, options)},
                                    {"first_fit_decreasing", sft.sft_packing == SftPacking::kFirstFitDecreasing},
                                    {"max_samples_per_sequence", sft.max_samples_per_sequence.value_or(0)}};
+  if (sft.balance_sequences) description["balanced"] = true;  // otherwise as older caches
   const auto length = lengths_in(set, options, s);  // refuses samples that are too long, even if the packs are cached
   const fs::path folder = options.data_cache_path ? fs::path(*options.data_cache_path)
                                                   : fs::path(set.prefix()) / "cache" / "SFTDataset_indices";
@@ -205,6 +207,12 @@ std::vector<SftPiece> SftRows::sequences(int64_t row) const {
   return sequences_of_pack(*set_, pack);
 }
 
+double SftRows::work(int64_t row) const {
+  std::vector<int64_t> lengths;
+  for (const SftPiece& sequence : sequences(row)) lengths.push_back(sequence.length);
+  return keeps_apart_ ? pairs_of_context_ranks(lengths, sequence_length_, 1)[0] : 1;
+}
+
 Batch SftRows::read(std::span<const int64_t> numbers) const {
   const int64_t s = sequence_length_, b = std::ssize(numbers);
   Batch batch = make_batch(b, {.sequence_length = s, .reset_attention_mask = keeps_apart_});
@@ -268,9 +276,12 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
   if (!has_valid && !options.split) {
     log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
   }
-  const auto rows_of = [&](const std::shared_ptr<const SftSet>& set, const ElementRange& range) {
+  const auto balances = [&](Split part) { return sft.balance_sequences && part == Split::kTrain; };
+  const auto rows_of = [&](Split part, const std::shared_ptr<const SftSet>& set, const ElementRange& range) {
     note_cut_samples(*set, range, options, setup.sequence_length, log);
-    return std::make_shared<SftRows>(set, load_or_pack_range(*set, range, options, setup.sequence_length, log), sft,
+    DataOptions of_part = options;
+    of_part.sft.balance_sequences = balances(part);
+    return std::make_shared<SftRows>(set, load_or_pack_range(*set, range, of_part, setup.sequence_length, log), sft,
                                      setup);
   };
   const auto source_of = [&](Split part, const std::shared_ptr<SftRows>& rows) {
@@ -279,9 +290,11 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
       log.info("{} sequences a pass of {} samples ({} tokens)", rows->num_rows(), rows->size()->documents,
                rows->size()->tokens);
     }
-    return std::make_unique<BatchSource>(
+    auto source = std::make_unique<BatchSource>(
         rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
                     make_philox_key(setup.seed, "sft order")));
+    if (balances(part)) source->balance();
+    return source;
   };
   const auto mixed_source = [&](Split part) -> std::unique_ptr<BatchSource> {
     SftOptions present = sft;
@@ -290,7 +303,7 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
     for (size_t i = 0; i < trained.size(); ++i) {
       const ElementRange range = range_of(*trained[i], part, options);
       if (range.size() == 0) continue;
-      rows.push_back(rows_of(trained[i], range));
+      rows.push_back(rows_of(part, trained[i], range));
       present.sets.push_back(sft.sets[i]);
     }
     if (rows.empty()) return nullptr;
@@ -301,19 +314,21 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
     if (part == Split::kTrain) {
       for (const std::string& line : describe(mix)) log.info("{}", line);
     }
-    return std::make_unique<BatchSource>(mixed, Order(std::move(mix), mixed->name()));
+    auto source = std::make_unique<BatchSource>(mixed, Order(std::move(mix), mixed->name()));
+    if (balances(part)) source->balance();
+    return source;
   };
   DataSets sets = make_splits(setup, [&](Split part, std::optional<int64_t> /*num_samples*/) {
     std::unique_ptr<BatchSource> source;
     if (has_valid && part != Split::kTrain) {
       if (part == Split::kTest || has_sets) return source;
       const auto set = open_set(sft.sft_valid_data_path.at(0), sft);
-      return source_of(part, rows_of(set, {0, set->num_samples()}));
+      return source_of(part, rows_of(part, set, {0, set->num_samples()}));
     }
     if (!sft.sets.empty()) {
       source = mixed_source(part);
     } else if (const ElementRange range = range_of(*trained[0], part, options); range.size() > 0) {
-      source = source_of(part, rows_of(trained[0], range));
+      source = source_of(part, rows_of(part, trained[0], range));
     }
     if (!source) {
       log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
@@ -322,7 +337,7 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
   });
   add_validation_sets(options, setup, sets, [&](const std::string& prefix, std::optional<int64_t> /*num_samples*/) {
     const auto set = open_set(prefix, sft);
-    return source_of(Split::kValid, rows_of(set, {0, set->num_samples()}));
+    return source_of(Split::kValid, rows_of(Split::kValid, set, {0, set->num_samples()}));
   });
   return sets;
 }

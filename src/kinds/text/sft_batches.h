@@ -35,6 +35,8 @@ class SftRows final : public RowReader {
     return DataSize{packs_.num_samples(), packs_.num_tokens(), static_cast<double>(packs_.num_packs())};
   }
   Batch read(std::span<const int64_t> rows) const override;
+  // Pairs of queries and keys that attention computes, padding's included.
+  double work(int64_t row) const override;
 
   // Source of reference_log_probs for rows of pairs; without it they have none.
   void set_reference(std::shared_ptr<const SftReference> reference) { reference_ = std::move(reference); }

@@ -72,12 +72,21 @@ std::string SftMixedRows::name() const {
   return "mixture of " + join(names, ", ");
 }
 
+SftMixedRows::Place SftMixedRows::place_of(int64_t number) const {
+  const auto set = static_cast<size_t>(std::ranges::upper_bound(begins_, number) - begins_.begin() - 1);
+  return {set, number - begins_[set]};
+}
+
+double SftMixedRows::work(int64_t number) const {
+  const auto [set, row] = place_of(number);
+  return sets_.at(set)->work(row);
+}
+
 Batch SftMixedRows::read(std::span<const int64_t> rows) const {
   std::vector<Batch> parts;
   std::vector<int64_t> ids;
   for (const int64_t number : rows) {
-    const auto set = static_cast<size_t>(std::ranges::upper_bound(begins_, number) - begins_.begin() - 1);
-    const int64_t row = number - begins_[set];
+    const auto [set, row] = place_of(number);
     parts.push_back(sets_.at(set)->read({&row, 1}));
     ids.push_back(static_cast<int64_t>(set));
   }

@@ -26,10 +26,17 @@ class SftMixedRows final : public RowReader {
   std::string name() const override;
   std::optional<DataSize> size() const override { return size_; }
   Batch read(std::span<const int64_t> rows) const override;
+  double work(int64_t row) const override;
 
   const std::vector<std::shared_ptr<SftRows>>& sets() const { return sets_; }
 
  private:
+  struct Place {
+    size_t set;
+    int64_t row;
+  };
+  Place place_of(int64_t number) const;
+
   std::vector<std::shared_ptr<SftRows>> sets_;
   std::vector<int64_t> begins_ = {0};
   DataSize size_;  // of a pass

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "core/error.h"
+#include "data/balance.h"
 
 namespace megalith {
 namespace {
@@ -107,12 +108,30 @@ OpenPacks pack_first_fit_decreasing(std::vector<SftPiece> samples, int64_t seq_l
   return packs;
 }
 
-OpenPacks pack_samples(std::vector<SftPiece> samples, int64_t seq_length, bool splits, const SftOptions& options) {
+OpenPacks with_balanced_orders(OpenPacks packs, int64_t seq_length) {
+  for (size_t pack = 0; pack < packs.begins.size(); ++pack) {
+    const auto first = packs.pieces.begin() + packs.begins[pack];
+    const bool is_last = pack + 1 == packs.begins.size();
+    const int64_t end = is_last ? std::ssize(packs.pieces) : packs.begins[pack + 1];
+    const std::vector<SftPiece> pieces(first, packs.pieces.begin() + end);
+    std::vector<int64_t> lengths;
+    for (const SftPiece& piece : pieces) lengths.push_back(piece.length);
+    std::ranges::transform(balanced_order(lengths, seq_length), first, [&](size_t i) { return pieces[i]; });
+  }
+  return packs;
+}
+
+OpenPacks pack_by_option(std::vector<SftPiece> samples, int64_t seq_length, bool splits, const SftOptions& options) {
   const int64_t most = options.max_samples_per_sequence.value_or(INT64_MAX);
   if (!options.enable_packed_sequences) return one_each(samples);
   if (splits) return fill_split(samples, seq_length);
   if (options.sft_packing == SftPacking::kGreedy) return pack_greedily(samples, seq_length, most);
   return pack_first_fit_decreasing(std::move(samples), seq_length, most);
+}
+
+OpenPacks pack_samples(std::vector<SftPiece> samples, int64_t seq_length, bool splits, const SftOptions& options) {
+  OpenPacks packs = pack_by_option(std::move(samples), seq_length, splits, options);
+  return options.balance_sequences ? with_balanced_orders(std::move(packs), seq_length) : packs;
 }
 
 }  // namespace

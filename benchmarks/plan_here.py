@@ -1,0 +1,90 @@
+"""Plans of this machine's own runs against the runs: step time and memory of 2 to 8 CPU ranks.
+
+For each number of ranks `megalith bench calibrate` measures rates with all of them at work; then each layout is planned
+with those rates, and trained on made-up tokens. A step's time is the median after the first two; memory is the largest
+rank's tensors at most, which a dry run knows to the byte but for what kernels borrow. Run it on an idle machine.
+
+usage: plan_here.py --program build/megalith [--iterations 8]
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ("--num_layers=4", "--hidden_size=256", "--num_attention_heads=8", "--vocab_size=2048", "--seq_length=256",
+         "--max_position_embeddings=256", "--swiglu", "--normalization=RMSNorm", "--position_embedding_type=rope",
+         "--disable_bias_linear", "--attention_dropout=0", "--hidden_dropout=0")  # fmt: skip
+RUN = ("--micro_batch_size=2", "--global_batch_size=32")
+LAYOUTS = {
+    2: {"dp 2": ("--use_distributed_optimizer",), "tp 2": ("--tensor_model_parallel_size=2", "--sequence_parallel"),
+        "pp 2": ("--pipeline_model_parallel_size=2",)},
+    4: {"dp 4": ("--use_torch_fsdp2",),
+        "tp 2, pp 2": ("--tensor_model_parallel_size=2", "--pipeline_model_parallel_size=2", "--sequence_parallel"),
+        "cp 2, dp 2": ("--context_parallel_size=2", "--use_distributed_optimizer")},
+    8: {"dp 8": ("--use_distributed_optimizer",),
+        "tp 2, pp 2, dp 2": ("--tensor_model_parallel_size=2", "--pipeline_model_parallel_size=2",
+                             "--sequence_parallel", "--use_distributed_optimizer")},
+}  # fmt: skip
+
+
+def launch(program, ranks, *words):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = []
+    for rank in range(ranks):
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
+               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}  # fmt: skip
+        environment = os.environ | {name: str(value) for name, value in own.items()}
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen([program, *words], env=environment, **streams))
+    said = [process.communicate()[0] for process in started]
+    for process, text in zip(started, said):
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(map(str, words))} ended with {process.returncode}:\n{text}")
+
+
+def measured(program, ranks, words, iterations, folder):
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    launch(program, ranks, "train", *MODEL, *RUN, *words, "--device=cpu", "--mock_data", "--eval_iters=0",
+           f"--train_iters={iterations}", f"--metrics_file={metrics}", "--allow_oversubscription")  # fmt: skip
+    steps = [json.loads(line) for line in metrics.read_text().splitlines()]
+    steps = [step for step in steps if step["kind"] == "step"][2:]
+    peak = max(step.get("memory_peak_bytes", 0) for step in steps)
+    return statistics.median(step["elapsed_ms"] for step in steps) / 1e3, peak
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=Path, default=ROOT / "build/megalith")
+    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--ranks", type=int, nargs="*", default=list(LAYOUTS), choices=LAYOUTS)
+    arguments = parser.parse_args()
+    print("| ranks | layout | step, s | planned, s | error | memory, MB | planned, MB | at most, MB | error |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for ranks in arguments.ranks:
+            rates = folder / f"here{ranks}.yaml"
+            launch(arguments.program, ranks, "bench", "calibrate", *MODEL, "--device=cpu", "--allow_oversubscription",
+                   f"--output_file={rates}")  # fmt: skip
+            for layout, words in LAYOUTS[ranks].items():
+                seconds, peak = measured(arguments.program, ranks, words, arguments.iterations, folder)
+                command = [arguments.program, "plan", f"--cluster={rates}:{ranks}", "--json", *MODEL, *RUN, *words]
+                plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                error = lambda planned, found: f"{100 * (planned / found - 1):+.0f} %" if found else ""  # noqa: E731
+                bytes_ = [plan["memory_total_bytes"] - plan["memory_bytes"].get("data", 0), plan["memory_at_most_bytes"]]
+                print(f"| {ranks} | {layout} | {seconds:.3f} | {plan['step_s']:.3f} | {error(plan['step_s'], seconds)} | "
+                      f"{peak / 1e6:.0f} | {bytes_[0] / 1e6:.0f} | {bytes_[1] / 1e6:.0f} | {error(bytes_[0], peak)} |",
+                      flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
