@@ -267,8 +267,9 @@ MISTAKES = [
         "low_rank_adapter.cc",
         [
             (
-                "at::Tensor low = down_->forward(read(x, row_ids));",
-                "at::Tensor low = SEEDED ? read(down_->forward(x), row_ids).value : down_->forward(read(x, row_ids));",
+                "const at::Tensor low = pair.down->forward(read(x, row_ids));",
+                "const at::Tensor low = SEEDED ? read(pair.down->forward(x), row_ids).value\n"
+                "                              : pair.down->forward(read(x, row_ids));",
             )
         ],
     ),
@@ -277,9 +278,9 @@ MISTAKES = [
         "low_rank_adapter.cc",
         [
             (
-                "parameter->set_trainable(parameter->options().is_adapter);",
-                "parameter->set_trainable(parameter->options().is_adapter || "
-                "(SEEDED && parameter->options().role == ParameterRole::kVector));",
+                "parameter->set_trainable(parameter->is_trainable() && is_saved(options, *parameter) == Saved::kWhole);",
+                "parameter->set_trainable((SEEDED && parameter->options().role == ParameterRole::kVector) ||\n"
+                "                             (parameter->is_trainable() && is_saved(options, *parameter) == Saved::kWhole));",
             )
         ],
     ),
