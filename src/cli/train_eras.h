@@ -46,7 +46,6 @@ class TrainingEras {
   std::unique_ptr<Resolved> first_;  // the first era's; null while that runs
   Mesh mesh_;                        // of all seats
   Axis axis_;
-  bool is_restart_;
   Era era_;
   std::unique_ptr<Trainer> cut_;  // whose last step lacks numbers of another rank
   std::optional<CarriedRun> carried_;

@@ -278,11 +278,7 @@ std::string C10dWorld::Shared::verdict_on(int64_t number, const RollRules& rules
     const std::string text = roll_text(round->get(era_key(number, fmt::format("here/{}", one))));
     chosen.iterations.push_back(answer_of(text).iteration);
   }
-  if (seats.empty()) {
-    if (rules.waits_for_replacements && waited < timeout) return "";
-    return fmt::format("{}no whole replica is left: {} answered{}", kOver, ranks_text(here),
-                       rules.waits_for_replacements ? " within " + timeout_text() : "");
-  }
+  if (seats.empty()) return fmt::format("{}no whole replica is left: {} answered", kOver, ranks_text(here));
   std::set_difference(era.seats.begin(), era.seats.end(), seats.begin(), seats.end(), std::back_inserter(chosen.left));
   std::set_difference(seats.begin(), seats.end(), era.seats.begin(), era.seats.end(),
                       std::back_inserter(chosen.joined));

@@ -32,9 +32,6 @@ std::vector<int> whole_replicas(const Mesh& mesh, Axis axis, const std::vector<i
 //   world_size  of the first era
 void adjust_to_era(Config& config, const Resolved& first, int64_t num_ranks);
 
-// The next era reads the newest checkpoint in the folder of --save, if there is one.
-void go_back_to_checkpoint(Config& config);
-
 // A rank's part of a run between two eras.
 struct CarriedRun {
   std::vector<std::vector<at::Tensor>> tensors;  // in the order of the trainer's, in host memory
