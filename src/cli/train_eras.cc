@@ -61,6 +61,7 @@ void TrainingEras::connect() {
 
 EraHooks TrainingEras::hooks() {
   EraHooks hooks;
+  hooks.since_start = since_start_;
   C10dWorld* const world = session_.world.get();
   if (session_.groups.rank == 0) {
     hooks.has_joiners = [this, world] { return world->has_joiners(rules()); };
@@ -147,6 +148,9 @@ void TrainingEras::next() {
   RollEntry entry;
   if (carried_) entry = {.iteration = carried_->train.iteration, .numbers = carried_->numbers};
   const Era era = session_.world->call_roll(entry, rules(), [this](const Era& without) {
+    // Others may make the cut step again, whose sums are of another order: equal iterations are not equal bits.
+    carried_.reset();
+    cut_.reset();
     context_.log.warn("{} {} on without rank {}, whose replica is not whole or did not answer in time: this process "
                       "waits to join them again",
                       ranks_text(without.seats), without.seats.size() == 1 ? "goes" : "go", launch_.rank);

@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint_state.h"
 #include "comm/groups.h"
 #include "core/error.h"
+#include "core/time.h"
 #include "train/config.h"
 
 namespace megalith {
@@ -36,7 +37,9 @@ void adjust_to_era(Config& config, const Resolved& first, int64_t num_ranks);
 struct CarriedRun {
   std::vector<std::vector<at::Tensor>> tensors;  // in the order of the trainer's, in host memory
   TrainState train;
-  int64_t last_saved_iteration = -1, last_evaluated_iteration = -1, num_steps = 0;
+  int64_t last_saved_iteration = -1, last_evaluated_iteration = -1;
+  bool is_after_step = false;  // made by this run, not loaded
+  Stopwatch since_saved;
   std::string numbers;     // of the last step made, for ranks that were cut off from them
   bool lacks_step = false;  // its gradients were complete when the era ended, and the step's numbers did not come
 };
