@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "checkpoint/hf.h"
-#include "checkpoint/replica_check.h"
 #include "checkpoint/resume.h"
 #include "comm/communicators.h"
 #include "core/error.h"
@@ -256,16 +255,6 @@ StopReason Trainer::work_after_step(StopReason reason, bool is_cut) {
   // Ranks voted during the step; after long work they vote again.
   if (is_checked || is_evaluated || is_sampled || is_saved) reason = agreed_stop(own_stop(iteration_));
   return reason == StopReason::kSaveDue ? StopReason::kFinished : reason;  // the next step's ranks vote again
-}
-
-void Trainer::check_replicas() {
-  data_parallel_->wait_for_parameters();
-  const auto difference = find_replica_difference(checkpoint_state().tensors, groups_);
-  if (!difference) return;
-  throw std::runtime_error(fmt::format(
-      "check_sync after iteration {}: {}\n  nothing was saved since; the newest checkpoint is older. Reproduce "
-      "with --kernels reference, or on other hardware",
-      iteration_, difference->text()));
 }
 
 // The agreed reason to end the run now, from this rank or a signal to any; else kFinished. Without agreement one would

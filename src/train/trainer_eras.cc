@@ -1,4 +1,4 @@
-// A trainer's state between eras (eras.h); see trainer.h.
+// A trainer's state between eras (eras.h), and whether replicas are equal; see trainer.h.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -155,6 +155,16 @@ void Trainer::announce(std::vector<EventRecord> events) {
     repeated_iteration_ = iteration_ + 1;
     event.end_sample += resolved_.derived.batches.samples(consumed_samples_);
   }
+}
+
+void Trainer::check_replicas() {
+  data_parallel_->wait_for_parameters();
+  const auto difference = find_replica_difference(checkpoint_state().tensors, groups_);
+  if (!difference) return;
+  throw std::runtime_error(fmt::format(
+      "check_sync after iteration {}: {}\n  nothing was saved since; the newest checkpoint is older. Reproduce "
+      "with --kernels reference, or on other hardware",
+      iteration_, difference->text()));
 }
 
 }  // namespace megalith
