@@ -208,7 +208,8 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
           context.config_root};
 }
 
-void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log) {
+void share_failure(C10dWorld& world, const std::exception& error, Logger& log) {
+  const int rank = world.rank(), world_size = world.size();
   world.report_failure(error.what());
   const std::vector<int> same = world.ranks_that_end_with(error.what());
   if (same.front() != rank) throw SilentExit{exit_code_of(error), error.what()};
@@ -222,7 +223,7 @@ void share_failure(C10dWorld& world, int rank, int world_size, const std::except
 void share_early_failure(const CommandContext& context, const Launch& launch, const std::exception& error) {
   const auto world = meet_to_leave(context, launch, error.what());
   // Without ranks to agree with, this rank speaks for itself.
-  if (world) share_failure(*world, launch.rank, launch.world_size, error, context.log);
+  if (world) share_failure(*world, error, context.log);
 }
 
 void tell_dry_run(const CommandContext& context, const Launch& launch) {

@@ -54,7 +54,7 @@ int exit_code_of(const std::exception& error);
 
 // Tells the other ranks why this one ends. The first of several ranks with the same message returns to report it; the
 // others get SilentExit.
-void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log);
+void share_failure(C10dWorld& world, const std::exception& error, Logger& log);
 
 // Runs code after start_session(). If it throws, tells the other ranks why, then rethrows.
 template <typename Body>
@@ -65,7 +65,7 @@ auto run_in_session(Session& session, const Body& body) {
     throw;  // another rank is at fault
   } catch (const std::exception& error) {
     if (session.world) {
-      share_failure(*session.world, session.groups.rank, session.groups.world->size(), error, *session.log);
+      share_failure(*session.world, error, *session.log);
     }
     throw;
   }

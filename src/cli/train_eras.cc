@@ -17,8 +17,6 @@ namespace {
 // Eras in a row without a step, after which something else is wrong than a lost rank.
 constexpr int kMostVain = 5;
 
-bool goes_back(const Resolved& run) { return run.config.train.faults.fault_tolerance == FaultTolerance::kRestart; }
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -39,18 +37,15 @@ TrainingEras::TrainingEras(CommandContext& context, Session& session, const Laun
       launch_(launch),
       stop_(stop),
       mesh_(Mesh::from_options(session.resolved->config.parallel, launch.world_size)),
-      axis_(replica_axis(session.resolved->derived.data_parallel)),
-      is_restart_(goes_back(*session.resolved)) {
+      axis_(replica_axis(session.resolved->derived.data_parallel)) {
   for (int rank = 0; rank < launch.world_size; ++rank) era_.seats.push_back(rank);
 }
 
 RollRules TrainingEras::rules() const {
   RollRules rules;
-  rules.choose = [mesh = mesh_, axis = axis_, is_restart = is_restart_](const std::vector<int>& here) {
-    if (is_restart) return std::ssize(here) == mesh.world_size() ? here : std::vector<int>{};
+  rules.choose = [mesh = mesh_, axis = axis_](const std::vector<int>& here) {
     return whole_replicas(mesh, axis, here);
   };
-  rules.waits_for_replacements = is_restart_;
   rules.is_stopped = [&stop = stop_] { return stop.load() != 0; };
   return rules;
 }
@@ -66,8 +61,9 @@ void TrainingEras::connect() {
 
 EraHooks TrainingEras::hooks() {
   EraHooks hooks;
+  hooks.since_start = since_start_;
   C10dWorld* const world = session_.world.get();
-  if (!is_restart_ && session_.groups.rank == 0) {
+  if (session_.groups.rank == 0) {
     hooks.has_joiners = [this, world] { return world->has_joiners(rules()); };
   }
   if (!session_.device.is_cpu()) {
@@ -95,7 +91,7 @@ void TrainingEras::begin(Trainer& trainer) {
 }
 
 void TrainingEras::keep(std::unique_ptr<Trainer> trainer) {
-  if (trainer && has_begun_ && !is_restart_) {
+  if (trainer && has_begun_) {
     carried_ = trainer->carry();
     if (carried_->lacks_step) cut_ = std::move(trainer);
   }
@@ -122,12 +118,6 @@ std::vector<EventRecord> TrainingEras::events_of(const Era& era, const std::stri
   const int64_t batch = session_.resolved->derived.batches.samples(0);
   const std::string size =
       batch == batch_before ? "" : fmt::format("; a step has {} samples now, and had {}", batch, batch_before);
-  if (is_restart_) {
-    events.push_back({.kind = "ranks_left",
-                      .text = fmt::format("ranks were lost and started again ({}): all go back to the newest checkpoint",
-                                          reason)});
-    return events;
-  }
   if (!era.left.empty()) {
     events.push_back({.iteration = iteration,
                       .kind = "ranks_left",
@@ -158,6 +148,9 @@ void TrainingEras::next() {
   RollEntry entry;
   if (carried_) entry = {.iteration = carried_->train.iteration, .numbers = carried_->numbers};
   const Era era = session_.world->call_roll(entry, rules(), [this](const Era& without) {
+    // Others may make the cut step again, whose sums are of another order: equal iterations are not equal bits.
+    carried_.reset();
+    cut_.reset();
     context_.log.warn("{} {} on without rank {}, whose replica is not whole or did not answer in time: this process "
                       "waits to join them again",
                       ranks_text(without.seats), without.seats.size() == 1 ? "goes" : "go", launch_.rank);
@@ -183,16 +176,14 @@ void TrainingEras::enter(const Era& era) {
   session_.groups = Groups::single();  // ends the last era's connections
   session_.world = session_.world->next(era);
   const auto num_ranks = narrow<int>(std::ssize(era.seats));
-  if (!first_) first_ = std::exchange(session_.resolved, nullptr);
-  const Resolved& first = *first_;
-  session_.resolved = resolve_config(all_kinds(), context_.config_inputs(), num_ranks, /*extra=*/{},
-                                     {.opens_data = true,
-                                      .weights = CommandNeeds::Weights::kOptional,
-                                      .writes_run = true,
-                                      .adjust = [&](Config& config) {
-                                        if (is_restart_) return go_back_to_checkpoint(config);
-                                        adjust_to_era(config, first, num_ranks);
-                                      }});
+  const Resolved& first = first_ ? *first_ : *session_.resolved;
+  auto resolved = resolve_config(all_kinds(), context_.config_inputs(), num_ranks, /*extra=*/{},
+                                 {.opens_data = true,
+                                  .weights = CommandNeeds::Weights::kOptional,
+                                  .writes_run = true,
+                                  .adjust = [&](Config& config) { adjust_to_era(config, first, num_ranks); }});
+  session_.resolved.swap(resolved);
+  if (!first_) first_ = std::move(resolved);
   era_ = era;
   const Mesh mesh = Mesh::from_options(session_.resolved->config.parallel, num_ranks);
   const auto rank = narrow<int>(std::find(era.seats.begin(), era.seats.end(), launch_.rank) - era.seats.begin());

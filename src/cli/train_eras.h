@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/session.h"
+#include "core/time.h"
 #include "metrics/step_record.h"
 #include "train/eras.h"
 #include "train/trainer.h"
@@ -46,10 +47,10 @@ class TrainingEras {
   std::unique_ptr<Resolved> first_;  // the first era's; null while that runs
   Mesh mesh_;                        // of all seats
   Axis axis_;
-  bool is_restart_;
   Era era_;
   std::unique_ptr<Trainer> cut_;  // whose last step lacks numbers of another rank
   std::optional<CarriedRun> carried_;
+  Stopwatch since_start_;
   bool has_begun_ = false;  // the trainer of this era holds a state
   int num_vain_ = 0;        // eras in a row that made no step
   std::vector<EventRecord> events_;

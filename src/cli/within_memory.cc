@@ -25,7 +25,8 @@ int run_within_memory(const Session& session, const Launch& launch, const Memory
     return body(estimate);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    text = out_of_memory_text(error, run, estimate, session.device, there, measured, speed_of);
+    // The run's of now: with fault_tolerance, ranks may have changed.
+    text = out_of_memory_text(error, *session.resolved, estimate, session.device, there, measured, speed_of);
   }
   throw std::runtime_error(text);
 }

@@ -45,6 +45,9 @@ class C10dWorld {
   C10dWorld(const C10dWorld&) = delete;
   C10dWorld& operator=(const C10dWorld&) = delete;
 
+  // This process's among those that met, or in its era.
+  int rank() const;
+  int size() const;
   // Surprising choices.
   const std::vector<std::string>& notes() const;
   // The tensors' interface: "eth0", "lo".
@@ -77,7 +80,7 @@ class C10dWorld {
   // True once replacements wait that make `rules` choose more ranks. Asks the store twice a second. For one rank.
   bool has_joiners(const RollRules& rules);
   // Blocks until this process belongs to an era, perhaps long after it was left out of one. CommunicationError: the
-  // store is gone, nothing whole is left, or the run has ended (RunIsOver).
+  // store is gone, nothing whole is left. RunIsOver: the run has ended.
   //   on_left_out  called when an era begins without this process
   Era call_roll(const RollEntry& entry, const RollRules& rules, const std::function<void(const Era&)>& on_left_out);
   // The era's world, over the same store. Call before this one ends.

@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "launch/c10d_shared.h"
 #include "launch/hang_report.h"
+#include "launch/patience.h"
 #include "launch/rank_process.h"
 
 namespace megalith {
@@ -103,6 +104,18 @@ struct C10dWorld::Shared::Look {
   std::atomic<bool> has_joiners{false}, is_over{false};
 };
 
+struct C10dWorld::Shared::RollProgress {
+  std::atomic<int64_t> num_looks{0};
+  std::atomic<bool> is_waiting{false};  // belongs to no era
+  std::mutex mutex;
+  std::vector<Era> left_out;  // eras that began without this process, to be told
+
+  std::vector<Era> take_left_out() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(left_out, {});
+  }
+};
+
 void C10dWorld::Shared::end_look() noexcept {
   if (look) look->is_over.store(true);
 }
@@ -112,9 +125,11 @@ bool C10dWorld::Shared::has_in_era(const std::string& key) {
 }
 
 #ifdef MEGALITH_GLOO
-// gloo::transport::tcp::Pair::signalExceptionExternal. The installed headers are older than torch's Gloo, so neither
-// data members nor virtual functions of its classes are used here. Null if torch does not export it: Gloo's threads
-// then wait until their time-out.
+// gloo::transport::tcp::Pair::signalExceptionExternal, which fails a pair's operations; torch has no call for it. The
+// installed headers are older than torch's Gloo, so neither data members nor virtual functions of its classes are used
+// here. Weak, and null if torch does not export it: this rank leaves its collectives all the same (wait_unless_lost()),
+// Gloo's threads end at their time-out, and others whose connections stay open find the loss in the store (watchdog.h)
+// or after fault_patience_s.
 extern std::exception_ptr fail_tcp_pair(gloo::transport::Pair* self, const std::string& message) __asm__(
     "_ZN4gloo9transport3tcp4Pair23signalExceptionExternalERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE")
     __attribute__((weak));
@@ -177,18 +192,24 @@ void C10dWorld::Shared::wait_unless_lost(const C10dWork& work, bool says_done) {
     return;
   }
   // Gloo completes sends, receives and reduce-scatters only in wait(), which does not end with the era.
+  run_unless_lost([work] { work->wait(); });
+  throw_if_lost();
+}
+
+void C10dWorld::Shared::run_unless_lost(std::function<void()> part) {
   const auto promise = std::make_shared<std::promise<void>>();
   auto done = promise->get_future();
-  std::thread([promise, work] {
+  std::thread([promise, part = std::move(part)]() mutable {
     try {
-      work->wait();
+      part();
+      part = nullptr;  // destroys its objects here, not at process exit
       promise->set_value();
     } catch (...) {
+      part = nullptr;
       promise->set_exception(std::current_exception());
     }
   }).detach();
   while (done.wait_for(kRollPause) != std::future_status::ready) throw_if_lost();
-  throw_if_lost();
   done.get();
 }
 
@@ -199,17 +220,9 @@ void C10dWorld::Shared::throw_if_lost() {
 }
 
 BackendPointer C10dWorld::Shared::connect_unless_lost(const std::function<BackendPointer()>& make) {
-  const auto promise = std::make_shared<std::promise<BackendPointer>>();
-  auto made = promise->get_future();
-  std::thread([promise, make] {
-    try {
-      promise->set_value(make());
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
-  while (made.wait_for(kRollPause) != std::future_status::ready) throw_if_lost();
-  BackendPointer backend = made.get();
+  const auto made = std::make_shared<BackendPointer>();
+  run_unless_lost([made, make] { *made = make(); });
+  const BackendPointer backend = *made;
   {
     const std::lock_guard lock(loss_mutex);
     backends.push_back(backend);
@@ -278,20 +291,14 @@ std::string C10dWorld::Shared::verdict_on(int64_t number, const RollRules& rules
     const std::string text = roll_text(round->get(era_key(number, fmt::format("here/{}", one))));
     chosen.iterations.push_back(answer_of(text).iteration);
   }
-  if (seats.empty()) {
-    if (rules.waits_for_replacements && waited < timeout) return "";
-    return fmt::format("{}no whole replica is left: {} answered{}", kOver, ranks_text(here),
-                       rules.waits_for_replacements ? " within " + timeout_text() : "");
-  }
+  if (seats.empty()) return fmt::format("{}no whole replica is left: {} answered", kOver, ranks_text(here));
   std::set_difference(era.seats.begin(), era.seats.end(), seats.begin(), seats.end(), std::back_inserter(chosen.left));
   std::set_difference(seats.begin(), seats.end(), era.seats.begin(), era.seats.end(),
                       std::back_inserter(chosen.joined));
   return to_json(chosen);
 }
 
-Era C10dWorld::Shared::hold_roll_call(const RollEntry& own, const RollRules& rules,
-                                      const std::function<void(const Era&)>& on_left_out,
-                                      std::atomic<int64_t>& progress) {
+Era C10dWorld::Shared::hold_roll_call(const RollEntry& own, const RollRules& rules, RollProgress& progress) {
   RollEntry entry = own;
   bool is_member = !is_late;
   int64_t number = era.number + 1;
@@ -312,7 +319,7 @@ Era C10dWorld::Shared::hold_roll_call(const RollEntry& own, const RollRules& rul
     const auto begin = RollClock::now();
     auto beat_at = begin;
     while (!round->check({key})) {
-      progress.fetch_add(1);
+      progress.num_looks.fetch_add(1);
       if (RollClock::now() >= beat_at) {
         round->add(era_key(number, fmt::format("beat/{}", seat)), 1);
         beat_at = RollClock::now() + kBeatPause;
@@ -324,7 +331,7 @@ Era C10dWorld::Shared::hold_roll_call(const RollEntry& own, const RollRules& rul
       std::this_thread::sleep_for(kRollPause);
     }
     const std::string text = roll_text(round->get(key));
-    if (is_member && text.starts_with(kOver)) throw CommunicationError(text.substr(kOver.size()));
+    if (is_member && text.starts_with(kOver) && text != kEnded) throw CommunicationError(text.substr(kOver.size()));
     throw_if_over(text);
     Era found = era_from_json(text);
     if (std::binary_search(found.seats.begin(), found.seats.end(), seat)) {
@@ -332,7 +339,11 @@ Era C10dWorld::Shared::hold_roll_call(const RollEntry& own, const RollRules& rul
       if (round->check({numbers})) found.numbers = roll_text(round->get(numbers));
       return found;
     }
-    if (on_left_out) on_left_out(found);
+    {
+      const std::lock_guard lock(progress.mutex);
+      progress.left_out.push_back(found);
+    }
+    progress.is_waiting.store(true);
     entry = {};
     is_member = false;
     ++number;
@@ -341,7 +352,11 @@ Era C10dWorld::Shared::hold_roll_call(const RollEntry& own, const RollRules& rul
 
 void C10dWorld::Shared::end_eras() noexcept {
   try {
-    if (launch.rank == 0) round->compareSet(era_key(era.number + 1, "verdict"), {}, roll_bytes(kEnded));
+    const int64_t number = era.number + 1;
+    for (const int one : era.seats) {
+      if (round->check({era_key(number, fmt::format("here/{}", one))})) return;
+    }
+    round->compareSet(era_key(number, "verdict"), {}, roll_bytes(kEnded));
   } catch (const std::exception&) {
     // The store is gone, which those who wait notice.
   }
@@ -360,14 +375,18 @@ void C10dWorld::begin_patience() {
   if (shared_->watchdog) shared_->watchdog->set_timeout(shared_->tolerance.patience_s);
 }
 
+std::string C10dWorld::Shared::server_text() const {
+  return launch.has_agent_store ? "the launcher's store" : "rank 0, which serves the ranks' store,";
+}
+
 // On a thread of its own: a stopped server never replies.
 bool C10dWorld::has_joiners(const RollRules& rules) {
   if (!shared_->look) {
     shared_->look = std::make_shared<Shared::Look>();
-    std::thread([look = shared_->look, round = shared_->round->clone(), number = shared_->era.number + 1,
+    std::thread([look = shared_->look, round = shared_->round, number = shared_->era.number + 1,
                  num_seats = shared_->launch_of_seats.world_size, members = shared_->era.seats, rules] {
-      SeatsHere waiting(round, number, num_seats, {});
       try {
+        SeatsHere waiting(round->clone(), number, num_seats, {});
         while (!look->is_over.load()) {
           std::vector<int> here = waiting.look();
           here.insert(here.end(), members.begin(), members.end());
@@ -389,12 +408,13 @@ Era C10dWorld::call_roll(const RollEntry& entry, const RollRules& rules,
   if (shared_->watchdog) shared_->watchdog->stop();
   shared_->end_look();
   // On a thread of its own: a stopped server never replies.
-  const auto progress = std::make_shared<std::atomic<int64_t>>(0);
+  const auto progress = std::make_shared<Shared::RollProgress>();
+  progress->is_waiting.store(shared_->is_late);
   const auto promise = std::make_shared<std::promise<Era>>();
   auto held = promise->get_future();
-  std::thread([promise, progress, shared = shared_, entry, rules, on_left_out] {
+  std::thread([promise, progress, shared = shared_, entry, rules] {
     try {
-      promise->set_value(shared->hold_roll_call(entry, rules, on_left_out, *progress));
+      promise->set_value(shared->hold_roll_call(entry, rules, *progress));
     } catch (...) {
       promise->set_exception(std::current_exception());
     }
@@ -402,18 +422,22 @@ Era C10dWorld::call_roll(const RollEntry& entry, const RollRules& rules,
   // Counted in looks, not by the clock: this process may have been stopped.
   const auto most_looks = static_cast<int64_t>(std::max(shared_->tolerance.patience_s, 2.0) * 10);
   int64_t looks = 0, last = -1;
+  const auto tell = [&] {
+    for (const Era& without : progress->take_left_out()) on_left_out(without);
+  };
   while (held.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
-    const int64_t now = progress->load();
+    const int64_t now = progress->num_looks.load();
     looks = now == last ? looks + 1 : 0;
     last = now;
-    if (rules.is_stopped && rules.is_stopped()) {
-      throw RunIsOver("stopped by a signal while the ranks agreed on who goes on", /*has_ended=*/false);
+    tell();
+    if (progress->is_waiting.load() && rules.is_stopped && rules.is_stopped()) {
+      throw RunIsOver("stopped by a signal while it waited to join", /*has_ended=*/false);
     }
     if (looks < most_looks) continue;
     throw CommunicationError(fmt::format("{} does not answer, so the ranks that are left cannot agree on who goes on",
-                                         shared_->launch.has_agent_store ? "the launcher's store"
-                                                                         : "rank 0, which serves the ranks' store,"));
+                                         shared_->server_text()));
   }
+  tell();
   try {
     return held.get();
   } catch (const UserError&) {
@@ -424,9 +448,7 @@ Era C10dWorld::call_roll(const RollEntry& entry, const RollRules& rules,
     throw;
   } catch (const std::exception& error) {
     throw CommunicationError(fmt::format("{} is gone, so the ranks that are left cannot agree on who goes on{}",
-                                         shared_->launch.has_agent_store ? "the launcher's store"
-                                                                         : "rank 0, which served the ranks' store,",
-                                         fault_of(error).text()));
+                                         shared_->server_text(), fault_of(error).text()));
   }
 }
 
@@ -451,12 +473,13 @@ std::unique_ptr<C10dWorld> C10dWorld::next(const Era& era) {
 #ifdef MEGALITH_GLOO
   shared->gloo_options = before.gloo_options;
 #endif
-  try {
+  const auto reach_store = [shared, last = shared_] {
+    const Era& era = shared->era;
     // Its own connection: an abandoned thread may use the last era's.
-    shared->root = before.root;
-    shared->round = before.round->clone();
+    shared->root = last->root;
+    shared->round = last->round->clone();
     shared->store = c10::make_intrusive<c10d::PrefixStore>(era_key(era.number, "world"), shared->round);
-    shared->store->setTimeout(before.timeout);
+    shared->store->setTimeout(shared->timeout);
     for (size_t rank = 0; rank < era.seats.size(); ++rank) {
       const std::string text =
           roll_text(shared->round->get(era_key(era.number, fmt::format("here/{}", era.seats[rank]))));
@@ -466,9 +489,16 @@ std::unique_ptr<C10dWorld> C10dWorld::next(const Era& era) {
       }
     }
     shared->board = open_board(*shared->store);
+    return true;
+  };
+  const std::chrono::duration<double> patience(std::max(before.tolerance.patience_s, 2.0));
+  std::optional<bool> is_reached;
+  try {
+    is_reached = within(std::chrono::duration_cast<Milliseconds>(patience), reach_store);
   } catch (const std::exception& error) {
-    throw CommunicationError(fmt::format("the ranks' store is gone{}", fault_of(error).text()));
+    throw CommunicationError(fmt::format("{} is gone{}", before.server_text(), fault_of(error).text()));
   }
+  if (!is_reached) throw CommunicationError(before.server_text() + " does not answer");
   shared->start_watching(shared->loser());
   return std::unique_ptr<C10dWorld>(new C10dWorld(shared));
 }

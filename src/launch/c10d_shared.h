@@ -98,17 +98,23 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   // Waits for the work, or throws once the era is lost.
   //   says_done  Gloo's isCompleted() is true before wait()
   void wait_unless_lost(const C10dWork& work, bool says_done);
+  // Runs `part` on a thread of its own, which is abandoned once the era is lost: a stopped server never replies. `part`
+  // owns what it uses.
+  void run_unless_lost(std::function<void()> part);
   bool serves_store() const { return seat == 0 && !launch.has_agent_store; }
   // A key of this era, over the connection of roll calls.
   bool has_in_era(const std::string& key);
-  Era hold_roll_call(const RollEntry& entry, const RollRules& rules,
-                     const std::function<void(const Era&)>& on_left_out, std::atomic<int64_t>& progress);
+  struct RollProgress;  // of the thread that holds a roll call
+  Era hold_roll_call(const RollEntry& entry, const RollRules& rules, RollProgress& progress);
   void answer(int64_t number, const RollEntry& entry);
   // Empty: not yet.
   std::string verdict_on(int64_t number, const RollRules& rules, class SeatsHere& seats,
                          std::chrono::steady_clock::time_point begin);
-  // Ends the run for those who wait to join it.
+  // Ends the run for those who wait to join it, unless ranks of this era lost others and go on.
   void end_eras() noexcept;
+  // The run's end: no rank leaves while another needs it.
+  void leave_together();
+  std::string server_text() const;  // "rank 0, which serves the ranks' store,"
 
   // Blocks until all ranks have come; sets the members above.
   void meet();

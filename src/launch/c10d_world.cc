@@ -259,6 +259,10 @@ C10dWorld::~C10dWorld() {
   }
 }
 
+int C10dWorld::rank() const { return shared_->launch.rank; }
+
+int C10dWorld::size() const { return shared_->launch.world_size; }
+
 const std::vector<std::string>& C10dWorld::notes() const { return shared_->notes; }
 
 const std::string& C10dWorld::interface() const { return shared_->interface; }
@@ -382,29 +386,42 @@ std::vector<int> C10dWorld::ranks_that_end_with(std::string_view message) noexce
   return {rank};
 }
 
-void C10dWorld::finish() {
+void C10dWorld::Shared::leave_together() {
   const std::string key = "finished";
+  const int64_t arrived = store->add(key, 1);
+  if (arrived == launch.world_size) store->set("all_" + key, bytes_of("1"));
+  await_while_all_run("all_" + key);
+  if (watchdog) watchdog->stop();
+  if (tolerance.is_on && launch.rank == 0) end_eras();
+  // The serving rank leaves last.
+  if (!serves_store()) {
+    store->add("left", 1);
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + kReportPatience;
+  while (store->add("left", 0) + 1 < launch.world_size && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+void C10dWorld::finish() {
   silence_warnings();
   std::vector<int> ranks(static_cast<size_t>(shared_->launch.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   const SharedPart end_of_run(shared_->log.get(), "world", ranks, "end of the run");
   try {
-    const int64_t arrived = shared_->store->add(key, 1);
-    if (arrived == shared_->launch.world_size) shared_->store->set("all_" + key, bytes_of("1"));
-    shared_->await_while_all_run("all_" + key);
-    if (shared_->watchdog) shared_->watchdog->stop();
-    if (shared_->tolerance.is_on) shared_->end_eras();
-    // The serving rank leaves last.
-    if (!shared_->serves_store()) {
-      shared_->store->add("left", 1);
+    if (shared_->tolerance.is_on) {
+      shared_->run_unless_lost([shared = shared_] { shared->leave_together(); });
     } else {
-      const auto end = std::chrono::steady_clock::now() + kReportPatience;
-      while (shared_->store->add("left", 0) + 1 < shared_->launch.world_size &&
-             std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
+      shared_->leave_together();
     }
   } catch (const std::exception& error) {
+    if (shared_->tolerance.is_on) {
+      within(kStorePatience, [shared = shared_] {
+        shared->end_eras();
+        return true;
+      });
+    }
     throw CommunicationError(fmt::format("the ranks did not all come to the end of the run: {}{}", shared_->explain({}),
                                          fault_of(error).text()));
   }

@@ -34,9 +34,8 @@ struct RollEntry {
 struct RollRules {
   // Seats that go on, ascending, of those that are here, ascending; empty: none can.
   std::function<std::vector<int>(const std::vector<int>& here)> choose;
-  // Waits for replacements while no seats can go on; otherwise that ends the run.
-  bool waits_for_replacements = false;
-  // Asked while this process waits; true ends the wait with RunIsOver. May be empty.
+  // Asked while this process belongs to no era; true ends the wait with RunIsOver. Members go on, and stop together in
+  // the next era. May be empty.
   std::function<bool()> is_stopped = {};
 };
 

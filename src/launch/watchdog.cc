@@ -88,6 +88,7 @@ void Watchdog::stop() {
     is_stopping_ = true;
     changed_.notify_all();
   }
+  const std::lock_guard lock(joining_);
   if (thread_.joinable()) thread_.join();
 }
 

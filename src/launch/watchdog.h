@@ -94,7 +94,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Blocks until the thread, and any report, has ended. Idempotent.
+  // Blocks until the thread, and any report, has ended. Idempotent; from any thread but on_hang's.
   void stop();
 
   // on_hang is, or was, about to be called. Reporting ranks exit, which breaks others' collectives.
@@ -133,6 +133,7 @@ class Watchdog {
   std::atomic<bool> is_speaking_{false}, stands_back_{false};
   std::shared_ptr<std::atomic<bool>> has_seen_word_ = std::make_shared<std::atomic<bool>>(false);
   mutable std::mutex mutex_;
+  std::mutex joining_;
   std::condition_variable changed_;
   bool is_stopping_ = false;
   std::string raised_, known_reason_;

@@ -55,7 +55,7 @@ struct LoraOptions {
 
   void visit(OptionVisitor& v);
 
-  // For a part by canonical name, with the patterns; the first that matches counts, as in PEFT.
+  // A part's, by canonical name, with the patterns; the first that matches counts, as in PEFT.
   int64_t rank_of(std::string_view part) const;
   double alpha_of(std::string_view part) const;
   // alpha / rank, or alpha / sqrt(rank) (rsLoRA, arXiv:2312.03732).

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/resume.h"
 
 namespace megalith {
@@ -17,10 +16,8 @@ std::vector<UserError> check_fault_tolerance(const Config& config, const Derived
   std::vector<UserError> errors;
   const FaultOptions& faults = config.train.faults;
   if (faults.fault_tolerance == FaultTolerance::kNone || faults.is_later_era) return errors;
-  const bool is_restart = faults.fault_tolerance == FaultTolerance::kRestart;
-  const std::string asked = is_restart ? "fault_tolerance restart" : "fault_tolerance replicas";
   const auto refuse = [&](bool is_on, const std::string& what, const std::string& remedy) {
-    if (is_on) errors.emplace_back(asked + what, remedy);
+    if (is_on) errors.emplace_back("fault_tolerance replicas" + what, remedy);
   };
   const CheckpointOptions& checkpoint = config.checkpoint;
   const bool goes_on = loads_where_it_saves(checkpoint) || checkpoint.auto_continue_train || checkpoint.overwrite ||
@@ -29,25 +26,18 @@ std::vector<UserError> check_fault_tolerance(const Config& config, const Derived
          " and --save without --load of the same folder: a replacement is the same command, which would find another "
          "run's checkpoints there",
          fmt::format("add --load {}", checkpoint.save.value_or("")));
-  if (is_restart) {
-    refuse(!config.checkpoint.save, " goes back to a checkpoint, and the run saves none",
-           "name a folder with --save, and --save_interval");
-    refuse(config.checkpoint.no_save_optim, " loads the optimizer's state, which no_save_optim leaves out",
-           "leave --no_save_optim out");
-    return errors;
-  }
   const DataParallelOptions& data_parallel = derived.data_parallel;
   const ParallelOptions& parallel = config.parallel;
   if (replica_axis(data_parallel) == Axis::kDp) {
     refuse(derived.data_parallel_size < 2, fmt::format(" needs two data-parallel replicas, and there is one of {} ranks",
                                                        derived.world_size),
-           "start more ranks, make the model-parallel sizes smaller");
+           "start more ranks, or make the model-parallel sizes smaller");
   } else {
     refuse(parallel.num_distributed_optimizer_instances < 2,
            fmt::format(" needs replicas that each hold the whole optimizer state, and {} divides it over all "
                        "data-parallel ranks",
                        data_parallel.use_torch_fsdp2 ? "use_torch_fsdp2" : "use_distributed_optimizer"),
-           "add --num_distributed_optimizer_instances 2 or more, leave it out");
+           "add --num_distributed_optimizer_instances 2 or more, or leave it out");
   }
   refuse(parallel.expert_model_parallel_size > 1,
          fmt::format(" and expert_model_parallel_size {}: experts are divided over data-parallel ranks, so no replica "
@@ -110,18 +100,6 @@ void adjust_to_era(Config& config, const Resolved& first, int64_t num_ranks) {
   // Otherwise steps are made of what divides, as long as replicas are missing.
   const int64_t chunk = d.micro_batch_size * d.data_parallel_size * num_ranks / d.world_size;
   if (!d.batches.is_constant() || d.global_batch_size % chunk != 0) config.train.decrease_batch_size_if_needed = true;
-}
-
-void go_back_to_checkpoint(Config& config) {
-  config.train.faults.is_later_era = true;
-  CheckpointOptions& options = config.checkpoint;
-  if (!options.save || list_checkpoints(*options.save).empty()) return;
-  options.load = options.save;
-  options.pretrained_checkpoint.reset();
-  options.ckpt_step.reset();
-  options.finetune = false;
-  options.no_load_optim = false;
-  options.overwrite = false;
 }
 
 }  // namespace megalith

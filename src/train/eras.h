@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint_state.h"
 #include "comm/groups.h"
 #include "core/error.h"
+#include "core/time.h"
 #include "train/config.h"
 
 namespace megalith {
@@ -32,14 +33,13 @@ std::vector<int> whole_replicas(const Mesh& mesh, Axis axis, const std::vector<i
 //   world_size  of the first era
 void adjust_to_era(Config& config, const Resolved& first, int64_t num_ranks);
 
-// The next era reads the newest checkpoint in the folder of --save, if there is one.
-void go_back_to_checkpoint(Config& config);
-
 // A rank's part of a run between two eras.
 struct CarriedRun {
   std::vector<std::vector<at::Tensor>> tensors;  // in the order of the trainer's, in host memory
   TrainState train;
-  int64_t last_saved_iteration = -1, last_evaluated_iteration = -1, num_steps = 0;
+  int64_t last_saved_iteration = -1, last_evaluated_iteration = -1;
+  bool is_after_step = false;  // made by this run, not loaded
+  Stopwatch since_saved;
   std::string numbers;     // of the last step made, for ranks that were cut off from them
   bool lacks_step = false;  // its gradients were complete when the era ended, and the step's numbers did not come
 };

@@ -12,7 +12,7 @@ namespace megalith {
 enum class LossSpikeAction { kNone, kWarn, kSkip, kRollback };
 
 // What a run does when a rank is lost.
-enum class FaultTolerance { kNone, kReplicas, kRestart };
+enum class FaultTolerance { kNone, kReplicas };
 
 struct FaultOptions {
   FaultTolerance fault_tolerance = FaultTolerance::kNone;

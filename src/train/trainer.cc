@@ -47,6 +47,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16),
       loss_watch_(resolved.config.train.faults),
       best_(resolved.config.train.best),
+      since_start_(hooks.since_start),
       hooks_(std::move(hooks)) {
   const Config& config = resolved_.config;
   check_frozen(config, built_.parameters(), *groups_.world);
@@ -195,6 +196,13 @@ StopReason Trainer::train_loop() {
   const auto is_over = [&] {
     return iteration_ >= d.train_iters || best_.ends_run() || (finder_ && finder_->has_diverged());
   };
+  const auto is_exit_due = [&] {
+    return config.train.exit_interval && iteration_ % *config.train.exit_interval == 0 && iteration_ < d.train_iters;
+  };
+  if (is_after_step_ && reason == StopReason::kFinished) {
+    reason = work_after_step(reason, /*is_cut=*/true);
+    if (reason == StopReason::kFinished && is_exit_due()) reason = StopReason::kExitInterval;
+  }
   while (reason == StopReason::kFinished && !is_over()) {
     // As in Megatron-LM: a checkpoint at each size of a ramp.
     const int64_t size = d.batches.num_microbatches(consumed_samples_);
@@ -206,35 +214,14 @@ StopReason Trainer::train_loop() {
     num_microbatches = size;
     profiler_.begin_iteration(iteration_ + 1);
     reason = train_iteration(*prefetcher);
-    const bool is_due_by_time = reason == StopReason::kSaveDue;
     profiler_.end_iteration(iteration_);
-    const bool is_checked = config.train.check_sync && iteration_ % *config.train.check_sync == 0;
-    if (is_checked) check_replicas();
-    const bool is_end = iteration_ == d.train_iters;
-    // A judged run's last evaluation comes before its last checkpoint, which remembers it.
-    const bool is_evaluated = is_end ? best_.is_on() : iteration_ % config.train.eval_interval == 0;
-    if (is_evaluated) {
-      evaluate(Split::kValid, fmt::format("iteration {}{}", iteration_, is_end ? " on validation set" : ""));
-      tell_early_end();
-    }
-    const bool is_sampled = config.samples.is_due(iteration_);
-    if (is_sampled) sample();
-    if (saver_) saver_->poll();
-    const bool is_due_by_count = config.checkpoint.is_save_due(iteration_) || (is_evaluated && best_.keeps(iteration_));
-    const bool is_saved = is_due_by_count || is_due_by_time;
-    if (is_saved) save(/*is_last=*/false, /*is_passing=*/!is_due_by_count);
-    // Ranks voted during the step; after long work they vote again.
-    if (is_checked || is_evaluated || is_sampled || is_saved) reason = agreed_stop(own_stop(iteration_));
-    if (reason == StopReason::kSaveDue) reason = StopReason::kFinished;  // the next step's ranks vote again
+    reason = work_after_step(reason);
     if (reason == StopReason::kExitDuration) {
       log_.info("stopping after iteration {}: exit_duration_in_mins {} is over", iteration_,
                 *config.train.exit_duration_in_mins);
     }
     if (reason != StopReason::kFinished) break;
-    if (config.train.exit_interval && iteration_ % *config.train.exit_interval == 0) {
-      reason = iteration_ < d.train_iters ? StopReason::kExitInterval : StopReason::kFinished;
-      break;
-    }
+    if (is_exit_due()) reason = StopReason::kExitInterval;
   }
   data_parallel_->wait_for_parameters();  // leaving during a gather would fail other ranks
   profiler_.finish();
@@ -245,6 +232,29 @@ StopReason Trainer::train_loop() {
   if (!config.checkpoint.disable_last_saving || reason != StopReason::kFinished) save(/*is_last=*/true);
   if (saver_) saver_->finish();
   return reason;
+}
+
+StopReason Trainer::work_after_step(StopReason reason, bool is_cut) {
+  const Config& config = resolved_.config;
+  const bool is_due_by_time = reason == StopReason::kSaveDue;
+  const bool is_checked = !is_cut && config.train.check_sync && iteration_ % *config.train.check_sync == 0;
+  if (is_checked) check_replicas();
+  const bool is_end = iteration_ == resolved_.derived.train_iters;
+  // A judged run's last evaluation comes before its last checkpoint, which remembers it.
+  const bool is_evaluated = is_end ? best_.is_on() : iteration_ % config.train.eval_interval == 0;
+  if (is_evaluated && !(is_cut && last_evaluated_iteration_ == iteration_)) {
+    evaluate(Split::kValid, fmt::format("iteration {}{}", iteration_, is_end ? " on validation set" : ""));
+    tell_early_end();
+  }
+  const bool is_sampled = !is_cut && config.samples.is_due(iteration_);
+  if (is_sampled) sample();
+  if (saver_) saver_->poll();
+  const bool is_due_by_count = config.checkpoint.is_save_due(iteration_) || (is_evaluated && best_.keeps(iteration_));
+  const bool is_saved = is_due_by_count || is_due_by_time;
+  if (is_saved) save(/*is_last=*/false, /*is_passing=*/!is_due_by_count);
+  // Ranks voted during the step; after long work they vote again.
+  if (is_checked || is_evaluated || is_sampled || is_saved) reason = agreed_stop(own_stop(iteration_));
+  return reason == StopReason::kSaveDue ? StopReason::kFinished : reason;  // the next step's ranks vote again
 }
 
 // The agreed reason to end the run now, from this rank or a signal to any; else kFinished. Without agreement one would
@@ -375,6 +385,7 @@ Trainer::IssuedStep Trainer::count_step(PendingStep pending) {
   skipped_samples_ += resolved_.derived.batches.asked_samples(consumed_samples_) - num_samples;
   consumed_samples_ += num_samples;
   schedule_samples_ += num_samples;
+  is_after_step_ = true;
   return {.pending = std::move(pending),
           .iteration = ++iteration_,
           .num_samples = num_samples,
@@ -478,7 +489,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   if (resolved_.config.optimizer.log_num_zeros_in_grad) {
     record.num_zeros = static_cast<int64_t>(result.optimizer.num_zeros);
   }
-  if (resolved_.config.log.is_params_norm_due(step.iteration, d.train_iters)) {
+  if (resolved_.config.log.is_params_norm_due(step.iteration, d.train_iters) && !is_between_eras_) {
     record.params_norm = optimizer_->params_norm();  // this step's, because it was awaited
   }
   record.elapsed_ms = elapsed_ms;

@@ -44,6 +44,7 @@ struct EraHooks {
   std::function<bool()> has_joiners = {};   // on one rank, at each step
   std::function<void()> check_ranks = {};   // throws if collectives may have failed
   std::function<void()> on_first_step = {};
+  Stopwatch since_start;  // of this process
 };
 
 class Trainer {
@@ -108,6 +109,9 @@ class Trainer {
   void fill_counters(TrainState& state) const;
   void take_counters(const TrainState& state);
   StopReason train_loop();
+  // What is due after iteration_: evaluation, samples, checkpoints. Returns the ranks' vote after it.
+  //   is_cut  the era ended meanwhile: does what is left of it
+  StopReason work_after_step(StopReason reason, bool is_cut = false);
   void check_replicas();
   StopReason agreed_stop(StopReason own = StopReason::kFinished);
   StopReason own_stop(int64_t done) const;
@@ -150,6 +154,7 @@ class Trainer {
   // ---- trainer_eras.cc
   CheckpointState carried_state() const;
   void give_state(CheckpointState& state, int giver);
+  void agree_on_counters(TrainState& state, int giver, bool is_taker);
   IssuedStep count_step(PendingStep pending);
 
   const Resolved& resolved_;
@@ -195,6 +200,8 @@ class Trainer {
     Stopwatch since_begin;
   } under_way_;
   EraHooks hooks_;
+  bool is_between_eras_ = false;  // no rank answers
+  bool is_after_step_ = false;    // iteration_ was made by this run, not loaded
   std::vector<EventRecord> events_;  // to record when run() begins
   int64_t repeated_iteration_ = 0;   // made again after the ranks that began it were lost
   Stopwatch since_settled_;

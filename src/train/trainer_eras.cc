@@ -1,9 +1,10 @@
-// A trainer's state between eras (eras.h); see trainer.h.
+// A trainer's state between eras (eras.h), and whether replicas are equal; see trainer.h.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "checkpoint/exchange.h"
@@ -45,8 +46,12 @@ CheckpointState Trainer::carried_state() const {
 }
 
 CarriedRun Trainer::carry() {
-  if (train_step_->is_updating()) issued_ = count_step(train_step_->complete({}));
-  settle();
+  is_between_eras_ = true;
+  settle();  // on a GPU, the step before
+  if (train_step_->is_updating()) {
+    issued_ = count_step(train_step_->complete({}));
+    settle();
+  }
   CarriedRun carried;
   const CheckpointState state = carried_state();
   for (const CheckpointTensor& tensor : state.tensors) {
@@ -56,7 +61,8 @@ CarriedRun Trainer::carry() {
   carried.train = state.train;
   carried.last_saved_iteration = saver_ && saver_->is_pending() ? -1 : last_saved_iteration_;
   carried.last_evaluated_iteration = last_evaluated_iteration_;
-  carried.num_steps = num_steps_;
+  carried.is_after_step = is_after_step_;
+  carried.since_saved = since_saved_;
   carried.numbers = bytes_of_numbers(train_step_->numbers());
   carried.lacks_step = train_step_->awaits_numbers();
   return carried;
@@ -80,9 +86,24 @@ void Trainer::give_state(CheckpointState& state, int giver) {
       if (!moved.is_same(memory)) memory.copy_(moved);
     }
   }
-  constexpr std::string_view kCounters = "counters for ranks that join";
-  const std::string own = groups_.rank == giver ? train_state_text(state.train) : "";
-  state.train = parse_train_state(broadcast_text(*groups_.world, own, giver, kCounters), std::string(kCounters));
+}
+
+// The giver's for all. Ranks that hold the same step may differ in what followed it: a loss cuts an evaluation or a
+// checkpoint after some of them have ended it.
+void Trainer::agree_on_counters(TrainState& state, int giver, bool is_taker) {
+  constexpr std::string_view kCounters = "counters of the run";
+  Group& world = *groups_.world;
+  const bool is_giver = groups_.rank == giver;
+  state = parse_train_state(broadcast_text(world, is_giver ? train_state_text(state) : "", giver, kCounters),
+                            std::string(kCounters));
+  const auto of_giver = [&](int64_t own) {
+    return static_cast<int64_t>(world.reduced(is_giver ? static_cast<double>(own) : -1, ReduceOp::kMax, kCounters));
+  };
+  last_evaluated_iteration_ = of_giver(last_evaluated_iteration_);
+  is_after_step_ = of_giver(is_after_step_ ? 1 : 0) > 0;
+  // Saved once all have saved it; those that join have not been asked.
+  const double saved = is_taker ? std::numeric_limits<double>::max() : static_cast<double>(last_saved_iteration_);
+  last_saved_iteration_ = static_cast<int64_t>(world.reduced(saved, ReduceOp::kMin, kCounters));
 }
 
 void Trainer::take_over(const CarriedRun* carried, int giver, std::vector<EventRecord> events) {
@@ -105,10 +126,13 @@ void Trainer::take_over(const CarriedRun* carried, int giver, std::vector<EventR
     state.train = carried->train;
     last_saved_iteration_ = carried->last_saved_iteration;
     last_evaluated_iteration_ = carried->last_evaluated_iteration;
+    is_after_step_ = carried->is_after_step;
+    since_saved_ = carried->since_saved;
   }
   const bool has_takers =
       groups_.world->reduced(carried == nullptr ? 1 : 0, ReduceOp::kMax, "ranks without a state") > 0;
   if (has_takers) give_state(state, giver);
+  agree_on_counters(state.train, giver, /*is_taker=*/carried == nullptr);
   data_parallel_->publish();
   data_parallel_->wait_for_parameters();
   take_counters(state.train);
@@ -131,6 +155,16 @@ void Trainer::announce(std::vector<EventRecord> events) {
     repeated_iteration_ = iteration_ + 1;
     event.end_sample += resolved_.derived.batches.samples(consumed_samples_);
   }
+}
+
+void Trainer::check_replicas() {
+  data_parallel_->wait_for_parameters();
+  const auto difference = find_replica_difference(checkpoint_state().tensors, groups_);
+  if (!difference) return;
+  throw std::runtime_error(fmt::format(
+      "check_sync after iteration {}: {}\n  nothing was saved since; the newest checkpoint is older. Reproduce "
+      "with --kernels reference, or on other hardware",
+      iteration_, difference->text()));
 }
 
 }  // namespace megalith

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "checkpoint/replica_check.h"
 #include "checkpoint/resume.h"
 #include "core/error.h"
 #include "train/trainer.h"
@@ -128,16 +127,6 @@ void Trainer::tell(const EventRecord& event) {
 void Trainer::save_before(const StepFault& fault) {
   if (fault.is_persistent() || !fault.is_state_intact() || iteration_ == 0) return;
   save(/*is_last=*/true);
-}
-
-void Trainer::check_replicas() {
-  data_parallel_->wait_for_parameters();
-  const auto difference = find_replica_difference(checkpoint_state().tensors, groups_);
-  if (!difference) return;
-  throw std::runtime_error(fmt::format(
-      "check_sync after iteration {}: {}\n  nothing was saved since; the newest checkpoint is older. Reproduce "
-      "with --kernels reference, or on other hardware",
-      iteration_, difference->text()));
 }
 
 }  // namespace megalith
