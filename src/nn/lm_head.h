@@ -60,7 +60,7 @@ class LmHead : public Module {
   std::vector<Parameter*> own_parameters() const;
   static double flops_of(const Parameter& parameter, const CostShape& shape);
   int64_t rows_at_a_time(const at::Tensor& x);
-  // The vocabulary's first `num_rows`.
+  // Covers the vocabulary's first `num_rows`.
   at::Tensor logits_of(const at::Tensor& x, int64_t num_rows) const;
   void add_adapter(const LayerContext& context, const VocabularyWeight& weight);
   void add_bias(const LayerContext& context, const VocabularyWeight& weight, const std::vector<std::string>& names);

@@ -150,7 +150,7 @@ LowRankAdapter::Pair LowRankAdapter::make_pair(const LayerContext& context, cons
   for (const Branch& branch : branches_) {
     if (!branch.parts.empty()) down_parts.push_back({branch.name + a, branch.rank});
   }
-  // The first of two ranks in one layer says how Gaussian draws.
+  // Gaussian draws by the first rank; check_lora_targets() refuses others beside it.
   const int64_t rank = down_parts.front().rows;
   Pair pair;
   pair.down = std::make_unique<Linear>(

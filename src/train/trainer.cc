@@ -525,23 +525,6 @@ void Trainer::update_memory(int64_t iteration) {
   }
 }
 
-void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const {
-  std::string what;
-  for (const NamedLoss& loss : result.losses)
-    what += fmt::format("{} is {}, ", loss.name, without_nan_sign(loss.value));
-  if (result.optimizer.was_skipped()) {
-    what += fmt::format(
-        "the gradient norm is {} (first seen on rank {}{})", without_nan_sign(result.optimizer.grad_norm),
-        result.optimizer.first_bad_rank,
-        result.optimizer.bad_parameter.empty() ? "" : fmt::format(", in {}", result.optimizer.bad_parameter));
-  }
-  throw std::runtime_error(
-      fmt::format("iteration {}: {}; samples {} to {} of the run\n  the model was not updated. Lower the learning "
-                  "rate, look at those "
-                  "samples, or set --no_check_for_nan_in_loss_and_grad to skip such steps",
-                  step.iteration, what, step.consumed_samples - step.num_samples, step.consumed_samples - 1));
-}
-
 void Trainer::evaluate(Split split, const std::string& when) {
   const TrainOptions& options = resolved_.config.train;
   if (options.eval_iters < 1) return;

@@ -6,6 +6,7 @@
 
 #include "checkpoint/resume.h"
 #include "core/error.h"
+#include "core/strings.h"
 #include "train/trainer.h"
 
 namespace megalith {
@@ -127,6 +128,23 @@ void Trainer::tell(const EventRecord& event) {
 void Trainer::save_before(const StepFault& fault) {
   if (fault.is_persistent() || !fault.is_state_intact() || iteration_ == 0) return;
   save(/*is_last=*/true);
+}
+
+void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const {
+  std::string what;
+  for (const NamedLoss& loss : result.losses)
+    what += fmt::format("{} is {}, ", loss.name, without_nan_sign(loss.value));
+  if (result.optimizer.was_skipped()) {
+    what += fmt::format(
+        "the gradient norm is {} (first seen on rank {}{})", without_nan_sign(result.optimizer.grad_norm),
+        result.optimizer.first_bad_rank,
+        result.optimizer.bad_parameter.empty() ? "" : fmt::format(", in {}", result.optimizer.bad_parameter));
+  }
+  throw std::runtime_error(
+      fmt::format("iteration {}: {}; samples {} to {} of the run\n  the model was not updated. Lower the learning "
+                  "rate, look at those "
+                  "samples, or set --no_check_for_nan_in_loss_and_grad to skip such steps",
+                  step.iteration, what, step.consumed_samples - step.num_samples, step.consumed_samples - 1));
 }
 
 }  // namespace megalith
