@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "cli/doctor_parallel.h"
+#include "cli/doctor_types.h"
 #include "cli/help.h"
 #include "cli/print.h"
 #include "cli/session.h"
@@ -33,6 +34,7 @@ namespace {
 constexpr const char* kDoctorUsage =
     "usage: megalith doctor [--json] [--collectives] [--bench] [--hub] [--config FILE and any options of train]\n"
     "       megalith doctor --parallel …   the configured layout against one rank; '--parallel --help' says more\n"
+    "       megalith doctor --types …      the layout's distributions, by shapes; '--types --help' says more\n"
     "       megalith preflight | node_smoke …   the same by Primus's words, with its report\n\n"
     "Started by torchrun, srun or mpirun, all ranks check their machines and then their collectives.";
 
@@ -225,11 +227,14 @@ std::vector<UserError> DoctorOptions::check() const {
 }
 
 int run_doctor(CommandContext& context) {
-  const auto parallel = std::find(context.arguments.begin(), context.arguments.end(), "--parallel");
-  if (parallel != context.arguments.end()) {
-    context.arguments.erase(parallel);
-    context.command = "doctor --parallel";
-    return run_doctor_parallel(context);
+  using Check = int (*)(CommandContext&);
+  for (const auto& [flag, check] : {std::pair<const char*, Check>{"--parallel", run_doctor_parallel},
+                                    std::pair<const char*, Check>{"--types", run_doctor_types}}) {
+    const auto found = std::find(context.arguments.begin(), context.arguments.end(), flag);
+    if (found == context.arguments.end()) continue;
+    context.arguments.erase(found);
+    context.command = std::string("doctor ") + flag;
+    return check(context);
   }
   DoctorOptions own;
   const auto extra = [&](OptionVisitor& v) { own.visit(v); };
@@ -302,7 +307,8 @@ int run_doctor(CommandContext& context) {
 }
 
 std::vector<CommandOptions> doctor_options() {
-  return {options_of<DoctorOptions, Config>("doctor"), options_of<Config>("doctor --parallel")};
+  return {options_of<DoctorOptions, Config>("doctor"), options_of<Config>("doctor --parallel"),
+          options_of<Config>("doctor --types")};
 }
 
 }  // namespace megalith

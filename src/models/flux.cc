@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "comm/distribution.h"
 #include "comm/groups.h"
 #include "models/unit_chunk.h"
 #include "nn/flux_block.h"
@@ -41,7 +42,7 @@ at::Tensor own_input(const ModelInput& input, const InputSpec& spec, int64_t ran
   const at::Tensor all = find_input(input, spec);
   if (!spec.is_split || ranks == 1) return all;
   const int64_t count = all.size(1) / ranks;
-  return all.narrow(1, tp.rank() * count, count);
+  return as_cut(all.narrow(1, tp.rank() * count, count), tp);
 }
 
 }  // namespace
@@ -159,8 +160,9 @@ std::vector<LossTerm> flux_terms(const ModelInput& input, const FluxPass& pass, 
   const auto wide = ops::wide_dtype(velocity.scalar_type());
   const at::Tensor target = own_input(input, input::kTarget, pass.ranks, tp).to(wide);
   const at::Tensor losses = (velocity.to(wide) - target).square().mean({1, 2}) / static_cast<double>(pass.ranks);
-  const at::Tensor sum = losses.sum(), factor = input.scales(0).per_weight;
+  const at::Tensor factor = input.scales(0).per_weight;
   // Each rank's backward starts from its own tokens' part.
+  const at::Tensor sum = pass.ranks > 1 ? as_summand(losses.sum(), tp) : losses.sum();
   at::Tensor whole_sum = sum.detach();
   if (pass.ranks > 1) {
     whole_sum = whole_sum.clone();

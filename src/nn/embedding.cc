@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "comm/distribution.h"
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
@@ -141,7 +142,7 @@ at::TensorOptions LearnedRows::long_options() const {
 at::Tensor LearnedRows::rows(at::Tensor ids) {
   if (is_sequence_parallel_) {
     const int64_t part = div_exact(ids.size(0), tp_->size());
-    ids = ids.narrow(0, part * tp_->rank(), part);
+    ids = as_cut(ids.narrow(0, part * tp_->rank(), part), *tp_);
   }
   if (!is_recording({weight_->value()})) return ops::embedding_forward(ids, weight_->data(), 0, kernels_);
   return LearnedRowsFunction::apply(ids, weight_->value(), this);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "comm/distribution.h"
 #include "nn/function.h"
 #include "nn/microbatch_tokens.h"
 
@@ -57,6 +58,9 @@ RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOp
                                  const MicrobatchTokens& tokens, std::string_view label) {
   const int64_t e = options.expert_count();
   const at::ScalarType dtype = routed.weights.scalar_type();
+  for (const at::Tensor& sums : {routed.counts, routed.score_sums, routed.z_sum}) {
+    if (sums.defined()) as_summand(sums, tokens.group());
+  }
   std::vector<at::Tensor> of_ranks;
   if (routed.counts.defined()) of_ranks = {routed.counts.flatten(), routed.score_sums.detach().flatten()};
   if (routed.z_sum.defined()) of_ranks.push_back(routed.z_sum.detach());

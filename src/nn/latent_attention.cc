@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "comm/distribution.h"
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
@@ -233,7 +234,9 @@ Activation LatentAttention::normed(Norm& norm, const Activation& x) const {
 at::Tensor LatentAttention::share_key(const at::Tensor& key) const {
   if (tp_->size() == 1) return key;
   SharedKeyFunction::Call call{tp_, is_sequence_parallel_, name_ + ".k_rope"};
-  return is_recording({key}) ? SharedKeyFunction::apply(key, call) : SharedKeyFunction::compute(key, call);
+  const at::Tensor all =
+      is_recording({key}) ? SharedKeyFunction::apply(key, call) : SharedKeyFunction::compute(key, call);
+  return as_shared(all, *tp_);
 }
 
 Activation LatentAttention::attend(const Projections& x, const Call& call) const {

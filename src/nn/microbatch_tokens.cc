@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/distribution.h"
 #include "comm/sequence_shard.h"
 #include "core/error.h"
 
@@ -58,9 +59,9 @@ at::Tensor MicrobatchTokens::by_sequence(const at::Tensor& whole) const {
 
 at::Tensor MicrobatchTokens::part(const at::Tensor& whole) const {
   const int64_t columns = whole.size(1);
-  return zigzag_shard(whole.reshape({b_, sequence_length(), columns}), 1, cp_size_, cp_rank_)
-      .reshape({b_ * s_, columns})
-      .narrow(0, first_, num_real_);
+  const at::Tensor own = zigzag_shard(whole.reshape({b_, sequence_length(), columns}), 1, cp_size_, cp_rank_)
+                             .reshape({b_ * s_, columns});
+  return as_cut(own.narrow(0, first_, num_real_), *group_);
 }
 
 void MicrobatchTokens::set_sequences(ops::RouterSums& sums) const {

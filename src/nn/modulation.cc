@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "comm/distribution.h"
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
@@ -42,7 +43,7 @@ struct GatherColumnsFunction : torch::autograd::Function<GatherColumnsFunction> 
     const auto [tp, is_partial] = held<std::pair<Group*, bool>>(node);
     const at::Tensor& dy = gradients[0];
     const int64_t b = dy.size(0), w = dy.size(1) / tp->size();
-    if (!is_partial) return {dy.narrow(1, w * tp->rank(), w).contiguous(), {}, {}};
+    if (!is_partial) return {as_cut(dy.narrow(1, w * tp->rank(), w), *tp).contiguous(), {}, {}};
     const at::Tensor by_rank = dy.reshape({b, tp->size(), w}).transpose(0, 1).reshape({-1, w}).contiguous();
     return {tp->reduce_scattered(by_rank, ReduceOp::kSum, kModulationLabel), {}, {}};
   }
@@ -62,6 +63,7 @@ std::vector<at::Tensor> Modulation::forward(const at::Tensor& vec) {
   if (tp_->size() > 1) {
     all = is_recording({all}) ? GatherColumnsFunction::apply(all, tp_, is_sequence_parallel_)
                               : GatherColumnsFunction::compute(all, tp_);
+    if (is_sequence_parallel_) all = as_shared(all, *tp_);
   }
   return all.split(hidden_, 1);
 }

@@ -8,6 +8,7 @@
 #include <bit>
 #include <limits>
 
+#include "comm/distribution.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "nn/packed_weight.h"
@@ -183,7 +184,9 @@ at::Tensor Parameter::data() const {
   return value_.variable_data();
 }
 
-at::Tensor Parameter::unpacked() const { return is_packed() ? packed_->unpacked() : data(); }
+at::Tensor Parameter::unpacked() const {
+  return is_packed() ? as_distributed(packed_->unpacked(), value_) : data();
+}
 
 void Parameter::pack(const at::Tensor& values) {
   MEGALITH_CHECK(is_packed(), "{} is not packed", name_);

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "comm/distribution.h"
 #include "comm/group.h"
 #include "nn/function.h"
 
@@ -46,7 +47,7 @@ struct PickedTokensFunction : torch::autograd::Function<PickedTokensFunction> {
     const auto [num_local, tp] = held<std::pair<int64_t, Group*>>(node);
     const Local local(node->get_saved_variables()[0], num_local, *tp);
     const at::Tensor dx = at::zeros({num_local, gradients[0].size(1)}, gradients[0].options());
-    const at::Tensor own = gradients[0].masked_fill(local.is_here.eq(0), 0);
+    const at::Tensor own = as_cut(gradients[0].masked_fill(local.is_here.eq(0), 0), *tp);
     return {dx.scatter_add(0, of_columns(local.rows, dx.size(1)), own), {}, {}};
   }
 };

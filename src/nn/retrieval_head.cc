@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "comm/distribution.h"
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
@@ -49,8 +50,10 @@ RetrievalHead::Loss RetrievalHead::loss(const at::Tensor& queries, const at::Ten
                  queries.size(0), contexts.size(0));
   const auto wide = ops::wide_dtype(queries.scalar_type());
   const at::Tensor own_contexts = contexts.to(wide);
-  const at::Tensor all_contexts = is_recording({own_contexts}) ? GatherRowsFunction::apply(own_contexts, dp_)
-                                                               : dp_->gathered(own_contexts.contiguous(), kLabel);
+  const at::Tensor all_contexts =
+      as_shared(is_recording({own_contexts}) ? GatherRowsFunction::apply(own_contexts, dp_)
+                                             : dp_->gathered(own_contexts.contiguous(), kLabel),
+                *dp_);
   at::Tensor scores = queries.to(wide).matmul(all_contexts.t());
   if (options_.score_divisor != 1) scores = scores / options_.score_divisor;
   const int64_t b = queries.size(0), first = b * dp_->rank();

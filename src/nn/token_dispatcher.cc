@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/distribution.h"
 #include "core/error.h"
 #include "nn/function.h"
 #include "nn/token_exchange.h"
@@ -111,6 +112,19 @@ RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::T
     if (!is_read) end.fill_(order.source.size(0));
   }
   return order;
+}
+
+// The ranks with the other parts of this one's experts, and those with the same part of other experts.
+std::vector<int> ranks_of_expert(const Group& etp_ep, int etp) {
+  const auto first = etp_ep.ranks().begin() + etp_ep.rank() / etp * etp;
+  return {first, first + etp};
+}
+std::vector<int> ranks_of_part(const Group& etp_ep, int etp) {
+  std::vector<int> ranks;
+  for (int r = etp_ep.rank() % etp; r < etp_ep.size(); r += etp) {
+    ranks.push_back(etp_ep.ranks()[static_cast<size_t>(r)]);
+  }
+  return ranks;
 }
 
 // On the meta device, experts are chosen equally often.
@@ -221,6 +235,8 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
       by_expert.counts.view({ep_, 1, num_local}).expand({ep_, etp_, num_local}).reshape({size, -1}).contiguous();
   const at::Tensor coming = group_->exchanged(sent, {}, {}, name_ + " counts");
   TokenExchange exchange{.kind = TokenExchange::Kind::kAllToAll, .group = group_, .label = name_ + " tokens"};
+  exchange.parts = ranks_of_expert(*group_, etp_);
+  exchange.goes_to_parts = true;
   if (x.is_meta()) {
     exchange.out_splits = exchange.in_splits = even_parts(by_expert.source.size(0) * etp_, size);
   } else {
@@ -270,21 +286,27 @@ TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, con
   TokensUnderWay all_tokens = start_exchange(gather, x);
   TokensUnderWay all_weights = start_exchange(gather.labelled(name_ + " weights"), routing.weights);
   if (meanwhile) meanwhile();
-  const at::Tensor local = all_experts.wait() - first;
+  const at::Tensor local = as_cut(all_experts.wait() - first, ranks_of_part(*group_, etp_));
   const bool are_all_here = x.is_meta() || (ep_ == 1 && !routing.keep.defined());
   const at::Tensor is_here = are_all_here ? at::Tensor() : local.ge(0).logical_and_(local.lt(num_local));
   // With several ep ranks, room for all gathered tokens would be ep times too much.
   const RowLimits limits{rows_per_expert, ep_ == 1 ? local.numel() : -1};
   state.order = sorted_rows(local.clamp(0, num_local - 1), num_local, is_here, limits, kernels_);
-  if (x.is_meta() && rows_per_expert == 0)
+  if (x.is_meta() && rows_per_expert == 0) {
     state.order = order_of_rows(state.order, div_up(state.order.source.size(0), int64_t{ep_}), 1);
+    for (at::Tensor* map : {&state.order.source, &state.order.pairs, &state.order.slots}) {
+      *map = as_cut(*map, ranks_of_part(*group_, etp_));
+    }
+  }
   const at::Tensor weights = all_weights.wait();
   return {all_tokens.wait(), weights};
 }
 
 at::Tensor TokenDispatcher::combine(const at::Tensor& y, const std::shared_ptr<Dispatched>& state) const {
   at::Tensor rows = state->order.source.defined() ? state->order.combine(y, kernels_) : y;
-  if (state->way_back) rows = exchanged(*state->way_back, rows);
+  if (!state->way_back) return rows;
+  if (state->way_back->kind == TokenExchange::Kind::kScatter) rows = as_summand(rows, *group_);
+  rows = exchanged(*state->way_back, rows);
   return state->sent ? state->sent->combine(rows, kernels_) : rows;
 }
 

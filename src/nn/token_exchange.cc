@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/distribution.h"
 #include "core/error.h"
 #include "nn/function.h"
 
@@ -40,10 +41,12 @@ ExchangeUnderWay issue(const TokenExchange& exchange, const at::Tensor& x) {
     case TokenExchange::Kind::kAllToAll:
       sent.out = empty_rows(x, std::accumulate(exchange.out_splits.begin(), exchange.out_splits.end(), int64_t{0}));
       sent.work = group.all_to_all(sent.out, sent.in, exchange.out_splits, exchange.in_splits, exchange.label);
+      if (exchange.goes_to_parts) sent.out = as_sent_to_all(sent.out, exchange.parts);
       break;
     case TokenExchange::Kind::kGather:
       sent.out = empty_rows(x, x.size(0) * group.size());
       sent.work = group.all_gather(sent.out, sent.in, exchange.label);
+      sent.out = as_shared(sent.out, group);
       break;
     case TokenExchange::Kind::kScatter:
       sent.out = empty_rows(x, div_exact(x.size(0), group.size()));
@@ -59,7 +62,7 @@ at::Tensor part_of_tokens(const at::Tensor& x, const Group& group) {
   const int64_t first = std::min(group.rank() * rows_of_part, x.size(0));
   const int64_t count = std::min(rows_of_part, x.size(0) - first);
   // A Function's output must not be a view.
-  const at::Tensor part = x.narrow(0, first, count).variable_data();
+  const at::Tensor part = as_cut(x.narrow(0, first, count).variable_data(), group);
   if (count == rows_of_part) return part;
   at::Tensor padded = at::zeros_like(empty_rows(x, rows_of_part));
   padded.narrow(0, 0, count).copy_(part);
@@ -75,6 +78,7 @@ at::Tensor all_tokens(const at::Tensor& part, int64_t num_tokens, Group& group, 
 TokenExchange TokenExchange::reversed() const {
   TokenExchange reverse = *this;
   std::swap(reverse.in_splits, reverse.out_splits);
+  reverse.goes_to_parts = !parts.empty() && !goes_to_parts;
   if (kind != Kind::kAllToAll) reverse.kind = kind == Kind::kGather ? Kind::kScatter : Kind::kGather;
   return reverse;
 }

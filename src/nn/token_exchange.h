@@ -27,6 +27,9 @@ struct TokenExchange {
   Groups::Pointer group;
   std::string label;  // for the trace
   std::vector<int64_t> out_splits = {}, in_splits = {};
+  // An all-to-all with ranks that have parts of one expert: these all get a token's rows, or give results to sum.
+  std::vector<int> parts = {};
+  bool goes_to_parts = false;
 
   TokenExchange reversed() const;
   TokenExchange labelled(std::string text) const;

@@ -25,6 +25,7 @@
 #include "parallel/fsdp.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
+#include "train/build_units.h"
 #include "train/foreign_load.h"
 #include "train/frozen_weights.h"
 #include "train/text_tokenizer.h"
@@ -96,10 +97,11 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
       "use_torch_fsdp2), or choose a smaller one");
 }
 
-std::map<std::string, std::vector<int>> copied_parameters(const PipelinePlan& pipeline, const Groups& groups) {
+std::map<std::string, std::vector<int>> copied_parameters(const std::map<std::string, std::set<int>>& holders,
+                                                          const Groups& groups) {
   std::map<std::string, std::vector<int>> copied;
   std::set<std::vector<int>> own;
-  for (const auto& [parameter, ranks] : pipeline.parameter_holders()) {
+  for (const auto& [parameter, ranks] : holders) {
     if (ranks.size() == 1) continue;
     copied[parameter] = {ranks.begin(), ranks.end()};
     if (ranks.contains(groups.pp->rank())) own.insert(copied[parameter]);
@@ -123,11 +125,14 @@ std::map<std::string, Parameter*> find_used_parameters(std::span<const Unit> uni
   return found;
 }
 
-}  // namespace
-
-BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device, bool allocates_weights) {
+ModelConfig config_of_model(const Resolved& resolved) {
   ModelConfig config = resolved.config.model;
   config.vocab_size = resolved.derived.vocab_size;
+  return config;
+}
+
+LayerContext context_of_layers(const Resolved& resolved, const Groups& groups, at::Device device,
+                               bool allocates_weights) {
   LayerContext context;
   context.groups = &groups;
   context.dtype = resolved.derived.dtype;
@@ -143,6 +148,36 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.recompute = resolved.config.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds(resolved.config.parallel);
   context.lora = adapters_of(resolved.config);
+  return context;
+}
+
+// A stage after the other, those of this rank.
+void add_chunks(BuiltModel& built, const ModelConfig& config, LayerContext context,
+                const std::vector<UnitRange>& stages, const std::map<std::string, std::vector<int>>& copied,
+                const RecomputeOptions& recompute) {
+  context.deferred_gradients = built.deferred.get();
+  built.family = &family_for(config);
+  const PipelinePlan& pipeline = built.pipeline;
+  for (const UnitRange& stage : stages) {
+    const LayerRange layers = pipeline.layers_of(stage);
+    built.recompute.push_back(make_recompute_plan(recompute, layers.first, layers.count));
+    ModelPart part{.units = pipeline.units,
+                   .range = stage,
+                   .layers_per_block = built.recompute.back().layers_per_block,
+                   .copied = copied};
+    part.found = find_used_parameters(part.own_units(), built);
+    if (context.recipe != nullptr) context.recipe = context.recipe->for_chunk();
+    built.chunks.push_back(built.family->build(config, context, part));
+    if (context.recipe != nullptr) built.chunks.back()->set_recipe_memory(context.recipe->memory());
+  }
+  if (context.lora != nullptr) freeze_all_but_adapters(built.parameters(), *context.lora);
+}
+
+}  // namespace
+
+BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device, bool allocates_weights) {
+  const ModelConfig config = config_of_model(resolved);
+  LayerContext context = context_of_layers(resolved, groups, device, allocates_weights);
   check_weights_fit(resolved, config, context, device);
   AttentionChoice attention = choose_attention(resolved, device);
   context.attention_libraries = attention.libraries;
@@ -158,24 +193,24 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
   built.pipeline = pipeline;
   const PipelineShape shape = pipeline.shape(1);
   if (pipeline.splits_backward()) built.deferred = std::make_unique<DeferredGradients>();
-  context.deferred_gradients = built.deferred.get();
-  built.family = &family_for(config);
-  const int rank = context.groups->pp->rank();
-  const std::map<std::string, std::vector<int>> copied = copied_parameters(pipeline, *context.groups);
+  std::vector<UnitRange> stages;
   for (int chunk = 0; chunk < pipeline.num_chunks; ++chunk) {
-    const UnitRange& stage = pipeline.stages.at(static_cast<size_t>(shape.stage_of(rank, chunk)));
-    const LayerRange layers = pipeline.layers_of(stage);
-    built.recompute.push_back(make_recompute_plan(recompute, layers.first, layers.count));
-    ModelPart part{.units = pipeline.units,
-                   .range = stage,
-                   .layers_per_block = built.recompute.back().layers_per_block,
-                   .copied = copied};
-    part.found = find_used_parameters(part.own_units(), built);
-    if (context.recipe != nullptr) context.recipe = context.recipe->for_chunk();
-    built.chunks.push_back(built.family->build(config, context, part));
-    if (context.recipe != nullptr) built.chunks.back()->set_recipe_memory(context.recipe->memory());
+    const int stage = shape.stage_of(context.groups->pp->rank(), chunk);
+    stages.push_back(pipeline.stages.at(static_cast<size_t>(stage)));
   }
-  if (context.lora != nullptr) freeze_all_but_adapters(built.parameters(), *context.lora);
+  const auto copied = copied_parameters(pipeline.parameter_holders(), *context.groups);
+  add_chunks(built, config, context, stages, copied, recompute);
+  return built;
+}
+
+BuiltModel build_units(const Resolved& resolved, const Groups& groups, const std::vector<UnitRange>& units,
+                       const std::map<std::string, std::set<int>>& holders) {
+  BuiltModel built;
+  built.pipeline.units = resolved.derived.pipeline.units;
+  LayerContext context = context_of_layers(resolved, groups, at::kMeta, true);
+  context.recipe = nullptr;
+  add_chunks(built, config_of_model(resolved), context, units, copied_parameters(holders, groups), {});
+  freeze_weights(resolved.config, built.parameters());
   return built;
 }
 

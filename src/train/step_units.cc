@@ -39,30 +39,15 @@ struct Representatives {
 };
 
 Representatives find_representatives(const Resolved& run) {
-  const PipelinePlan& whole = run.derived.pipeline;
   Representatives found;
-  found.plan.units = whole.units;
-  std::map<UnitKey, size_t> kinds;
-  const auto exchanges = context_parallel_kinds(run.config.parallel);
-  int64_t layer = 0;
-  const auto add = [&](size_t first, size_t count) {
-    found.plan.stages.push_back({static_cast<int64_t>(first), static_cast<int64_t>(count)});
-    found.layers.push_back(layer);
-  };
-  for (size_t i = 0; i < whole.units.size(); ++i) {
-    if (whole.units[i].letter == UnitLetter::kPrediction) {
-      // Modules need the head beside them: together they are one kind, and the last.
-      found.kind_of.push_back(found.plan.stages.size());
-      add(i, whole.units.size() - i);
-      found.kind_of.resize(whole.units.size(), found.plan.stages.size());
-      break;
-    }
-    const UnitKey key = key_of(whole.units[i], layer, run.config.model, exchanges);
-    const auto [entry, is_new] = kinds.try_emplace(key, kinds.size());
-    found.kind_of.push_back(entry->second);
-    if (is_new) add(i, 1);
-    if (whole.units[i].letter == UnitLetter::kLayer) ++layer;
+  found.plan.units = run.derived.pipeline.units;
+  for (const UnitOfKind& unit : kinds_of_units(run)) {
+    found.kind_of.push_back(unit.kind);
+    if (unit.kind < found.plan.stages.size()) continue;
+    found.plan.stages.push_back(unit.range);
+    found.layers.push_back(unit.layer);
   }
+  found.kind_of.resize(found.plan.units.size(), found.plan.stages.size());
   found.plan.num_chunks = narrow<int>(std::ssize(found.plan.stages));
   return found;
 }
@@ -119,6 +104,27 @@ int64_t UnitCost::gradient_bytes() const {
   int64_t sum = 0;
   for (const SummedParameters& one : parameters) sum += one.gradient_bytes;
   return sum;
+}
+
+std::vector<UnitOfKind> kinds_of_units(const Resolved& run) {
+  const std::vector<Unit>& units = run.derived.pipeline.units;
+  const auto exchanges = context_parallel_kinds(run.config.parallel);
+  std::map<UnitKey, size_t> kinds;
+  // Both towers are built together.
+  if (run.config.model.is_biencoder()) return {{0, {0, std::ssize(units)}, 0}};
+  std::vector<UnitOfKind> all;
+  int64_t layer = 0;
+  for (int64_t i = 0; i < std::ssize(units); ++i) {
+    const Unit& unit = units[static_cast<size_t>(i)];
+    if (unit.letter == UnitLetter::kPrediction) {
+      all.push_back({kinds.size(), {i, std::ssize(units) - i}, layer});
+      break;
+    }
+    const size_t kind = kinds.try_emplace(key_of(unit, layer, run.config.model, exchanges), kinds.size()).first->second;
+    all.push_back({kind, {i, 1}, layer});
+    if (unit.letter == UnitLetter::kLayer) ++layer;
+  }
+  return all;
 }
 
 UnitCosts measure_units(const Resolved& run) {

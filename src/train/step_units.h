@@ -38,6 +38,15 @@ struct UnitCosts {
   const UnitCost& of(int64_t unit) const { return kinds[kind_of[static_cast<size_t>(unit)]]; }
 };
 
+// Units in model order, with equal numbers for those that are alike. Prediction modules need the head beside them: from
+// the first of them on, the rest of the model is one entry.
+struct UnitOfKind {
+  size_t kind = 0;
+  UnitRange range;
+  int64_t layer = 0;  // layers before it
+};
+std::vector<UnitOfKind> kinds_of_units(const Resolved& run);
+
 // For rank 0 of the run's layout. Valid also for other pipelines, data-parallel sizes and forms of full recomputation.
 UnitCosts measure_units(const Resolved& run);
 

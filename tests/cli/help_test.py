@@ -34,7 +34,7 @@ def test_the_page_is_the_one_that_was_read(name, program):
 
 COMMANDS = ("train", "prepare", "prepare merge", "prepare check", "fetch", "generate", "chat", "evaluate", "embed", "inspect config")
 COMMANDS += ("inspect data", "inspect tokenizer", "inspect sft", "inspect checkpoint", "inspect logits", "inspect gradients", "convert")
-COMMANDS += ("plan", "doctor", "doctor --parallel", "verify", "bench ops", "bench train", "bench overlap", "completion")
+COMMANDS += ("plan", "doctor", "doctor --parallel", "doctor --types", "verify", "bench ops", "bench train", "bench overlap", "completion")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

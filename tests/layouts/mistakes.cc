@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "comm/sequence_shard.h"
+#include "core/error.h"
 #include "layouts/forwarded_data_parallel.h"
 #include "layouts/mutant_group.h"
 
@@ -390,6 +391,35 @@ std::vector<Mistake> seeded_mistakes() {
   return list;
 }
 
+std::vector<Mistake> mistakes_for_types() {
+  std::vector<Mistake> list;
+  const auto add = [&](std::string name, WrongCollective wrong) { list.push_back(collective(std::move(name), wrong)); };
+  const auto flat = [](const at::Tensor& in, ReduceOp) { return in.dim() == 1; };
+  add("row linear: y averaged over tp", {Kind::kAllReduce, "o_proj.weight", How::kAverage});
+  add("row linear, sequence parallel: y averaged", {Kind::kReduceScatter, "down_proj.weight", How::kAverage});
+  add("row linear, sequence parallel: only its own tokens' dy", {Kind::kAllGather, "down_proj.weight"});
+  add("column linear: dx summed twice", {Kind::kAllReduce, "gate_up_proj.weight", How::kTwice});
+  add("column linear, sequence parallel: dx averaged", {Kind::kReduceScatter, "qkv_proj.weight", How::kAverage});
+  add("embedding: rows summed twice", {Kind::kAllReduce, "embed_tokens.weight", How::kTwice});
+  add("embedding, sequence parallel: rows not summed", {Kind::kReduceScatter, "embed_tokens.weight"});
+  add("embedding, sequence parallel: only its own tokens' gradient", {Kind::kAllGather, "embed_tokens.weight"});
+  add("head, sequence parallel: only its own tokens", {Kind::kAllGather, "lm_head.weight"});
+  add("norm weights averaged over tp", {Kind::kAllReduce, "gradients partial over tp", How::kAverage});
+  add("tied embedding: the two ends averaged", {Kind::kAllReduce, "gradients of the tied embedding", How::kAverage});
+  add("tied embedding: summed twice", {Kind::kAllReduce, "gradients of the tied embedding", How::kTwice});
+  add("distributed optimizer: gradients averaged", {Kind::kReduceScatter, "grad bucket", How::kAverage});
+  add("FSDP: gradients averaged", {Kind::kReduceScatter, "model.layers.0", How::kAverage, flat});
+  add("FSDP: own run of the weights in place of the others'", {Kind::kAllGather, "model.layers.0", How::kSkip, flat});
+  add("all-gather: gradients of keys averaged", {Kind::kReduceScatter, "self_attn dk", How::kAverage});
+  add("all-gather of tokens: results averaged", {Kind::kReduceScatter, " results", How::kAverage});
+  add("latent attention: gradient of the shared key summed twice", {Kind::kAllReduce, ".k_rope", How::kTwice});
+  list.push_back(placement("norms: gradients of other samples left out", "norm.weight",
+                           [](Placement& p, const Groups&) { p.partial_axes = p.partial_axes.without(Axis::kDp); }));
+  list.push_back(placement("router: gradients of other samples left out", ".gate.weight",
+                           [](Placement& p, const Groups&) { p.partial_axes = p.partial_axes.without(Axis::kDp); }));
+  return list;
+}
+
 void expect_seen(const Mistake& mistake, std::vector<LayoutRow>& rows) {
   std::string seen;
   const auto tries = [&](const std::function<std::string(LayoutRow&)>& shown_by) {
@@ -421,6 +451,25 @@ void expect_seen(const Mistake& mistake, std::vector<LayoutRow>& rows) {
   EXPECT_NE(seen, "") << "no row shows: " << mistake.name;
   std::printf("  %s\n    %s\n", mistake.name.c_str(), seen.c_str());
   std::fflush(stdout);
+}
+
+std::string found_by_types(std::vector<LayoutRow>& rows, const TypeHooks& hooks, std::optional<bool> is_of_experts) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    LayoutRow& row = rows[i];
+    if (is_of_experts.value_or(row.has_experts()) != row.has_experts()) continue;
+    TypeReport report;
+    try {
+      report = check_types(row.layout(), hooks);
+    } catch (const UserError&) {
+      continue;  // the mistake ends the step
+    }
+    if (report.is_ok()) continue;
+    const std::string found = row.text() + ": " + report.findings[0].text();
+    const auto at = rows.begin() + static_cast<std::ptrdiff_t>(i);
+    std::rotate(rows.begin(), at, at + 1);
+    return found;
+  }
+  return "";
 }
 
 }  // namespace megalith::test

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "layouts/rows.h"
+#include "verify/type_check.h"
 
 namespace megalith::test {
 
@@ -29,7 +30,14 @@ struct Mistake {
 
 std::vector<Mistake> seeded_mistakes();
 
+// Planted after the check of types was written.
+std::vector<Mistake> mistakes_for_types();
+
 // Tries rows with the mistake until one shows it, and prints which. Fails the running test when none does.
 void expect_seen(const Mistake& mistake, std::vector<LayoutRow>& rows);
+
+// The first row of which types tell of the mistake (verify/type_check.h), with what they tell; "" if none does. The row
+// then comes first.
+std::string found_by_types(std::vector<LayoutRow>& rows, const TypeHooks& hooks, std::optional<bool> is_of_experts);
 
 }  // namespace megalith::test
