@@ -22,16 +22,10 @@
 #include "train/exported_tokenizer.h"
 #include "train/foreign_load.h"
 #include "train/frozen_weights.h"
+#include "train/printed_nan.h"
 #include "train/product_speed.h"
 
 namespace megalith {
-namespace {
-
-// x86's default NaN is negative, and "-nan" in a log looks different from "nan".
-double without_nan_sign(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
-
-}  // namespace
-
 Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log,
                  const StopRequest& stop, std::shared_ptr<CollectiveWatch> watch, EraHooks hooks)
     : resolved_(resolved),

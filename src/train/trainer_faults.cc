@@ -6,7 +6,7 @@
 
 #include "checkpoint/resume.h"
 #include "core/error.h"
-#include "core/strings.h"
+#include "train/printed_nan.h"
 #include "train/trainer.h"
 
 namespace megalith {
