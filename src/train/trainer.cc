@@ -26,6 +26,7 @@
 #include "train/product_speed.h"
 
 namespace megalith {
+
 Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log,
                  const StopRequest& stop, std::shared_ptr<CollectiveWatch> watch, EraHooks hooks)
     : resolved_(resolved),
