@@ -99,7 +99,7 @@ def test_passes_are_counted_in_rows_where_batches_grow(program, tuned, tmp_path)
 
 
 def test_balanced_ranks_learn_what_one_rank_learns(program, tuned, tmp_path):
-    words = ("--seq_length", 64, "--enable_packed_sequences", "--micro_batch_size", 1, "--global_batch_size", 6, "--train_iters", 3)
+    words = ("--seq_length", 128, "--enable_packed_sequences", "--micro_batch_size", 1, "--global_batch_size", 6, "--train_iters", 3)
     alone, _ = train(program, tuned, tmp_path / "alone", *words)
     together = of_ranks(program, tuned, tmp_path / "together", *words, "--balance_sequences")
     assert [line["loss_tokens"] for line in together] == [line["loss_tokens"] for line in alone]
