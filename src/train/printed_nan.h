@@ -1,3 +1,4 @@
+// A NaN in logs and metrics.
 #pragma once
 
 #include <cmath>
