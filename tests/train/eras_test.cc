@@ -44,7 +44,8 @@ TEST(Eras, RanksNumberedAnewKeepTheirPlaceInTheirReplica) {
 std::vector<std::string> refusals(std::vector<std::string> words, int64_t world_size) {
   ConfigInputs inputs;
   for (const char* word : {"--num_layers", "2", "--hidden_size", "32", "--num_attention_heads", "4", "--vocab_size",
-                           "64", "--seq_length", "16", "--device", "cpu", "--fp32", "--mock_data"}) {
+                           "64", "--seq_length", "16", "--max_position_embeddings", "16", "--device", "cpu", "--fp32",
+                           "--mock_data"}) {
     inputs.arguments.emplace_back(word);
   }
   inputs.arguments.insert(inputs.arguments.end(), words.begin(), words.end());
