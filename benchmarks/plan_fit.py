@@ -32,7 +32,7 @@ PRESETS = {"dsv3": "deepseek_v3", "gpt-oss-120b": "gpt_oss_120B", "qwen3-235b": 
 LLAMA = {"position_embedding_type": "rope", "normalization": "RMSNorm", "swiglu": "true", "add_bias_linear": "false",
          "untie_embeddings_and_output_weights": "true", "attention_dropout": "0", "hidden_dropout": "0"}  # fmt: skip
 GPT2 = {"position_embedding_type": "learned_absolute", "attention_dropout": "0", "hidden_dropout": "0"}
-# What rows leave out and other sources say. MPT: its config.json. torchtitan's H200s hold 51 GB: a sequence without
+# Facts from other sources that rows leave out. MPT: its config.json. torchtitan's H200s hold 51 GB: a sequence without
 # recomputation, where two with it take 67 GB on the same people's H100s.
 COMPLETIONS = {
     "MO7-8": {"layers": "32", "hidden": "4096", "ffn": "16384", "heads": "32", "kv_heads": "32", "vocab": "50432"},

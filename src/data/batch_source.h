@@ -20,7 +20,7 @@ class RowReader {
   virtual std::string name() const = 0;
   // Read by one pass; nothing if unknown.
   virtual std::optional<DataSize> size() const { return std::nullopt; }
-  // What a row costs beside other rows, in any unit: pairs of queries and keys. Thread-safe.
+  // A row's cost beside other rows, in any unit: pairs of queries and keys. Thread-safe.
   virtual double work(int64_t /*row*/) const { return 1; }
   // These rows, on the CPU; all fields but sample_index. Thread-safe.
   virtual Batch read(std::span<const int64_t> rows) const = 0;

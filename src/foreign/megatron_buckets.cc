@@ -77,7 +77,7 @@ std::vector<std::string_view> order_of_layer(bool is_own) {
   return order;
 }
 
-// Which parameters model-parallel ranks have, as their args say.
+// The parameters that model-parallel ranks have, as their args say.
 class Order {
  public:
   Order(const DcpFolder& dcp, const PickleValue& args, const CanonicalModel& model)

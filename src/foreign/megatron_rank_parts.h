@@ -1,4 +1,4 @@
-// What Megatron's model-parallel ranks hold, put together: parameters that they cut, and the distributed optimizer's
+// States of Megatron's model-parallel ranks, put together: parameters that they cut, the distributed optimizer's
 // buffers of weights and moments.
 //
 // A rank has a buffer for each of its model chunks; experts that are divided over ranks have buffers, and an optimizer,

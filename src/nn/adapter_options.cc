@@ -252,7 +252,7 @@ void check_pattern(const char* option, const std::vector<std::string>& pattern, 
   }
 }
 
-// What layers that adapters are asked for cannot have. One error of a kind: a kind's layers share their faults.
+// Faults of layers that adapters are asked for. One error of a kind: a kind's layers share their faults.
 class TargetFaults {
  public:
   explicit TargetFaults(const LoraOptions& options) : options_(options) {}

@@ -12,7 +12,7 @@
 //
 // |..| uses this step's weights, without gradient (DoRA, section 4.3).
 //
-// Where lora.init_lora_weights decomposes the weight (PiSSA, OLoRA), A and B begin as its parts A0 and B0, which are
+// If lora.init_lora_weights decomposes the weight (PiSSA, OLoRA), A and B begin as its parts A0 and B0, which are
 // kept:
 //
 //   y += scale * (B A dropout(x) - B0 A0 x)
@@ -88,7 +88,7 @@ class LowRankAdapter : public Module {
   };
   LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches);
   Pair make_pair(const LayerContext& context, const Site& site, bool is_start);
-  // What a pair adds to y. row_ids undefined: without dropout.
+  // A pair's addition to y. row_ids undefined: without dropout.
   at::Tensor product(const Pair& pair, const at::Tensor& y, const Activation& x, const at::Tensor& row_ids) const;
   Activation read(const Activation& x, const at::Tensor& row_ids) const;
   at::Tensor added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const;

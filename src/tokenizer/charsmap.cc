@@ -30,7 +30,7 @@ Charsmap::Charsmap(std::string_view blob, std::string_view where) {
   std::memcpy(units_.data(), blob.data() + sizeof trie_bytes, trie_bytes);
   replacements_ = blob.substr(sizeof trie_bytes + trie_bytes);
   replacements_ += '\0';  // terminates a damaged last replacement
-  // What follows trusts normalised texts to be UTF-8.
+  // Later steps trust normalised texts to be UTF-8.
   if (!is_valid_utf8(replacements_)) {
     throw UserError(fmt::format("{}: the precompiled map of characters puts in what is not UTF-8", where),
                     "the file was damaged; fetch it again");

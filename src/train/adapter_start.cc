@@ -116,7 +116,7 @@ class Decomposition {
     return whole;
   }
 
-  // What one rank computed (undefined elsewhere), on every rank, into its share of the matrices.
+  // Puts one rank's result (undefined elsewhere) into every rank's share of the matrices.
   void spread(const DecomposedMatrix& matrix, const std::pair<at::Tensor, at::Tensor>& computed) const {
     at::Tensor a = zeros({matrix.rank, matrix.in_features}), b = zeros({num_rows(matrix), matrix.rank});
     if (computed.first.defined()) {

@@ -85,7 +85,7 @@ void adjust_to_era(Config& config, const Resolved& first, int64_t num_ranks) {
   config.train.faults.is_later_era = true;
   const Derived& d = first.derived;
   config.checkpoint.overwrite = false;  // what is there is this run's
-  // Where its default follows from the ranks.
+  // Its default may follow from the ranks.
   config.train.gradient_accumulation_steps.reset();
   config.train.global_batch_size = d.global_batch_size;
   const int64_t num_replicas_were =

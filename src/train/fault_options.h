@@ -11,7 +11,7 @@ namespace megalith {
 
 enum class LossSpikeAction { kNone, kWarn, kSkip, kRollback };
 
-// What a run does when a rank is lost.
+// A run's answer to the loss of a rank.
 enum class FaultTolerance { kNone, kReplicas };
 
 struct FaultOptions {

@@ -215,7 +215,7 @@ bool is_read_by(const Option& option, const fs::path& file) {
   });
 }
 
-// What a run reads is not written, also with overwrite.
+// A run's inputs are not written, also with overwrite.
 void check_inputs_stay(const Resolved& resolved, const std::vector<Output>& outputs, std::vector<UserError>& errors) {
   std::error_code ignored;
   for (const Output& output : outputs) {

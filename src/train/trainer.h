@@ -109,7 +109,7 @@ class Trainer {
   void fill_counters(TrainState& state) const;
   void take_counters(const TrainState& state);
   StopReason train_loop();
-  // What is due after iteration_: evaluation, samples, checkpoints. Returns the ranks' vote after it.
+  // Does what is due after iteration_: evaluation, samples, checkpoints. Returns the ranks' vote after it.
   //   is_cut  the era ended meanwhile: does what is left of it
   StopReason work_after_step(StopReason reason, bool is_cut = false);
   void check_replicas();

@@ -97,7 +97,7 @@ void TypeWatch::Observer::start(Call& call) {
     if (weight == nullptr) weight = watch.parameter_of_value(operand.tensor);
     if (!may_write_gradient || gradient_of != nullptr) continue;
     gradient_of = watch.parameter_of_gradient(operand.tensor);
-    // What an earlier step left is overwritten.
+    // An earlier step's rest is overwritten.
     if (gradient_of != nullptr && watch.has_gradient_.insert(gradient_of).second) operand.type = {};
   }
   if (weight == nullptr) weight = gradient_of;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace test;
 
-// What ranks hold of a tensor is another. The others of seed_mistakes.py are of an index, an order, a key of random
+// These change what ranks hold of a tensor. The others of seed_mistakes.py are of an index, an order, a key of random
 // numbers, a scale or a formula, or do something at the wrong time: arithmetic, which types do not see.
 const std::vector<std::string> kOfSources = {
     "row linear: bias added on every tp rank",

@@ -111,7 +111,7 @@ TEST(StepPlan, ManyMicrobatchesAreSimulatedExactly) {
   EXPECT_NEAR(seconds(240) - seconds(24), four * (240 - 24) / 4, 1e-6 * seconds(240));
 }
 
-// What is left out by bounds is not among the fastest, and a found layout takes as long as a run with its options.
+// Layouts that bounds leave out are not among the fastest, and a found layout takes as long as a run with its options.
 TEST(LayoutSearch, PruningLosesNothing) {
   const auto run = resolve_planned({"--global_batch_size=8", "--num_experts=2", "--moe_router_topk=2"}, 1);
   const Cluster cluster = read_cluster("h200:4", test::source_dir() / "configs");
