@@ -3,10 +3,7 @@
 #include "launch/c10d_group.h"
 
 #include <ATen/ATen.h>
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -18,22 +15,10 @@
 #include "core/sha256.h"
 #include "core/time.h"
 #include "launch/last_words.h"
+#include "support/free_port.h"
 
 namespace megalith {
 namespace {
-
-// A port that was free a moment ago.
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ::close(socket);
-  return ntohs(address.sin_port);
-}
 
 // Runs `body` in `size` threads; returns what each rank threw, "" for nothing. A rank whose body throws anything but a
 // CommunicationError leaves word of it, as the program does.

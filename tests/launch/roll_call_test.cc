@@ -3,10 +3,7 @@
 #include "launch/roll_call.h"
 
 #include <ATen/ATen.h>
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -14,6 +11,7 @@
 #include <vector>
 
 #include "launch/c10d_group.h"
+#include "support/free_port.h"
 
 namespace megalith {
 namespace {
@@ -28,18 +26,6 @@ TEST(Era, IsTheSameAfterItsTrip) {
   EXPECT_EQ(found.joined, era.joined);
   EXPECT_EQ(found.newest_iteration(), 8);
   EXPECT_EQ(found.giver(), 2);
-}
-
-int unused_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ::close(socket);
-  return ntohs(address.sin_port);
 }
 
 constexpr int kSeats = 3;
@@ -101,7 +87,7 @@ struct Seat {
 };
 
 TEST(RollCall, RanksGoOnWithoutOneThatLeavesAndWithItsReplacement) {
-  const int port = unused_port();
+  const int port = free_port();
   std::vector<Seat> seats;
   for (int seat = 0; seat < kSeats; ++seat) seats.emplace_back(seat, port);
   std::vector<std::thread> threads;
