@@ -12,7 +12,7 @@ import zipfile
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from foreign_test import BATCH, BEFORE, as_torchtitan, plain_run, zero_folder
+from foreign_runs import BATCH, BEFORE, as_torchtitan, plain_run, zero_folder
 from refusals import refused
 from safetensors.torch import save_file
 from ways_out_test import LLAMA, SIZES

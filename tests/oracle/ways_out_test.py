@@ -6,7 +6,7 @@ import json
 import hf_models
 import pytest
 import torch
-from foreign_test import BATCH, BEFORE, LR, STEPS, MegatronRun, as_torchtitan, assert_same_states, common
+from foreign_runs import BATCH, BEFORE, LR, STEPS, MegatronRun, as_torchtitan, assert_same_states, common
 from program import read_metrics
 from safetensors.torch import load_file
 
