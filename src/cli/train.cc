@@ -1,9 +1,11 @@
 // megalith train: pre-trains or fine-tunes.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <string_view>
 
 #include "cli/build_commit.h"
@@ -28,6 +30,7 @@
 #include "train/report.h"
 #include "train/sinks.h"
 #include "train/trainer.h"
+#include "verify/type_check.h"
 
 namespace megalith {
 namespace {
@@ -217,11 +220,16 @@ int run_train(CommandContext& context) {
                                  hold = hold_run_folders(context, launch, config, g_stop);
                                },
                            .more_checks =
-                               [](Resolved& run) {
+                               [&](Resolved& run) {
                                  for (std::string& note : block_index_notes(*run.options)) {
                                    run.notes.push_back(std::move(note));
                                  }
-                                 return check_outputs(run);
+                                 std::vector<UserError> errors = check_outputs(run);
+                                 // One rank is enough: the others end with it.
+                                 if (run.config.train.faults.check_types && launch.rank == 0) {
+                                   std::ranges::move(type_errors(run), std::back_inserter(errors));
+                                 }
+                                 return errors;
                                }});
   });
   if (resolved->wants_help) {

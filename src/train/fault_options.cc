@@ -25,6 +25,11 @@ void FaultOptions::visit(OptionVisitor& v) {
       .unit("optimizer steps")
       .at_least(0)
       .changes_numbers(false);
+  v.field("check_types", check_types,
+          "Follow what ranks hold of every tensor before the run begins, as doctor --types does, and refuse a "
+          "layout in which a sum or a gathering is missing, doubled or over other ranks. Takes a second or two; "
+          "always on in debug builds.")
+      .changes_numbers(false);
   v.choice(
       "loss_spike_action", loss_spike_action, {"none", "warn", "skip", "rollback"},
       "What is done about a step whose loss jumps. warn: an event in log, metrics, page and TensorBoard. skip: the "

@@ -18,6 +18,11 @@ struct FaultOptions {
   FaultTolerance fault_tolerance = FaultTolerance::kNone;
   double fault_patience_s = 60;
   int64_t check_determinism = 0;  // 0: off
+#ifdef NDEBUG
+  bool check_types = false;
+#else
+  bool check_types = true;
+#endif
   LossSpikeAction loss_spike_action = LossSpikeAction::kNone;
   double loss_spike_threshold = 10;
   int64_t loss_spike_window = 64;

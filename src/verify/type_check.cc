@@ -437,4 +437,16 @@ TypeReport check_types(const Resolved& run, const TypeHooks& hooks) {
   return report;
 }
 
+std::vector<UserError> type_errors(const Resolved& run, const TypeHooks& hooks) {
+  std::vector<UserError> errors;
+  try {
+    for (const TypeFinding& finding : check_types(run, hooks).findings) {
+      errors.push_back(UserError(fmt::format("check_types: distributions do not fit\n{}", finding.text())));
+    }
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+  return errors;
+}
+
 }  // namespace megalith

@@ -35,4 +35,7 @@ struct TypeHooks {
 // anything is found.
 TypeReport check_types(const Resolved& run, const TypeHooks& hooks = {});
 
+// What check_types finds, as what is wrong with a run.
+std::vector<UserError> type_errors(const Resolved& run, const TypeHooks& hooks = {});
+
 }  // namespace megalith

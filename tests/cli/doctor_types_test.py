@@ -40,3 +40,7 @@ def test_sizes_that_do_not_nest_are_refused(program):
     words = ("--num_experts", 6, "--moe_router_topk", 2, "--dry_run_world_size", 6, "--global_batch_size", 12)
     _, _, errors = check(program, "models/llama3.1_8B.yaml", *sizes, *words, expected=2)
     assert "types of these sizes are not known: runs of 2 ranks" in errors
+    train = ("train", "--config", ROOT / "configs/models/llama3.1_8B.yaml", "--mock_data", "--dry_run", *sizes, *words)
+    _, _, errors = program.run(*train, "--check_types", expected=2)
+    assert "types of these sizes are not known: runs of 2 ranks" in errors
+    program.run(*train)

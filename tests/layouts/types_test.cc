@@ -98,27 +98,46 @@ const std::set<std::string> kOfDistributions = {
     "router: weight not summed over cp",
 };
 
-// How many are found, each of which is printed with the first row that shows it.
-size_t num_found(const std::vector<Mistake>& mistakes) {
+// Of these types see nothing: a scale, and an exchange of what is no parameter's or of runs of one flat buffer.
+const std::set<std::string> kNotByTypes = {
+    "eight bits: a scale of each rank's part of a tensor",
+    "modulation, sequence parallel: gradients of a rank's own tokens",
+    "capacity: own choices in place of the others'",
+    "FSDP: own run of the weights in place of the others'",
+};
+
+// Each mistake is printed with the first row that shows it.
+void expect_found(const std::vector<Mistake>& mistakes) {
   std::vector<LayoutRow> rows = rows_of("!");
-  size_t num_found = 0;
   for (const Mistake& mistake : mistakes) {
     const TypeHooks hooks{.change_groups = mistake.hooks.change_groups, .change_model = mistake.hooks.change_model};
     const std::string found = found_by_types(rows, hooks, mistake.is_of_experts);
-    if (!found.empty()) ++num_found;
+    EXPECT_EQ(found.empty(), kNotByTypes.contains(mistake.name)) << mistake.name;
     std::printf("  %s\n    %s\n", mistake.name.c_str(), found.empty() ? "not by types" : found.c_str());
   }
-  return num_found;
 }
 
 TEST(Types, FindMistakesThatChangeADistribution) {
   std::vector<Mistake> mistakes = seeded_mistakes();
   std::erase_if(mistakes, [](const Mistake& mistake) { return !kOfDistributions.contains(mistake.name); });
   ASSERT_EQ(mistakes.size(), kOfDistributions.size());
-  EXPECT_GE(num_found(mistakes), 48U);
+  expect_found(mistakes);
 }
 
-TEST(Types, FindMistakesPlantedAfterTheirCheck) { EXPECT_GE(num_found(mistakes_for_types()), 19U); }
+TEST(Types, EndARunThatAsksForThem) {
+  std::vector<Mistake> mistakes = seeded_mistakes();
+  std::erase_if(mistakes, [](const Mistake& mistake) { return mistake.name != "norm weights not summed over tp"; });
+  ASSERT_EQ(mistakes.size(), 1U);
+  bool is_seen = false;
+  for (LayoutRow& row : rows_of("!")) {
+    EXPECT_TRUE(type_errors(row.layout()).empty()) << row.text();
+    const auto errors = type_errors(row.layout(), {.change_groups = mistakes[0].hooks.change_groups});
+    is_seen |= !errors.empty() && std::string(errors[0].what()).starts_with("check_types: distributions do not fit\ntp");
+  }
+  EXPECT_TRUE(is_seen);
+}
+
+TEST(Types, FindMistakesPlantedAfterTheirCheck) { expect_found(mistakes_for_types()); }
 
 }  // namespace
 }  // namespace megalith

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <vector>
 
 #include "layouts/mistakes.h"
@@ -32,22 +33,28 @@ const std::vector<std::string> kOfSources = {
     "eight bits: gradients with a scale of the rank's part",
 };
 
+// Cut where another axis or length is as right to types, decided by numbers, or a scale.
+const std::set<std::string> kNotByTypes = {
+    "adapters: B cut along the wrong axis",
+    "adapters: lengths of a row layer's own columns",
+    "capacity: decided by each rank for its own tokens",
+    "eight bits: gradients with a scale of the rank's part",
+};
+
 TEST(SeededSource, MistakesThatChangeADistributionAreFoundByTypes) {
   std::vector<LayoutRow> rows = rows_of("!");
   // A mistake that is planted in Flux rolls tensors, which those of the meta device do not.
   std::erase_if(rows, [](const LayoutRow& row) { return row.text().starts_with("flux"); });
   for (LayoutRow& row : rows) EXPECT_TRUE(check_types(row.layout()).is_ok()) << row.text();
-  size_t num_found = 0;
   for (const std::string& name : kOfSources) {
     const auto place = std::ranges::find(seeded::kNames, name);
     ASSERT_NE(place, seeded::kNames.end()) << name;
     seeded::g_mistake = static_cast<int>(place - seeded::kNames.begin());
     const std::string found = found_by_types(rows, {}, std::nullopt);
     seeded::g_mistake = -1;
-    if (!found.empty()) ++num_found;
+    EXPECT_EQ(found.empty(), kNotByTypes.contains(name)) << name;
     std::printf("  %s\n    %s\n", name.c_str(), found.empty() ? "not by types" : found.c_str());
   }
-  EXPECT_GE(num_found, 10U) << "of " << kOfSources.size();
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "allow_other_tokenizer",
                         "overlap_cpu_optimizer_d2h_h2d",
                         "check_determinism",
+                        "check_types",
                         "fault_tolerance",
                         "fault_patience_s"};
   const Names expected = names_with(options, [&](const Option& option) {
