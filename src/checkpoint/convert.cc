@@ -15,6 +15,7 @@
 #include "comm/single_group.h"
 #include "config/option.h"
 #include "core/error.h"
+#include "tensor_files/outline.h"
 
 namespace megalith {
 namespace {
@@ -28,24 +29,15 @@ void add_tensor(StoredModel& model, std::string_view key, const std::string& nam
   model.state.tensors.push_back({.key = std::string(key), .placement = &model.placements.back(), .local = local});
 }
 
-// `box` is within the part's.
-at::Tensor view_of(const TensorStore::Part& part, const Box& box) {
-  at::Tensor view = part.stored.view();
-  for (size_t dim = 0; dim < box.extent.size(); ++dim) {
-    view = view.narrow(static_cast<int64_t>(dim), box.offset[dim] - part.box.offset[dim], box.extent[dim]);
-  }
-  return view;
-}
-
 // A tensor per stored box; writers join neighbours. A file's fused tensor (flux_names.h) extends beyond this one.
 void add_entry(StoredModel& model, std::string_view key, const std::string& name, const TensorStore::Entry& entry,
                NonfiniteWeights nonfinite) {
   require_floats(name, entry);
   for (const TensorStore::Part& part : entry.parts) {
     const Box box = intersect(part.box, Box::whole(entry.shape));
-    const at::Tensor view = view_of(part, box);
-    if (nonfinite == NonfiniteWeights::kRefused) require_finite(name, view, box.offset, part.path());
-    add_tensor(model, key, name, entry.shape, box, view);
+    const at::Tensor outline = slice_box(outline_of(part.stored), box, part.box.offset);
+    if (nonfinite == NonfiniteWeights::kRefused) require_finite(name, values_of(outline), box.offset, part.path());
+    add_tensor(model, key, name, entry.shape, box, outline);
   }
 }
 

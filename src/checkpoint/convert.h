@@ -18,7 +18,7 @@ namespace megalith {
 struct StoredModel {
   const ModelFamily* family = nullptr;
   ModelConfig config;
-  CheckpointState state;  // read-only views of the files
+  CheckpointState state;  // outlines (tensor_files/outline.h), or tensors in memory
   std::deque<Placement> placements;
   std::filesystem::path folder;    // of the checkpoint or Hugging Face model
   std::vector<std::string> notes;  // HfModel::notes

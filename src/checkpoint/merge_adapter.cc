@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "models/adaptable_layers.h"
 #include "nn/low_rank_adapter.h"
+#include "tensor_files/outline.h"
 
 namespace megalith {
 namespace {
@@ -117,7 +118,7 @@ void merge_adapter(const ReadAdapter& adapter, at::ScalarType dtype, StoredModel
     const auto found = adapter.matrices.find(piece.name);
     if (tensor.key != kModelKey || found == adapter.matrices.end()) continue;
     MEGALITH_CHECK(piece.canonical == Box::whole(piece.shape), "{} is stored in parts", piece.name);
-    tensor.local = merged_weight(tensor.local, found->second).to(dtype).contiguous();
+    tensor.local = merged_weight(values_of(tensor.local), found->second).to(dtype).contiguous();
   }
 }
 
@@ -127,7 +128,8 @@ double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged
   double worst = 0;
   for (const auto& [name, matrices] : adapter.matrices) {
     const auto rows = [&](const CheckpointTensor& tensor) {
-      return wide(matrices.is_transposed ? tensor.local.t() : tensor.local);
+      const at::Tensor values = values_of(tensor.local);
+      return wide(matrices.is_transposed ? values.t() : values);
     };
     const at::Tensor with = rows(*merged_weights.at(name)), without = rows(*base_weights.at(name));
     const at::Tensor delta = product(matrices, without.scalar_type());

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "tensor_files/outline.h"
 
 namespace megalith {
 namespace {
@@ -68,7 +69,7 @@ std::vector<Box> join_boxes(std::vector<Box> boxes) {
 // A view of the stored values, or computed by a form.
 at::Tensor stored_values(const PieceView& view, const Box& box) {
   const std::vector<int64_t>& origin = view.piece.canonical.offset;
-  if (!view.form) return slice_box(view.tensor, box, origin);
+  if (!view.form) return values_of(slice_box(view.tensor, box, origin));
   std::vector<at::Tensor> parts;
   for (const at::Tensor& part : view.form->parts) parts.push_back(slice_box(part, box, origin));
   return view.form->join(parts);

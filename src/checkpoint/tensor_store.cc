@@ -12,6 +12,7 @@
 #include "checkpoint/mxfp4.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "tensor_files/outline.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -305,7 +306,7 @@ void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& 
   for (const Part& part : entry->parts) {
     const Box common = intersect(part.box, box);
     if (common.is_empty()) continue;
-    const at::Tensor source = slice_box(part.stored.view(), common, part.box.offset);
+    const at::Tensor source = values_of(slice_box(outline_of(part.stored), common, part.box.offset));
     const at::Tensor target = slice_box(out, common, box.offset);
     if (entry->scales.empty())
       target.copy_(source);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "checkpoint/adapter_folder.h"
@@ -20,10 +21,12 @@
 #include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/output_file.h"
 #include "core/strings.h"
 #include "foreign/foreign_checkpoint.h"
 #include "foreign/foreign_export.h"
+#include "gguf/adapter_export.h"
 #include "gguf/export.h"
 #include "hub/hub.h"
 #include "kinds/kinds.h"
@@ -52,11 +55,13 @@ struct ConvertOptions {
     v.field("load", load,
             "A run's folder or one of checkpoints to read, or one checkpoint of it, written under any layout; also "
             "Megatron-LM's, torchtitan's and transformers' Trainer's.");
-    v.field("hf_config", hf_config, "Folder with the config.json of load's model, if load does not record it.");
+    v.field("hf_config", hf_config,
+            "Folder with the config.json of load's model, if load does not record it; or of the model that adapters in "
+            "load_hf belong to, if they do not name it.");
     v.field("global_batch_size", global_batch_size,
             "Samples of one iteration of load, if load does not record what it consumed.")
         .at_least(1);
-    v.field("load_hf", load_hf, "Hugging Face folder to read.").alias("hf_path");
+    v.field("load_hf", load_hf, "Hugging Face folder to read; with to gguf also PEFT's adapters.").alias("hf_path");
     v.field("save", save,
             "Folder to write a checkpoint into, or a run's, whose checkpoints it joins: whole tensors, one file for "
             "each state.");
@@ -340,6 +345,43 @@ int64_t bytes_in(const std::filesystem::path& path) {
   return num_bytes;
 }
 
+// A folder of adapters as llama.cpp's; the base says names and shapes.
+int convert_adapter(const ConvertOptions& options, CommandContext& context) {
+  const std::string& folder = *options.load_hf;
+  const auto type = chosen_file_type(options, at::kFloat);
+  if (is_k_quant(type)) {
+    throw UserError(fmt::format("dtype is '{}', and {} holds adapters, whose rows are short", *options.dtype, folder),
+                    "use bf16, fp16, fp32 or q8_0");
+  }
+  if (options.tokenizer_model || options.merge_adapter || options.global_batch_size) {
+    throw UserError(fmt::format("tokenizer_model, merge_adapter and global_batch_size have no meaning for the adapters "
+                                "in {}",
+                                folder),
+                    "leave them out; to make adapters part of a model give it to --load_hf, and these to "
+                    "--merge_adapter");
+  }
+  std::optional<std::string> base = options.hf_config;
+  if (!base) {
+    const Json config = parse_json(read_adapter_folder(folder).config, kAdapterConfigFile);
+    const auto named = config.find("base_model_name_or_path");
+    if (named != config.end() && named->is_string()) base = named->get<std::string>();
+  }
+  if (!base) {
+    throw UserError(fmt::format("{} does not name the model that its adapters belong to", folder),
+                    "name its folder with --hf_config DIR");
+  }
+  resolve_hub_option("hf_config", base, HubNeed::kModel, context.environment, options.hub, context.log);
+  const HfModel read = read_hf_config(*base);
+  StoredModel model;
+  model.family = read.family;
+  model.config = read.config;
+  model.folder = *base;
+  const ReadAdapter adapter = read_adapter_for(folder, model, options.nonfinite());
+  save_gguf_adapter(*options.save, adapter, *read.family, read.config, type, model_name(folder));
+  print_out("{} → {}: {}\n", folder, *options.save, format_bytes(bytes_in(*options.save)));
+  return kExitSuccess;
+}
+
 }  // namespace
 
 int run_convert(CommandContext& context) {
@@ -368,6 +410,9 @@ int run_convert(CommandContext& context) {
   resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
                      context.log);
 
+  if (options.is_gguf() && options.load_hf && is_adapter_folder(*options.load_hf)) {
+    return convert_adapter(options, context);
+  }
   const auto foreign = options.load ? find_foreign(*options.load, options.ckpt_step) : std::nullopt;
   if (foreign && options.check) {
     throw UserError(fmt::format("check with {}: logits are compared between our checkpoints and Hugging Face's folders",

@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/release_pages.h"
 #include "core/system_call.h"
 
 namespace megalith {
@@ -284,6 +285,14 @@ void MappedFile::advise(Access access, size_t offset, size_t length) const {
   if (access == Access::kRandom) advice = POSIX_MADV_RANDOM;
   if (access == Access::kWillNeed) advice = POSIX_MADV_WILLNEED;
   ::posix_madvise(const_cast<std::byte*>(data_) + start, end - start, advice);
+}
+
+void release_pages(const MappedFile& file, int64_t offset, int64_t length) {
+  if (file.size() == 0 || is_copied(file.size())) return;
+  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE)), begin = offset / page * page;
+  // posix_madvise's own does nothing.
+  ::madvise(const_cast<std::byte*>(file.bytes().data()) + begin, static_cast<size_t>(offset + length - begin),
+            MADV_DONTNEED);
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), temporary_(temporary_beside(target_, this)) {

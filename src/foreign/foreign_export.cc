@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 const ForeignTarget* const kTargets[] = {&kToTorchtitan, &kToDcp, &kToFusedDcp, &kToTorchDist};
+constexpr int64_t kCopiedAtOnce = int64_t{64} << 20;
 // What the optimizers of all these trainers keep.
 constexpr std::string_view kMoments[] = {"exp_avg", "exp_avg_sq"};
 
@@ -185,7 +186,12 @@ void add_tensor(DcpWriter& writer, const std::vector<std::string>& names, const 
         for (const PieceView& part : chunk.parts) {
           const Box common = intersect(part.piece.canonical, wanted);
           if (common.is_empty()) continue;
-          slice_box(to, common, wanted.offset).copy_(slice_box(part.tensor, common, part.piece.canonical.offset));
+          // In blocks: values that are read when asked for may be a copy.
+          const Chunk shared{
+              .name = chunk.name, .shape = chunk.shape, .box = common, .dtype = chunk.dtype, .parts = {part}};
+          for_each_block(shared, chunk.dtype, kCopiedAtOnce, [&](const Box& in, const at::Tensor& block) {
+            slice_box(to, in, wanted.offset).copy_(block);
+          });
           num_elements += common.num_elements();
         }
       });

@@ -37,7 +37,14 @@ ForeignRecord megatron_record(const TorchArchive& common);
 void read_megatron_scaler(const TorchArchive& archive, const PickleValue& scaler, ForeignRecord& record);
 // Hugging Face's part of a record: config.json's architecture, and Trainer's step. Nothing where there is no such file.
 void read_trainer_record(const std::filesystem::path& folder, ForeignRecord& record);
-// Updates that an optimizer's param_groups or state count, if they do: the record's optimizer_step and mixed_updates.
+// Megatron-LM's args, a Namespace: options, consumed samples (by the record's iteration) and seed.
+void read_megatron_args(const TorchArchive& archive, const PickleValue& args, ForeignRecord& record);
+// Hyperparameters in an optimizer's param_groups, as options: the peak of the learning rate, the largest weight decay.
+// path: of `from` in the optimizer's state.
+void read_hyperparameters(const TorchArchive& archive, const PickleValue& from, const std::string& path,
+                          ForeignRecord& record);
+// Updates that an optimizer's param_groups or state count, if they do: the record's optimizer_step and mixed_updates;
+// and its hyperparameters.
 void read_updates(const TorchArchive& archive, const PickleValue& optimizer, ForeignRecord& record);
 
 }  // namespace megalith

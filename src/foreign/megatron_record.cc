@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "checkpoint/fused_experts.h"
@@ -21,6 +22,15 @@ struct StateRow {
 constexpr StateRow kStates[] = {{"exp_avg", "exp_avg"},       {"exp_avg_sq", "exp_avg_sq"},
                                 {"fp32_param", kMasterKey},   {"param", kMasterKey},
                                 {"master_param", kMasterKey}, {"momentum_buffer", "momentum_buffer"}};
+
+// In param_groups. A schedule keeps its peak beside the current rate; groups without decay have 0.
+struct HyperparameterRow {
+  std::string_view ending, option;
+  bool takes_most = false;
+};
+constexpr HyperparameterRow kHyperparameters[] = {
+    {".lr", "lr", true},          {".initial_lr", "lr", true},  {".max_lr", "lr", true}, {".betas.0", "adam_beta1"},
+    {".betas.1", "adam_beta2"},   {".eps", "adam_eps"},         {".weight_decay", "weight_decay", true}};
 
 }  // namespace
 
@@ -97,44 +107,74 @@ void read_updates(const TorchArchive& archive, const PickleValue& optimizer, For
     steps = std::max(steps.value_or(0), count);
   });
   if (steps) record.train.optimizer_step = *steps;
+  read_hyperparameters(archive, optimizer, "", record);
+}
+
+void read_hyperparameters(const TorchArchive& archive, const PickleValue& from, const std::string& path,
+                          ForeignRecord& record) {
+  const auto recorded = [&](std::string_view name) {
+    return std::ranges::find(record.options, name, [](const auto& option) { return option.first; });
+  };
+  if (recorded("clip_grad") != record.options.end()) return;  // Megatron-LM's args say them
+  for_each_item(archive.pickle(), from, [&](const std::string& below, const PickleValue& value) {
+    const std::string whole = path.empty() || below.empty() ? path + below : path + "." + below;
+    if (whole.find("param_groups.") == std::string::npos) return;
+    const auto* const row = std::ranges::find_if(
+        kHyperparameters, [&](const HyperparameterRow& one) { return whole.ends_with(one.ending); });
+    const auto number = row == std::end(kHyperparameters) ? std::nullopt : archive.number(value);
+    if (!number) return;
+    const auto found = recorded(row->option);
+    if (found == record.options.end()) {
+      record.options.emplace_back(row->option, fmt::format("{}", *number));
+    } else if (row->takes_most && std::strtod(found->second.c_str(), nullptr) < *number) {
+      found->second = fmt::format("{}", *number);
+    }
+  });
+}
+
+namespace {
+
+int64_t count_in(const TorchArchive& archive, const PickleValue* value, int64_t otherwise,
+                 int64_t most = int64_t{1} << 53) {
+  const auto number = value == nullptr ? std::nullopt : archive.number(*value);
+  return number ? whole_number(*number, 0, most, archive.what()) : otherwise;
+}
+
+constexpr int64_t kMostFactor = int64_t{1} << 31;
+
+}  // namespace
+
+void read_megatron_args(const TorchArchive& archive, const PickleValue& args, ForeignRecord& record) {
+  std::set<std::string> given;
+  const PickleValue* groups = args.find("group_query_attention");
+  const bool has_groups = groups == nullptr || groups->integer != 0;
+  args.for_each_entry([&](const PickleValue& key, const PickleValue& value) {
+    const auto text = value.option_text();
+    if (!text || !key.is(PickleValue::Kind::kText) || text->empty()) return;
+    const std::string name(key.text);
+    // Without the other it is 1 and has no meaning.
+    if (name == "num_query_groups" && !has_groups) return;
+    if (given.insert(name).second) record.options.emplace_back(name, *text);
+  });
+  record.train.consumed_train_samples =
+      count_in(archive, args.find("consumed_train_samples"),
+               record.train.iteration * count_in(archive, args.find("global_batch_size"), 0, kMostFactor));
+  record.train.seed = count_in(archive, args.find("seed"), 0);
+  const PickleValue* padded = args.find("padded_vocab_size");
+  if (!given.contains("vocab_size") && padded != nullptr && padded->whole()) {
+    record.options.emplace_back("vocab_size", *padded->option_text());
+  }
 }
 
 ForeignRecord megatron_record(const TorchArchive& common) {
   const PickleValue& root = common.root();
   ForeignRecord record;
-  const auto count = [&](const PickleValue* value, int64_t otherwise, int64_t most = int64_t{1} << 53) {
-    if (value == nullptr) return otherwise;
-    const auto number = common.number(*value);
-    return number ? whole_number(*number, 0, most, common.what()) : otherwise;
-  };
-  constexpr int64_t kMostFactor = int64_t{1} << 31;
-  record.train.iteration = count(root.find("iteration"), 0, kMostFactor);
-  const PickleValue* args = root.find("args");
-  std::set<std::string> given;
-  if (args != nullptr) {
-    const PickleValue* groups = args->find("group_query_attention");
-    const bool has_groups = groups == nullptr || groups->integer != 0;
-    args->for_each_entry([&](const PickleValue& key, const PickleValue& value) {
-      const auto text = value.option_text();
-      if (!text || !key.is(PickleValue::Kind::kText) || text->empty()) return;
-      const std::string name(key.text);
-      // Without the other it is 1 and has no meaning.
-      if (name == "num_query_groups" && !has_groups) return;
-      if (given.insert(name).second) record.options.emplace_back(name, *text);
-    });
-    record.train.consumed_train_samples =
-        count(args->find("consumed_train_samples"),
-              record.train.iteration * count(args->find("global_batch_size"), 0, kMostFactor));
-    record.train.seed = count(args->find("seed"), 0);
-  }
-  const PickleValue* padded = args == nullptr ? nullptr : args->find("padded_vocab_size");
-  if (!given.contains("vocab_size") && padded != nullptr && padded->whole()) {
-    record.options.emplace_back("vocab_size", *padded->option_text());
-  }
+  record.train.iteration = count_in(common, root.find("iteration"), 0, kMostFactor);
+  if (const PickleValue* args = root.find("args")) read_megatron_args(common, *args, record);
   const PickleValue* scheduler = root.find("opt_param_scheduler");
   if (scheduler != nullptr) {
     record.train.numbers["schedule_samples"] =
-        static_cast<double>(count(scheduler->find("num_steps"), record.train.consumed_train_samples));
+        static_cast<double>(count_in(common, scheduler->find("num_steps"), record.train.consumed_train_samples));
   }
   record.train.optimizer_step = record.train.iteration;
   const PickleValue* optimizer = root.find("optimizer");

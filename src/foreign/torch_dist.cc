@@ -1,11 +1,12 @@
 // Megatron-core's torch_dist: whole tensors under names of the model, and under "optimizer.state.KEY.NAME" those of the
 // optimizer, in every format of the distributed optimizer that can change its layout (fully_reshardable and, before
 // 0.15, fully_sharded_model_space). Other formats are read by megatron_buckets.h. What is the same on all ranks is in
-// common.pt.
+// common.pt. Megatron-FSDP's own form, without that file, is fsdp_dtensor.h.
 // Source: megatron-core, core/optimizer/distrib_optimizer.py, core/optimizer/optimizer.py.
 #include <fmt/format.h>
 
 #include "foreign/foreign_source.h"
+#include "foreign/fsdp_dtensor.h"
 #include "foreign/megatron_buckets.h"
 #include "foreign/megatron_names.h"
 
@@ -31,9 +32,12 @@ std::optional<TensorName> split_state(std::string_view name) {
   return TensorName{std::string(rest.substr(0, dot)), std::string(rest.substr(dot + 1))};
 }
 
-bool is_torch_dist(const fs::path& folder) { return is_dcp_folder(folder) && fs::exists(folder / "common.pt"); }
+bool is_torch_dist(const fs::path& folder) {
+  return is_dcp_folder(folder) && (fs::exists(folder / "common.pt") || is_fsdp_dtensor(folder));
+}
 
 ForeignRecord record_torch_dist(const fs::path& folder) {
+  if (!fs::exists(folder / "common.pt")) return record_fsdp_dtensor(folder);
   const TorchArchive common(folder / "common.pt");
   ForeignRecord record = megatron_record(common);
   // Formats by buckets keep it with each optimizer of each rank: the first of them.
@@ -55,6 +59,7 @@ ForeignRecord record_torch_dist(const fs::path& folder) {
 
 void read_torch_dist(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
   const DcpFolder dcp(folder);
+  if (!fs::exists(folder / "common.pt")) return read_fsdp_dtensor(dcp, model, tensors);
   std::string in_buckets;
   for (const std::string& name : dcp.objects()) {
     if (is_in_buckets(name)) {
@@ -86,7 +91,7 @@ void read_torch_dist(const fs::path& folder, const CanonicalModel& model, Foreig
 }  // namespace
 
 const ForeignSource kTorchDist = {.kind = ForeignKind::kTorchDist,
-                                  .name = "torch_dist of Megatron-core",
+                                  .name = "torch_dist of Megatron-core, or its fsdp_dtensor",
                                   .is_here = is_torch_dist,
                                   .record = record_torch_dist,
                                   .read = read_torch_dist};

@@ -118,12 +118,6 @@ ForeignRecord record_torchtitan(const fs::path& folder) {
     const DcpFolder dcp(part);
     std::optional<int64_t> steps;
     for (const auto& [name, shape] : dcp.tensors()) {
-      if (name.starts_with("model.module.") && name.find("decoder.layers.") != std::string::npos) {
-        throw UserError(
-            fmt::format("{} is fsdp_dtensor of Megatron-FSDP, which is not read", part.string()),
-            "go on in Megatron-LM with ckpt_format torch_dist for a step, or export the model with Megatron "
-            "Bridge, for --load_hf");
-      }
       const auto state = split_optimizer_name(name);
       if (state && state->state == "step") {
         steps = scalar(dcp, name);
@@ -132,6 +126,11 @@ ForeignRecord record_torchtitan(const fs::path& folder) {
     }
     for (const char* name : {"train_state.step", "step"}) {
       if (const auto step = scalar(dcp, name)) record.train.iteration = *step;
+    }
+    for (const std::string& name : dcp.objects()) {
+      if (name.find("param_groups.") == std::string::npos) continue;
+      const auto object = dcp.object(name);
+      read_hyperparameters(*object, object->root(), name, record);
     }
     if (record.train.iteration == 0 && steps) record.train.iteration = *steps;
     if (steps) record.train.optimizer_step = *steps;

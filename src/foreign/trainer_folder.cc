@@ -276,7 +276,8 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
 void read_trainer_record(const fs::path& folder, ForeignRecord& record) {
   if (fs::exists(folder / "config.json")) {
     HfModel model = read_hf_config(folder);
-    record.options = configuration_of(OptionSet(model.config));
+    const Configuration architecture = configuration_of(OptionSet(model.config));
+    record.options.insert(record.options.end(), architecture.begin(), architecture.end());
     record.notes = std::move(model.notes);
   }
   const fs::path state = folder / "trainer_state.json";

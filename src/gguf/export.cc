@@ -22,12 +22,12 @@
 #include "models/hf_rows.h"
 #include "models/hf_text_part.h"
 #include "optim/piece_views.h"
+#include "tensor_files/outline.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint32_t kQuantizationVersion = 2;
 constexpr int64_t kBlockValues = int64_t{4} << 20;  // converted at a time
 
 // What a tensor of the file is made of.
@@ -41,7 +41,7 @@ at::Tensor whole_tensor(const Chunk& chunk) {
   MEGALITH_CHECK(chunk.is_whole(), "{} is stored in part", chunk.name);
   const PieceView& first = chunk.parts.front();
   if (chunk.parts.size() == 1 && !first.piece.is_transposed && first.tensor.sizes() == at::IntArrayRef(chunk.shape))
-    return first.tensor;
+    return values_of(first.tensor);
   const at::Tensor whole = at::empty(chunk.shape, chunk.dtype);
   auto* out = static_cast<std::byte*>(whole.data_ptr());
   const auto bytes = static_cast<int64_t>(whole.element_size());
@@ -52,13 +52,6 @@ at::Tensor whole_tensor(const Chunk& chunk) {
     });
   });
   return whole;
-}
-
-// Pairs i and i + d / 2 of a head's rows become neighbours.
-at::Tensor with_adjacent_pairs(const at::Tensor& rows, int64_t heads) {
-  std::vector<int64_t> split = {heads, 2, div_exact(rows.size(0), 2 * heads)};
-  split.insert(split.end(), rows.sizes().begin() + 1, rows.sizes().end());
-  return rows.reshape(split).transpose(1, 2).reshape(rows.sizes());
 }
 
 at::Tensor columns_first(const at::Tensor& tensor) { return tensor.dim() == 3 ? tensor.transpose(1, 2) : tensor; }
@@ -286,6 +279,12 @@ void check_space(const fs::path& file, int64_t num_bytes) {
 
 }  // namespace
 
+at::Tensor with_adjacent_pairs(const at::Tensor& rows, int64_t heads) {
+  std::vector<int64_t> split = {heads, 2, div_exact(rows.size(0), 2 * heads)};
+  split.insert(split.end(), rows.sizes().begin() + 1, rows.sizes().end());
+  return rows.reshape(split).transpose(1, 2).reshape(rows.sizes());
+}
+
 void save_gguf(const fs::path& file, std::span<const CheckpointTensor> tensors, const ModelFamily& family,
                const ModelConfig& model, const GgufExport& settings) {
   const GgufArchitecture& architecture = gguf_architecture(family);
@@ -324,7 +323,7 @@ void save_gguf(const fs::path& file, std::span<const CheckpointTensor> tensors, 
     keys.set(fmt::format("{}.attention.sliding_window_pattern", architecture.name),
              static_cast<uint32_t>(window_period));
   }
-  keys.set("general.quantization_version", kQuantizationVersion);
+  keys.set("general.quantization_version", kGgufQuantizationVersion);
   if (settings.tokenizer) {
     Json with_ids = settings.source ? given : hf_config;
     with_ids["vocab_size"] = hf_config["vocab_size"];

@@ -24,6 +24,11 @@ struct GgufExport {
   ProgressSettings progress = {};
 };
 
+inline constexpr uint32_t kGgufQuantizationVersion = 2;
+
+// Pairs i and i + d / 2 of a head's rows become neighbours, as llama.cpp's own rotation takes them.
+at::Tensor with_adjacent_pairs(const at::Tensor& rows, int64_t heads);
+
 // Appears atomically. Memory: a tensor, and some blocks of rows. UserError, before anything is written, for families
 // and features that llama.cpp lacks, a tokenizer with no form, and too little space.
 //   tensors  the model's weights, on the CPU

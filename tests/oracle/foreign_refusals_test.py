@@ -321,7 +321,7 @@ CASES = [
     ("titan", "no architecture", None, ["does not record its architecture", "hf_config"], None),
     ("titan", "a file that is missing", remove("__0_0.distcp"), ["__0_0.distcp is missing"]),
     ("titan", "no weights of a norm", metadata(drop_tensors("ffn_norm")), ["post_attention_layernorm"]),
-    ("titan", "Megatron-FSDP's form", metadata(megatron_fsdp), ["fsdp_dtensor of Megatron-FSDP"]),
+    ("titan", "Megatron-FSDP's form", metadata(megatron_fsdp), ["fsdp_dtensor of Megatron-FSDP without Megatron-LM's args"]),
     ("titan", "no count of samples", None, ["global_batch_size"], "--hf_config"),
     ("zero", "a rank that is missing", remove(ZERO), ["rank 1 of 2 are missing"]),
     ("zero", "a cut rank", cut(ZERO), [ZERO]),

@@ -206,6 +206,50 @@ def test_states_that_were_flattened_are_the_same(program, megatron, tmp_path):
         assert whole.keys() == flat.keys() and all(torch.equal(value, flat[key]) for key, value in whole.items())
 
 
+def fsdp_dtensor_copy(source, target):
+    """The same run as Megatron-FSDP saves it, by the names of megatron-core's fsdp_dtensor_checkpoint.py: it needs a GPU."""
+    import torch.distributed.checkpoint as dcp
+
+    described = dcp.FileSystemReader(source).read_metadata().state_dict_metadata
+    tensors = {name: torch.empty(kept.size) for name, kept in described.items() if hasattr(kept, "size")}
+    dcp.load(tensors, checkpoint_id=source, no_dist=True)
+    kept = torch.load(source / "common.pt", weights_only=False)
+    state = {"args": kept["args"], "iteration": BEFORE, "opt_param_scheduler": {"num_steps": BEFORE * BATCH}}
+    for name, tensor in tensors.items():
+        of_state, _, parameter = name.rpartition("optimizer.state.")[2].partition("decoder.layers.")
+        moment = name.startswith("optimizer.state.") and name.split(".")[2]
+        if moment and moment not in MOMENTS:
+            continue  # masters: the model's weights are them
+        parameters = {parameter: tensor} if parameter else {name.removeprefix(f"optimizer.state.{moment}."): tensor}
+        if parameter:
+            layers = {f"decoder.layers.{i}.{parameter}": layer for i, layer in enumerate(tensor)}
+            parameters = {}
+            for own, layer in layers.items():
+                one = own.replace("experts.experts.", "experts.")
+                parameters |= {f"{one}{i}": expert for i, expert in enumerate(layer)} if one != own else {own: layer}
+        for own, value in parameters.items():
+            gate, up = value.chunk(2) if "linear_fc1.weight" in own else (value, None)
+            halves = {own: gate} if up is None else {f"{own}_w": gate, f"{own}_v": up}
+            for half, part in halves.items():
+                wrapped = f"optimizer.state.module.module.{half}.{moment}" if moment else f"model.module.module.{half}"
+                state[wrapped] = part.clone()
+                state[f"optimizer.param_to_group_meta.module.module.{own}.step"] = BEFORE
+    dcp.save(state, checkpoint_id=target)
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_a_run_of_megatron_fsdp_is_the_same(name, program, megatron, tmp_path):
+    source, target = megatron(name).folder / "fully_reshardable" / "iter_0000003", tmp_path / "fsdp" / "iter_0000003"
+    fsdp_dtensor_copy(source, target)
+    for folder, out in ((source, "whole"), (target, "wrapped")):
+        program.run("convert", "--load", folder, "--save", tmp_path / out)
+    for state in ("model", *MOMENTS):
+        whole, own = (load_file(tmp_path / n / "iter_0000003" / f"{state}.safetensors") for n in ("whole", "wrapped"))
+        assert whole.keys() == own.keys() and all(torch.equal(value, own[key]) for key, value in whole.items())
+    whole, own = (json.loads((tmp_path / n / "iter_0000003/checkpoint.json").read_text())["train"] for n in ("whole", "wrapped"))
+    assert all(whole[key] == own[key] for key in ("iteration", "optimizer_step", "consumed_train_samples", "numbers"))
+
+
 def test_inspect_says_what_a_folder_is(program, megatron):
     _, shown, _ = program.run("inspect", "checkpoint", megatron("llama").folder / "fully_reshardable")
     assert "torch_dist of Megatron-core" in shown and "iteration 3, 3 updates, 12 samples consumed" in shown
@@ -466,6 +510,11 @@ def test_a_run_of_transformers_trainer_goes_on_here(name, program, models, data,
     for key, value in model.named_parameters():
         if not key.endswith("c_attn.bias"):
             assert (weights[key] - value).abs().mean() < 2e-6, key
+    if name == "llama":  # what its optimizer's groups record
+        changed = {LR: LR / 2, 0.1: 0.3, 0.95: 0.99}
+        _, shown, errors = program.run("train", "--load", source, *(changed.get(word, word) for word in common(data)))
+        for said in ("lr was 0.002 in the checkpoint and is 0.001 now", "weight_decay was 0.1", "adam_beta2 was 0.95"):
+            assert said in shown + errors, shown + errors
     # An optimizer of other parameters: only the weights can be taken.
     torch.save({"state": {}, "param_groups": [{"params": [0]}]}, source / "optimizer.pt")
     words = ("convert", "--load", source, "--save", tmp_path / "weights")

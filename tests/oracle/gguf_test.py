@@ -184,12 +184,12 @@ def test_files_and_logits_are_llama_cpps(name, program, tmp_path):
     assert_same_logits(tmp_path / ("ours.gguf" if dtype == "fp32" else "wide.gguf"), made.reference, tolerance)
 
 
-def assert_same_logits(file, reference, tolerance):
+def assert_same_logits(file, reference, tolerance, adapters=()):
     """llama.cpp's greedy tokens, and every token's log-probability at each, in fp32."""
     ids, expected = list(PROMPT), []
     with torch.no_grad():
         for _ in range(12):
-            step = reference(torch.tensor([ids]), use_cache=False).logits[0, -1].double().log_softmax(-1)
+            step = reference(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].double().log_softmax(-1)
             best, second = step.topk(2).values
             if best - second < 4 * tolerance or step.argmax() < len(SPECIAL):
                 break  # either may come, or an end that is ignored
@@ -201,6 +201,7 @@ def assert_same_logits(file, reference, tolerance):
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.verbosity = -1
     params.cpuparams.n_threads = 1
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter), 1.0) for adapter in adapters]
     request = {"prompt": PROMPT, "n_predict": len(expected), "n_probs": VOCAB, "temperature": 0, "ignore_eos": True}
     answer = xllamacpp.Server(params).handle_completions(request)
     # Tokens that end within a character are not among them.
@@ -212,6 +213,51 @@ def assert_same_logits(file, reference, tolerance):
         for token in step["top_logprobs"]:
             theirs[token["id"]] = token["logprob"]
         assert (theirs - expected[at]).abs().max() < tolerance
+
+
+ADAPTED = {
+    "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "mixtral": ["q_proj", "o_proj"],
+    "gpt2": ["c_attn", "c_fc"],
+}
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_adapters_of_peft_are_llama_cpps(name, program, tmp_path):
+    import peft
+
+    base, folder, file = (tmp_path / part for part in ("base", "adapter", "adapter.gguf"))
+    made = make(name, base)
+    config = peft.LoraConfig(
+        r=4, lora_alpha=6, target_modules=ADAPTED[name], task_type="CAUSAL_LM", init_lora_weights=False,
+        fan_in_fan_out=name == "gpt2", use_rslora=name == "mixtral", alpha_pattern={"down_proj": 3} if name == "llama" else {},
+    )  # fmt: skip
+    torch.manual_seed(5)
+    adapted = peft.get_peft_model(made.reference, config)
+    with torch.no_grad():
+        for parameter in (value for key, value in adapted.named_parameters() if "lora_" in key):
+            parameter.mul_(0.3)
+    adapted.save_pretrained(folder)
+    words = ("convert", "--load_hf", folder, "--hf_config", base, "--to", "gguf", "--save", file)
+    program.run(*words)
+    reader = gguf.GGUFReader(file)
+    assert reader.fields["general.type"].contents() == "adapter" and reader.fields["adapter.type"].contents() == "lora"
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    assert len(found) == 2 * sum("lora_A" in key for key in adapted.state_dict())
+    a, b = (found[f"blk.0.{'attn_qkv' if name == 'gpt2' else 'attn_q'}.weight.lora_{part}"] for part in "ab")
+    assert a.data.shape[0] == b.data.shape[1] == 4 and a.tensor_type.name == "F32"
+    convert_ours(program, base, tmp_path / "base.gguf", "fp32")
+    assert_same_logits(tmp_path / "base.gguf", adapted, 1e-2 if name == "gpt2" else 1e-3, [file])
+    program.run(*words, "--dtype", "q8_0", "--overwrite")
+    assert {t.tensor_type.name for t in gguf.GGUFReader(file).tensors} <= {"Q8_0", "F16"}
+    _, _, errors = program.run(*words, "--dtype", "q4_k_m", "--overwrite", expected=2)
+    assert "whose rows are short" in errors
+    _, _, errors = program.run(*words, "--merge_adapter", folder, "--overwrite", expected=2)
+    assert "have no meaning for the adapters" in errors
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": None}))
+    _, _, errors = program.run(*words[:3], *words[5:], "--overwrite", expected=2)
+    assert "does not name the model" in errors
 
 
 # Columns of 256, of 32 and of neither.
