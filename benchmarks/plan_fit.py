@@ -55,7 +55,8 @@ class Software:
     # Shares of what products reach that attention reaches, forward and backward: cuDNN's and FlashAttention-3's.
     attention: tuple = (0.74, 0.66)
     launches: int = 1  # for one of ours
-    # Tensor-parallel collectives run beside parts of products: only the first part is waited for.
+    # Tensor-parallel collectives run beside parts of products: only the first part is waited for. Copy engines move
+    # them, so products are not slowed.
     hides_tp: bool = False
     # A token goes to a rank once, however many of its experts are there.
     sends_tokens_once: bool = False
@@ -89,6 +90,8 @@ SOFTWARE = {
     "torchao": Software(1.1, 16, FLASH2, recomputes_operators=True),
     "torchao MI300X": Software(1.1, 16, AOTRITON, recomputes_operators=True),
 }
+# A chip's clock goes with the root of its power, about: a GB300's limit is 1,400 W, a GB200's 1,200 W.
+POWER = {"GB300": math.sqrt(1400 / 1200)}
 # Meta's H100s are allowed 500 W instead of 700 W, and have HBM2e.
 CAPPED = "H100 at 500 W"
 # What large products of the vendors' libraries reach of the data sheet, in 16 and 8 bits: an MI300X and an H100 in
@@ -237,7 +240,6 @@ def chips():
     text = (ROOT / "configs/clusters.yaml").read_text()
     found = {name.upper(): body for name, body in re.findall(r"^(\w+):\n((?:  .*\n)+)", text, re.MULTILINE)}
     a100 = {"tflops": 311.8, "fp8_tflops": 0, "units": 108, "memory_tb_per_s": 2.0, "link_gb_per_s": 240}
-    # A chip's clock goes with the root of its power, about.
     capped = {"tflops": 989.4 * math.sqrt(500 / 700), "fp8_tflops": 1978.9 * math.sqrt(500 / 700), "memory_gib": 94,
               "memory_tb_per_s": 2.4}  # fmt: skip
     return found | {"A100": changed(found["H100"], a100), CAPPED: changed(found["H100"], capped)}
@@ -301,7 +303,8 @@ def predicted(row, shares):
     work = {"product_share": causes.get("products", 0) + causes.get("attention", 0),
             "fp8_share": causes.get("products in 8 bits", 0), "memory_share": moved}
     bubble = causes.get("bubble", 0)
-    rest = row["plan"]["step_s"] - sum(work.values()) - bubble
+    planned_s = sum(work.values())
+    rest = row["plan"]["step_s"] - planned_s - bubble
     rest += moved - causes.get("memory-bound operators", 0)
     if software.hides_tp:
         rest -= (1 - 1 / tp) * causes.get("tp over the link", 0)
@@ -309,9 +312,14 @@ def predicted(row, shares):
         picked = int(row["topk"])
         met = ep * (1 - (1 - 1 / ep) ** picked)
         rest -= (1 - met / picked) * causes.get("etp_ep over the link", 0)
-    busy = sum(work[share] * rates[share] / shares[share] for share in SHARES)
+    reached = {share: shares[share] * (1 if share == "memory_share" else POWER.get(row["gpu"], 1)) for share in SHARES}
+    if row["precision"].endswith("gw-hp"):  # weight gradients, a third of the products, in 16 bits
+        third = work["fp8_share"] / 3
+        work["fp8_share"] -= third
+        work["product_share"] += third * rates["fp8_tflops"] * rates["fp8_share"] / rates["tflops"] / rates["product_share"]
+    busy = sum(work[share] * rates[share] / reached[share] for share in SHARES)
     # A bubble is in proportion to the work around it.
-    return busy * (1 + bubble / max(sum(work.values()), 1e-9)) + rest
+    return busy * (1 + bubble / max(planned_s, 1e-9)) + rest
 
 
 def kind_of(row):
@@ -427,6 +435,11 @@ def main():
         tau = kendall(rates) if len(some) > 2 else None
         if tau is not None:
             print(f"| {family} {model} {gpu} | {len(some)} | {tau:.2f} |")
+    print("\n| run | memory measured, GB | planned, GB | at most, GB |\n|---|---|---|---|")
+    for row in rows:
+        if row["peak_mem_gb"]:
+            planned = [row["plan"][f"memory_{name}_bytes"] / 1e9 for name in ("total", "at_most")]
+            print(f"| {row['id']} | {row['peak_mem_gb']} {row['mem_kind']} | {planned[0]:.1f} | {planned[1]:.1f} |")
     print()
     for kind, shares in everything.items():
         print(f"{kind}: " + ", ".join(f"{name} {value:.3f}" for name, value in shares.items()))

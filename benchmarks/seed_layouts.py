@@ -1,8 +1,8 @@
 """AMD's settings for MI300X, line by line: would the planner choose them too, and if not, why?
 
-The lines are the training commands that Primus's and Megatron-LM for ROCm's pages print, with the presets they name.
-Each is planned as it is, and searched with the same model, batch, length and precision. The reason is what AMD's layout
-spends more time on than the planner's first, or that its memory does not fit.
+The lines are the training commands that Primus's and Megatron-LM for ROCm's pages print, with the presets they name,
+and what CVS's tables add. Each is planned as it is, and searched with the same model, batch, length and precision. The
+reason is what AMD's layout spends more time on than the planner's first, or that its memory does not fit.
 
 usage: seed_layouts.py --program build/megalith [--only llama3.1_8B]
 """
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FSDP = ("--use_torch_fsdp2", "true")
 ZERO1 = ("--use_distributed_optimizer", "true", "--overlap_grad_reduce", "true", "--overlap_param_gather", "true")
 FP8 = ("--fp8_format", "hybrid")
+TP8 = ("--tensor_model_parallel_size", 8, "--sequence_parallel", "true")
 EP8 = ("--expert_model_parallel_size", 8)
 
 
@@ -51,6 +52,7 @@ LINES = [
     ("llama2_70B", 8, 2, 1536, 4096, (), (*FSDP, *recomputed(12))),
     ("mixtral_8x7B_v0.1", 8, 2, 256, 4096, (), (*ZERO1, *EP8)),
     ("qwen2.5_72B", 8, 8, 512, 2048, FP8, (*FSDP, *recomputed(80))),
+    ("llama3.1_70B", 1, 1, 128, 8192, FP8, (*ZERO1, *TP8)),  # CVS's thresholds
 ]  # fmt: skip
 
 

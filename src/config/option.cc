@@ -398,9 +398,11 @@ Option& OptionVisitor::add(std::string_view name, Option::Variable variable, std
 
 void OptionSet::index() {
   const auto claim = [this](auto& index, const std::string& name, Option* option) {
-    const Option* holder = find(name) ? find(name) : find_opposite(name);
-    MEGALITH_CHECK(!holder, "option name '{}' is declared by '{}' and by '{}'", name, holder->name(), option->name());
-    index.emplace(fold_name(name), option);
+    const auto& other = &index == &by_name_ ? by_opposite_ : by_name_;
+    const auto [entry, is_new] = index.emplace(fold_name(name), option);
+    const auto held = is_new ? other.find(entry->first) : entry;
+    MEGALITH_CHECK(is_new && held == other.end(), "option name '{}' is declared by '{}' and by '{}'", name,
+                   held->second->name(), option->name());
   };
   for (const std::unique_ptr<Option>& option : options_) {
     by_variable_.emplace(option->variable(), option.get());
@@ -411,7 +413,7 @@ void OptionSet::index() {
 }
 
 Option* OptionSet::find(std::string_view name) const {
-  const auto found = by_name_.find(fold_name(name));
+  const auto found = name.find('-') != name.npos ? by_name_.find(fold_name(name)) : by_name_.find(name);
   return found == by_name_.end() ? nullptr : found->second;
 }
 

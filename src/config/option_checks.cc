@@ -30,10 +30,10 @@ void check_ranges(const OptionSet& options, std::vector<UserError>& errors) {
 void check_readers(const OptionSet& given, const OptionSet& fresh, ModelType type, std::vector<UserError>& errors) {
   const std::string_view is = kModelTypeWords[static_cast<size_t>(type)];
   for (const auto& untouched : fresh.options()) {
+    const ModelTypes readers = untouched->traits().read_by;
+    if (readers.contains(type)) continue;
     const Option& option = *given.find(untouched->name());
-    const ModelTypes readers = option.traits().read_by;
-    const bool is_default = option.text() == untouched->text() || (option.is_optional() && option.is_off());
-    if (is_default || readers.contains(type)) continue;
+    if (option.text() == untouched->text() || (option.is_optional() && option.is_off())) continue;
     const std::string& name = option.name();
     if (const std::string* always = option.text_always(type)) {
       if (option.text() == *always) continue;

@@ -410,8 +410,10 @@ void check_positions(const ModelConfig& config, std::vector<UserError>& errors) 
 std::vector<UserError> check_model_config(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_bounds(config);
   if (!errors.empty()) return errors;  // later rules divide and multiply these
-  ModelConfig given = config, fresh;
-  check_readers(OptionSet(given), OptionSet(fresh), config.model_type, errors);
+  ModelConfig given = config;
+  static ModelConfig fresh;
+  static const OptionSet untouched(fresh);
+  check_readers(OptionSet(given), untouched, config.model_type, errors);
   if (config.is_diffusion()) {
     check_flux_config(config, errors);
     return errors;

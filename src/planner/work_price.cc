@@ -112,29 +112,39 @@ double collective_s(CollectiveKind kind, double bytes, const GroupSpan& group, c
   return std::max(within, between) + 1e-6 * (local_steps * chip.link_us + node_steps * chip.network_us);
 }
 
+double exposed_s(double communication_s, double work_s) {
+  constexpr double kOfHidden = 0.61;
+  const double hidden = std::clamp(work_s, 0.0, communication_s);
+  return communication_s - (1 - kOfHidden) * hidden;
+}
+
 WorkTimes price_work(const WorkTrace& trace, const Cluster& cluster, double seen_share) {
   WorkTimes times;
   double now = 0, launched = 0;
   std::map<std::string, double> free;  // by axis
   struct Running {
-    double end;
+    double begin, end;
     std::string name;
   };
   std::map<int64_t, Running> running;
   for (const TracedWork& work : trace) {
     if (work.kind == WorkKind::kWait) {
       const auto found = running.find(work.id);
-      if (found == running.end() || found->second.end <= now) continue;
-      times.exposed[found->second.name] += found->second.end - now;
-      now = found->second.end;
+      if (found == running.end()) continue;
+      const auto& [begin, end, name] = found->second;
+      const double queued = std::max(0.0, begin - now), exposed = queued + exposed_s(end - begin, now - begin);
+      times.exposed[name] += exposed;
+      now += exposed;
+      running.erase(found);
       continue;
     }
     launched += 1e-6 * cluster.chip.operator_us;
     if (work.kind == WorkKind::kCollective) {
       double& end = free[work.axis];
       const GroupSpan group = span_of(*work.ranks, cluster);
-      end = std::max(end, now) + collective_s(work.collective, work.bytes, group, cluster);
-      running[work.id] = {end, fmt::format("{} over the {}", work.axis, group.link())};
+      const double begin = std::max(end, now);
+      end = begin + collective_s(work.collective, work.bytes, group, cluster);
+      running[work.id] = {begin, end, fmt::format("{} over the {}", work.axis, group.link())};
       continue;
     }
     TracedWork seen = work;

@@ -341,10 +341,11 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   Derived& d = resolved.derived;
   const std::vector<UserError> architecture_errors = check_architecture(config.model);
   append(errors, architecture_errors);
-  struct RunOptions : Config {
+  static struct RunOptions : Config {
     void visit(OptionVisitor& v) { visit_run(v); }
   } fresh;
-  check_readers(*resolved.options, OptionSet(fresh), config.model.model_type, errors);
+  static const OptionSet untouched(fresh);
+  check_readers(*resolved.options, untouched, config.model.model_type, errors);
   const int64_t tp = config.parallel.tensor_model_parallel_size;
   if (architecture_errors.empty()) {
     append(errors, check_model_layout(config.model, {tp, config.parallel.expert_model_parallel_size,

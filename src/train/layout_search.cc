@@ -205,9 +205,9 @@ class Search {
     });
   }
 
-  bool has_room(const StepPlan& plan) const {
+  bool has_room(int64_t bytes) const {
     constexpr double kBytesOfGib = 1024.0 * 1024 * 1024;
-    return static_cast<double>(upper_memory_bound(plan.memory_bytes())) <= cluster_.chip.memory_gib * kBytesOfGib;
+    return static_cast<double>(upper_memory_bound(bytes)) <= cluster_.chip.memory_gib * kBytesOfGib;
   }
 
   // The run with this layout, whatever rules say of it; null if it cannot be made.
@@ -282,12 +282,15 @@ class Search {
   const UnitCosts* units_of(const Layout& layout, bool& is_allowed) {
     try {
       const std::optional<UnitCosts>& units = units_.measured().units.of(units_key(layout), [&] {
-        const std::unique_ptr<Resolved> run = altered(layout);
+        std::unique_ptr<Resolved> run = altered(layout);
         if (run == nullptr) throw Refused();
         is_allowed = true;
         std::vector<UserError> errors;
         std::optional<UnitCosts> measured;
-        collect(errors, [&] { measured = measure_units(*run); });
+        collect(errors, [&] {
+          const bool is_full = run->config.recompute.is_full();
+          measured = is_full ? measure_units(*run) : measure_units(std::move(run));
+        });
         return measured;
       });
       return units ? &*units : nullptr;
@@ -314,7 +317,8 @@ class Search {
       if (units == nullptr) continue;
       recompute_as(layout.recompute, shape);
       const StepPlan bounds = pricer_.bounds(shape, *units);
-      found.is_too_large = !has_room(bounds);
+      found.is_too_large = !has_room(bounds.memory_bytes());
+      if (found.is_too_large && !has_room(bounds.state_bytes)) break;
       if (found.is_too_large) continue;
       found.bounds = {bounds.step_s, bounds.memory_bytes()};
       found.candidate = Candidate{layout, std::move(shape), units, is_allowed};

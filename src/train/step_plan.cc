@@ -111,20 +111,23 @@ class StepPlanner {
   StepPlan bounds() const {
     StepPlan plan;
     double longest = 0;
+    int busiest = 0;
     for (int rank = 0; rank < pipeline_.num_ranks; ++rank) {
-      const WorkTimes work = work_of(rank);
-      const double until_end = work.total() + idle_s(rank);
-      if (until_end > longest) longest = until_end, plan.work = work;
+      double of_microbatch = 0;
+      for (const size_t stage : stages_of(rank)) of_microbatch += sums_of(stage).total_s();
+      const double until_end = static_cast<double>(shape_.num_microbatches) * of_microbatch + idle_s(rank);
+      if (until_end > longest) longest = until_end, busiest = rank;
     }
+    plan.work = work_of(busiest);
     finish(plan, longest);
     return plan;
   }
 
   StepPlan simulate() const {
     PipelineCosts costs;
-    for (const StageCost& stage : stages_) {
-      costs.stages.push_back({stage.times.forward.total(), stage.times.input_backward.total(),
-                              std::max(0.0, stage.times.weight_backward.total())});
+    for (size_t stage = 0; stage < stages_.size(); ++stage) {
+      const UnitSums& sums = sums_of(stage);
+      costs.stages.push_back({sums.forward_s, sums.input_backward_s, std::max(0.0, sums.weight_backward_s)});
     }
     costs.transfer = transfer_s();
     const int64_t few = few_microbatches();
@@ -152,13 +155,21 @@ class StepPlanner {
     size_t kind = 0;
     bool is_again = false;
     int64_t count = 0;
+    bool operator==(const StageUnits&) const = default;
   };
-  struct StageCost {
+  // Stages of the same units share them.
+  struct UnitSums {
     std::vector<StageUnits> units;
     PassTimes times;
-    ActivationCost activations;
+    double forward_s = 0, input_backward_s = 0, weight_backward_s = 0;
     double state = 0, updated = 0;  // bytes, elements
+    double total_s() const { return forward_s + input_backward_s + weight_backward_s; }
   };
+  struct StageCost {
+    ActivationCost activations;
+    size_t sums = 0;
+  };
+  const UnitSums& sums_of(size_t stage) const { return sums_[stages_[stage].sums]; }
 
   std::shared_ptr<const Groups> groups_of_shape() const {
     return kept_.groups.of(groups_key_, [&] {
@@ -255,13 +266,17 @@ class StepPlanner {
   }
 
   // FSDP gathers each unit ahead of its passes, and reduces its gradients beside the next one's.
-  void add_fsdp(const std::vector<Traffic>& traffic, PassTimes& stage, const PassTimes& unit, double count) const {
+  void add_fsdp(const std::vector<Traffic>& traffic, PassTimes& stage, const PassTimes& unit,
+                const StageUnits& units) const {
+    const auto count = static_cast<double>(units.count);
+    const double forward_s = unit.forward.total();
+    const double backward_s =
+        unit.input_backward.total() + unit.weight_backward.total() + (units.is_again ? forward_s : 0);
     for (const Traffic& one : traffic) {
       if (one.link.empty()) continue;
       const double again = data_.torch_fsdp2_reshard_after_forward ? one.parameter_s : 0;
-      stage.forward.exposed[one.link] += count * std::max(0.0, one.parameter_s - unit.forward.total());
-      stage.input_backward.exposed[one.link] +=
-          count * std::max(0.0, again + one.gradient_s - unit.input_backward.total() - unit.weight_backward.total());
+      stage.forward.exposed[one.link] += count * exposed_s(one.parameter_s, forward_s);
+      stage.input_backward.exposed[one.link] += count * exposed_s(again + one.gradient_s, backward_s);
     }
   }
 
@@ -270,6 +285,7 @@ class StepPlanner {
     const LayerRange layers = pipeline_.layers_of(range);
     const RecomputePlan recompute = make_recompute_plan(shape_.recompute, layers.first, layers.count);
     StageCost& stage = stages_.emplace_back();
+    std::vector<StageUnits> units;
     int64_t layer = layers.first;
     for (int64_t unit = range.first; unit < range.end(); ++unit) {
       const size_t kind = units_.kind_of[static_cast<size_t>(unit)];
@@ -283,28 +299,31 @@ class StepPlanner {
       }
       stage.activations.peak = std::max(stage.activations.peak, stage.activations.kept);
       const auto alike = std::ranges::find_if(
-          stage.units, [&](const StageUnits& one) { return one.kind == kind && one.is_again == is_again; });
-      if (alike == stage.units.end()) {
-        stage.units.push_back({kind, is_again, 1});
+          units, [&](const StageUnits& one) { return one.kind == kind && one.is_again == is_again; });
+      if (alike == units.end()) {
+        units.push_back({kind, is_again, 1});
       } else {
         ++alike->count;
       }
       if (is_layer) ++layer;
     }
-    sum_units(stage);
+    const auto known = std::ranges::find(sums_, units, &UnitSums::units);
+    stage.sums = static_cast<size_t>(known - sums_.begin());
+    if (known == sums_.end()) sums_.push_back(sum_units(std::move(units)));
   }
 
-  void sum_units(StageCost& stage) {
+  UnitSums sum_units(std::vector<StageUnits> units) const {
+    UnitSums stage{.units = std::move(units), .times = {}};
     double parameters = 0, gradients = 0, copies = 0, largest = 0;
     for (const StageUnits& some : stage.units) {
       const UnitCost& cost = units_.kinds[some.kind];
       const auto count = static_cast<double>(some.count);
-      PassTimes passes = passes_[some.kind];
-      if (some.is_again) passes.input_backward.add(passes.forward);
+      const PassTimes& passes = passes_[some.kind];
+      if (some.is_again) stage.times.input_backward.add(passes.forward, count);
       stage.times.forward.add(passes.forward, count);
       stage.times.input_backward.add(passes.input_backward, count);
       stage.times.weight_backward.add(passes.weight_backward, count);
-      if (is_fsdp()) add_fsdp(traffic_[some.kind], stage.times, passes, count);
+      if (is_fsdp()) add_fsdp(traffic_[some.kind], stage.times, passes, some);
       parameters += count * static_cast<double>(cost.parameter_bytes());
       gradients += count * static_cast<double>(cost.gradient_bytes());
       copies += count * static_cast<double>(cost.weight_copies);
@@ -318,6 +337,10 @@ class StepPlanner {
       parameters += 2 * largest;
     }
     stage.state = parameters + gradients + copies + stage.updated * units_.state_bytes;
+    stage.forward_s = stage.times.forward.total();
+    stage.input_backward_s = stage.times.input_backward.total();
+    stage.weight_backward_s = stage.times.weight_backward.total();
+    return stage;
   }
 
   std::vector<size_t> stages_of(int rank) const {
@@ -335,9 +358,7 @@ class StepPlanner {
     const size_t first = std::ranges::min(stages_of(rank));
     double seconds = 0;
     for (size_t stage = 0; stage < first; ++stage) {
-      const PassTimes& times = stages_[stage].times;
-      seconds += times.forward.total();
-      if (!pipeline_.splits_backward()) seconds += times.input_backward.total() + times.weight_backward.total();
+      seconds += pipeline_.splits_backward() ? sums_of(stage).forward_s : sums_of(stage).total_s();
     }
     return seconds;
   }
@@ -346,7 +367,7 @@ class StepPlanner {
   WorkTimes work_of(int rank) const {
     WorkTimes work;
     for (const size_t stage : stages_of(rank)) {
-      const PassTimes& times = stages_[stage].times;
+      const PassTimes& times = sums_of(stage).times;
       const auto count = static_cast<double>(shape_.num_microbatches);
       work.add(times.forward, count).add(times.input_backward, count).add(times.weight_backward, count);
     }
@@ -365,9 +386,9 @@ class StepPlanner {
     double backward = 0, forward = 0, updated = 0, elements = 0;
     std::map<std::string, std::pair<double, double>> moved;  // gradients and parameters
     for (const size_t number : stages_of(rank)) {
-      const StageCost& stage = stages_[number];
-      backward += stage.times.input_backward.total() + stage.times.weight_backward.total();
-      forward += stage.times.forward.total();
+      const UnitSums& stage = sums_of(number);
+      backward += stage.input_backward_s + stage.weight_backward_s;
+      forward += stage.forward_s;
       updated += stage.updated;
       for (const StageUnits& some : stage.units) {
         const auto count = static_cast<double>(some.count);
@@ -385,7 +406,7 @@ class StepPlanner {
     const auto bucket = static_cast<double>(bucket_size);
     const double last = std::min(1.0, bucket / std::max(elements, 1.0));
     const auto exposed = [&](double seconds, bool overlaps, double work_s) {
-      return overlaps ? std::max(last * seconds, seconds - work_s) : seconds;
+      return overlaps ? last * seconds + exposed_s((1 - last) * seconds, work_s) : seconds;
     };
     for (const auto& [link, seconds] : moved) {
       if (is_fsdp()) break;  // with the units
@@ -420,7 +441,7 @@ class StepPlanner {
       double state = 0;
       std::vector<ActivationCost> chunks;
       for (const size_t stage : stages_of(rank)) {
-        state += stages_[stage].state;
+        state += sums_of(stage).state;
         chunks.push_back(stages_[stage].activations);
       }
       const int64_t activations = activation_peak(states[static_cast<size_t>(rank)], chunks);
@@ -441,6 +462,7 @@ class StepPlanner {
   const std::vector<PassTimes>& passes_;        // by kind of unit
   std::vector<std::vector<Traffic>> traffic_;   // likewise
   std::vector<StageCost> stages_;
+  std::vector<UnitSums> sums_;
 };
 
 }  // namespace

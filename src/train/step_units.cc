@@ -70,8 +70,7 @@ std::vector<SummedParameters> sum_parameters(const Model& chunk) {
 }
 
 // Masters and moments per element, of the run's own optimizer over whole copies of these units.
-double state_bytes_of(const Resolved& run, const Groups& groups) {
-  const BuiltModel built = build_model(run, groups, at::kMeta);
+double state_bytes_of(const Resolved& run, const BuiltModel& built, const Groups& groups) {
   DataParallelOptions options = run.derived.data_parallel;
   options.use_torch_fsdp2 = options.fsdp_cpu_offload = false;
   const auto data = make_data_parallel(built.parameters(), groups, options, {}, at::kMeta);
@@ -127,18 +126,13 @@ std::vector<UnitOfKind> kinds_of_units(const Resolved& run) {
   return all;
 }
 
-UnitCosts measure_units(const Resolved& run) {
-  std::vector<UserError> errors;  // the run's own, already told
-  const auto recompute_only_modules = [](Resolved& changed) {
-    if (changed.config.recompute.is_full()) changed.config.recompute = {};
-  };
-  const std::unique_ptr<Resolved> copy = alter_run(run, recompute_only_modules, run.derived.world_size, errors);
+UnitCosts measure_units(std::unique_ptr<Resolved> own) {
+  const Resolved& run = *own;
   const Representatives found = find_representatives(run);
-  copy->derived = run.derived;
-  copy->derived.pipeline = found.plan;
+  own->derived.pipeline = found.plan;
   const Groups groups(Mesh::from_options(run.config.parallel, run.derived.world_size), /*world_rank=*/0,
                       traced_group_factory(/*rank=*/0));
-  const BuiltModel built = build_model(*copy, groups, at::kMeta);
+  const BuiltModel built = build_model(run, groups, at::kMeta);
   set_grad_dtype(built.parameters(), run.derived.data_parallel);
   const ModelInput input = shape_of_microbatch(run);
   UnitCosts costs{.kinds = {}, .kind_of = found.kind_of};
@@ -163,8 +157,18 @@ UnitCosts measure_units(const Resolved& run) {
     }
   }
   costs.kinds.emplace_back();  // nothing
-  costs.state_bytes = state_bytes_of(*copy, groups);
+  costs.state_bytes = state_bytes_of(run, built, groups);
   return costs;
+}
+
+UnitCosts measure_units(const Resolved& run) {
+  std::vector<UserError> errors;  // the run's own, already told
+  const auto recompute_only_modules = [](Resolved& changed) {
+    if (changed.config.recompute.is_full()) changed.config.recompute = {};
+  };
+  std::unique_ptr<Resolved> copy = alter_run(run, recompute_only_modules, run.derived.world_size, errors);
+  copy->derived = run.derived;
+  return measure_units(std::move(copy));
 }
 
 }  // namespace megalith

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "comm/groups.h"
@@ -49,5 +50,7 @@ std::vector<UnitOfKind> kinds_of_units(const Resolved& run);
 
 // For rank 0 of the run's layout. Valid also for other pipelines, data-parallel sizes and forms of full recomputation.
 UnitCosts measure_units(const Resolved& run);
+// The same of a run without full recomputation, which is used up.
+UnitCosts measure_units(std::unique_ptr<Resolved> run);
 
 }  // namespace megalith

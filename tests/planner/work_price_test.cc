@@ -85,7 +85,7 @@ TEST(WorkPrice, CollectivesAreRingsOfTheirLink) {
   EXPECT_EQ(span_of(across, cluster).link(), "network");
 }
 
-TEST(WorkPrice, CommunicationCostsOnlyWhatIsWaitedFor) {
+TEST(WorkPrice, HiddenCommunicationCostsLessThanWaiting) {
   const Cluster cluster = plain_cluster();
   const auto ranks = std::make_shared<const std::vector<int>>(std::vector<int>{0, 1});
   const TracedWork gather{.kind = WorkKind::kCollective, .name = "x", .bytes = 2e9,
@@ -94,8 +94,12 @@ TEST(WorkPrice, CommunicationCostsOnlyWhatIsWaitedFor) {
   work.bytes = 4e9;  // 4 ms
   const TracedWork wait{.kind = WorkKind::kWait, .name = "wait", .id = 7};
   const WorkTimes hidden = price_work({gather, work, wait, work}, cluster, 1);
-  EXPECT_NEAR(hidden.exposed.at("tp over the link"), 6e-3, kRounding);
-  EXPECT_NEAR(hidden.total(), 14e-3, kRounding);
+  EXPECT_NEAR(hidden.exposed.at("tp over the link"), 6e-3 + 0.61 * 4e-3, kRounding);
+  EXPECT_NEAR(hidden.total(), 14e-3 + 0.61 * 4e-3, kRounding);
+  // All of it; waiting twice costs once.
+  work.bytes = 12e9;
+  EXPECT_NEAR(price_work({gather, work, wait, wait}, cluster, 1).total(), 12e-3 + 0.61 * 10e-3, kRounding);
+  work.bytes = 4e9;
   EXPECT_NEAR(price_work({gather, wait, work, work}, cluster, 1).total(), 18e-3, kRounding);
 }
 
