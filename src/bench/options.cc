@@ -34,7 +34,7 @@ std::vector<std::string> default_arguments(const Resolved& probed, const BenchOp
   if (!is_set("micro_batch_size") && !is_set("global_batch_size")) {
     arguments.push_back(fmt::format("--micro_batch_size={}", kBenchBatch));
   }
-  if (!is_set("seq_length") && !has_folder) {
+  if (!is_set("seq_length") && !has_folder && config.model.has_vocabulary()) {
     const int64_t longest = config.model.max_position_embeddings;
     arguments.push_back(
         fmt::format("--seq_length={}", longest > 0 ? std::min(longest, kBenchSequence) : kBenchSequence));

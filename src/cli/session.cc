@@ -176,7 +176,8 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   enable_amx();
   const ParallelOptions& parallel = resolved->config.parallel;
   std::vector<GpuSettingInForce> gpu_settings = apply_gpu_settings(wanted_gpu_settings(
-      gpu_setting_facts(runtime.device.device, narrow<int>(parallel.tensor_model_parallel_size), launch.world_size)));
+      gpu_setting_facts(runtime.device.device, narrow<int>(parallel.tensor_model_parallel_size),
+                        resolved->derived.data_parallel.use_torch_fsdp2, launch.world_size)));
   if (runtime.device.deterministic_mode) set_deterministic(true);
   const at::Device device = select_device(runtime.device.device, launch.local_rank);
   ops::gpu::set_gemm_tuning(runtime.gemm_tuning, device);

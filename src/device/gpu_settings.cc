@@ -45,9 +45,9 @@ std::vector<GpuSetting> wanted_gpu_settings(const GpuSettingFacts& facts) {
     settings.push_back(variable("CUBLAS_WORKSPACE_CONFIG", ":4096:8"));
     settings.push_back(variable("TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED", "1"));
     // One queue keeps issue order, so a tensor-parallel collective starts before the product that hides it. Blackwell
-    // keeps it anyway.
+    // keeps it anyway, and FSDP's gathers, issued a unit ahead, would wait there for the unit's products.
     const bool keeps_order = !facts.gpu_names.empty() && std::ranges::all_of(facts.gpu_names, is_blackwell);
-    const bool wants_one_queue = facts.tensor_parallel_size > 1 && !keeps_order;
+    const bool wants_one_queue = facts.tensor_parallel_size > 1 && !facts.is_fsdp && !keeps_order;
     settings.push_back(variable("CUDA_DEVICE_MAX_CONNECTIONS", wants_one_queue ? "1" : "32"));
     // The same kernel order on every rank's communicators.
     if (facts.world_size > 1) settings.push_back(variable("NCCL_LAUNCH_ORDER_IMPLICIT", "1"));
@@ -56,7 +56,7 @@ std::vector<GpuSetting> wanted_gpu_settings(const GpuSettingFacts& facts) {
   return settings;
 }
 
-GpuSettingFacts gpu_setting_facts(DeviceChoice choice, int tensor_parallel_size, int world_size) {
+GpuSettingFacts gpu_setting_facts(DeviceChoice choice, int tensor_parallel_size, bool is_fsdp, int world_size) {
   GpuSettingFacts facts;
   if (choice == DeviceChoice::kCpu) return facts;
   // Asking for a device would start the driver, which reads its variables then.
@@ -68,6 +68,7 @@ GpuSettingFacts gpu_setting_facts(DeviceChoice choice, int tensor_parallel_size,
   if (facts.vendor == GpuVendor::kNone) return facts;
   for (const GpuFacts::Device& gpu : read_gpus("/").devices) facts.gpu_names.push_back(gpu.name);
   facts.tensor_parallel_size = tensor_parallel_size;
+  facts.is_fsdp = is_fsdp;
   facts.world_size = world_size;
   return facts;
 }

@@ -18,6 +18,7 @@ struct GpuSettingFacts {
   GpuVendor vendor = GpuVendor::kNone;  // whose GPUs LibTorch drives
   std::vector<std::string> gpu_names;   // from the driver ("NVIDIA H200")
   int tensor_parallel_size = 1;
+  bool is_fsdp = false;
   int world_size = 1;
 };
 
@@ -37,7 +38,7 @@ struct GpuSetting {
 std::vector<GpuSetting> wanted_gpu_settings(const GpuSettingFacts& facts);
 
 // Vendor kNone on the CPU.
-GpuSettingFacts gpu_setting_facts(DeviceChoice choice, int tensor_parallel_size, int world_size);
+GpuSettingFacts gpu_setting_facts(DeviceChoice choice, int tensor_parallel_size, bool is_fsdp, int world_size);
 
 struct GpuSettingInForce {
   std::string name, value;

@@ -132,8 +132,8 @@ Fp8Scaling scaling_of(const Fp8Options& options) {
 Fp8Recipe::Fp8Recipe(const Fp8Settings& settings, Kernels kernels) : MatmulRecipe(kernels), settings_(settings) {
   std::optional<DelayedScaling> delayed;
   if (settings.scaling == Fp8Scaling::kDelayed) delayed = settings.delayed;
-  memory_ =
-      std::make_shared<Fp8Memory>(delayed, largest_of(eight_bits_of(OperandRole::kGradient)), settings.keeps_weights);
+  const double largest_gradient = largest_of(eight_bits_of(OperandRole::kGradient, at::kCPU));
+  memory_ = std::make_shared<Fp8Memory>(delayed, largest_gradient, settings.keeps_weights);
 }
 
 std::shared_ptr<const MatmulRecipe> Fp8Recipe::for_chunk() const {
@@ -144,8 +144,9 @@ bool Fp8Recipe::leaves_plain(int64_t layer, int64_t num_layers) const {
   return layer < settings_.num_plain_first || layer >= num_layers - settings_.num_plain_last;
 }
 
-at::ScalarType Fp8Recipe::eight_bits_of(OperandRole role) const {
+at::ScalarType Fp8Recipe::eight_bits_of(OperandRole role, at::Device device) const {
   const bool is_wider = role == OperandRole::kGradient && settings_.format == Fp8Format::kHybrid;
+  if (library_on(device).are_fnuz) return is_wider ? at::kFloat8_e5m2fnuz : at::kFloat8_e4m3fnuz;
   return is_wider ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
 }
 
@@ -172,7 +173,7 @@ bool Fp8Recipe::is_turned(const at::Tensor& tensor, const OperandScope& scope) c
 at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope,
                                  at::Tensor* amax) const {
   if (scope.scale.defined()) return scope.scale;
-  const double largest = largest_of(eight_bits_of(role));
+  const double largest = largest_of(eight_bits_of(role, tensor.device()));
   if (is_blockwise()) {
     const bool is_weight = role == OperandRole::kWeight;
     return scales_of_blocks(is_weight ? amax_of_squares(tensor, scope.num_experts) : amax_along_rows(tensor), largest);
@@ -185,7 +186,10 @@ at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, con
       *amax = is_of_experts ? compute_amax(tensor, scope)
                             : at::zeros({}, tensor.options().dtype(wide_of(tensor.scalar_type())));
     }
-    return memory_->scale(scope.layer, role);
+    // Kept for OCP's largest number, so that a run may go on with chips of the other kind.
+    const double part = largest / largest_of(eight_bits_of(role, at::kCPU));
+    const at::Tensor scale = memory_->scale(scope.layer, role);
+    return part == 1 ? scale : scale * part;
   }
   at::Tensor present = compute_amax(tensor, scope);
   if (scope.group != nullptr && scope.group->size() > 1) {
@@ -202,7 +206,7 @@ Operand Fp8Recipe::take(const at::Tensor& tensor, OperandRole role, const Operan
   if (!settings_.rounds_wgrad) {
     operand.wgrad_values = tensor;
   } else if (is_blockwise()) {
-    const at::ScalarType fp8 = eight_bits_of(role);
+    const at::ScalarType fp8 = eight_bits_of(role, tensor.device());
     operand.wgrad_scale = scales_of_blocks(amax_down_columns(tensor, scope.offsets), largest_of(fp8));
     const ops::Fp8Cast down = cast_down_columns(tensor, fp8, operand.wgrad_scale, scope.offsets,
                                                 {.with_transposed = is_turned_for_wgrad, .kernels = kernels()});
@@ -218,7 +222,7 @@ Operand Fp8Recipe::cast_and_record(const at::Tensor& tensor, OperandRole role, c
   const at::Tensor scale = find_scale(tensor, role, scope, &amax);
   const bool takes_amax = amax.defined() && amax.dim() == 0;
   const ops::Fp8Cast found =
-      cast(tensor, eight_bits_of(role), scale, scope,
+      cast(tensor, eight_bits_of(role, tensor.device()), scale, scope,
            {.with_transposed = with_transposed, .amax = takes_amax ? amax : at::Tensor(), .kernels = kernels()});
   if (amax.defined()) memory_->record(scope.layer, role, amax);
   if (recorded != nullptr) *recorded = amax;

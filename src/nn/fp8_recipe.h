@@ -1,6 +1,6 @@
 // Products of operands rounded to eight bits.
 //
-//   values = fp8(clamp(x * scale))   max_fp8: 448 for E4M3, 57344 for E5M2
+//   values = fp8(clamp(x * scale))   max_fp8: 448 for E4M3 (240 on gfx942, whose numbers are fnuz), 57344 for E5M2
 //
 // Inputs and weights are E4M3; gradients E5M2 (hybrid) or E4M3. Without a library's products (fp8_products.h), as for
 // experts, whose row counts only the device knows, values / scale are multiplied wide. Inputs are kept in eight bits;
@@ -12,7 +12,7 @@
 //
 // amax covers ranks with parts of a tensor (tensorwise: tp if cut, and cp; delayed: tp, cp and dp), so a layout rounds
 // as one rank does; blocks do if cuts are multiples of 128. Experts have their own scales, over this rank's rows
-// (delayed: any rank's). Sources: arXiv:2209.05433 (formats); Transformer Engine (recipes).
+// (delayed: any rank's). Sources: arXiv:2209.05433 (formats); Transformer Engine and its ROCm fork (recipes).
 #pragma once
 
 #include <memory>
@@ -96,7 +96,7 @@ class Fp8Recipe : public MatmulRecipe {
                       bool accumulate) const override;
 
  private:
-  at::ScalarType eight_bits_of(OperandRole role) const;
+  at::ScalarType eight_bits_of(OperandRole role, at::Device device) const;
   bool is_blockwise() const { return settings_.scaling == Fp8Scaling::kBlockwise; }
   at::Tensor find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, at::Tensor* amax) const;
   Operand take_weight(const at::Tensor& weight, const OperandScope& scope) const;

@@ -22,10 +22,9 @@ std::vector<std::string> reference_notes(const Resolved& resolved, const KnownGp
   if (config.fp8.is_on()) {
     const std::string words = fmt::format("fp8_format {}", *config.fp8.fp8_format);
     add(!has_fp8_products(gpu.architecture), words, "it does not multiply eight-bit numbers, and a run is refused");
-    add(gpu.architecture == "gfx942", words,
-        "it has other eight-bit numbers (fnuz), so products of rounded values are computed in fp32, slower than bf16");
-    add(config.model.has_experts() && gpu.architecture != "gfx942", words,
-        "experts' products of rounded values are computed in 16 bits");
+    add(config.fp8.fp8_recipe == "blockwise" && gpu.architecture != "sm_90", "fp8_recipe blockwise",
+        "no library multiplies such numbers, so they are multiplied in fp32, slower than bf16");
+    add(config.model.has_experts(), words, "experts' products of rounded values are computed in fp32");
   }
   add(config.model.attn_logit_softcapping > 0, "attn_logit_softcapping", "attention is the reference, of s^2 memory");
   return notes;
@@ -48,6 +47,11 @@ DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estima
   const std::optional<KnownGpu> gpu = known_gpu(device);
   MEGALITH_CHECK(gpu, "dry_run_device {} was not checked", device);
   DeviceFit fit{.gpu = *gpu, .needed_bytes = estimate.total() - estimate.data, .savings = {}, .notes = {}};
+  // Ada and Hopper read the rounded weights' transposes too; experts' products are the reference's.
+  const bool reads_transposes = gpu->architecture == "sm_89" || gpu->architecture == "sm_90";
+  if (reads_transposes && resolved.config.fp8.keep_fp8_weight_transpose_cache && !resolved.config.model.has_experts()) {
+    fit.needed_bytes += estimate.weight_copies;
+  }
   if (!fit.fits()) {
     fit.savings = cheapest_savings(resolved, estimate, -fit.left_bytes(), /*may_add_ranks=*/true, estimate_memory,
                                    speed_of);

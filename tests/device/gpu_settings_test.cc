@@ -25,7 +25,7 @@ GpuSettingFacts nvidia(std::vector<std::string> names, int tensor_parallel_size 
 
 TEST(GpuSettings, NoneOnTheCpu) {
   EXPECT_TRUE(wanted_gpu_settings({}).empty());
-  EXPECT_EQ(gpu_setting_facts(DeviceChoice::kCpu, 8, 8).vendor, GpuVendor::kNone);
+  EXPECT_EQ(gpu_setting_facts(DeviceChoice::kCpu, 8, false, 8).vendor, GpuVendor::kNone);
   EXPECT_EQ(gpu_settings_text({}), "");
 }
 
@@ -43,6 +43,9 @@ TEST(GpuSettings, OneQueueForTensorParallelismUpToHopper) {
   EXPECT_EQ(queues({"NVIDIA RTX PRO 6000 Blackwell Server Edition"}, 2), "32");
   EXPECT_EQ(queues({"NVIDIA B200", "NVIDIA H200"}, 2), "1") << "it is not known which this rank has";
   EXPECT_EQ(queues({}, 2), "1") << "a driver that does not tell";
+  GpuSettingFacts with_fsdp = nvidia({"NVIDIA H200"}, 2, 8);
+  with_fsdp.is_fsdp = true;
+  EXPECT_EQ(wanted(with_fsdp).at("CUDA_DEVICE_MAX_CONNECTIONS"), "32") << "gathers do not queue with products";
 }
 
 TEST(GpuSettings, SeveralRanksLaunchTheirCollectivesInOneOrder) {

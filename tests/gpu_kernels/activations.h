@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gpu_kernels/expect.h"
+#include "gpu_kernels/rounded.h"
 
 namespace megalith::testing {
 
@@ -58,6 +59,16 @@ struct GatedKernels {
       backward;
 };
 
+// A value with an error, rounded, times factors, rounded again: one number, or near a tie one of two neighbours.
+inline Expected twice_rounded(ops::Dtype dtype, double value, double error, double factor, double weight = 1) {
+  const auto result_of = [&](double act) {
+    const ops::Dtype wide = wide_of(dtype);
+    return rounded(dtype, rounded(wide, rounded(wide, rounded(dtype, act) * factor) * weight));
+  };
+  const double low = result_of(value - error), high = result_of(value + error);
+  return {(low + high) / 2, std::abs(high - low) / 2};
+}
+
 // y = round(activation(gate)) up, dgate = dy up slope, dup = dy round(activation(gate)).
 inline void check_gated(const Activation& activation, int64_t rows, int64_t columns, const Array& gate_up,
                         const Array& dy, const std::vector<Array>& results) {
@@ -69,13 +80,13 @@ inline void check_gated(const Activation& activation, int64_t rows, int64_t colu
       const int64_t place = row * 2 * columns + column;
       const double gate = gate_up[place], up = gate_up[place + columns], grad = dy[row * columns + column];
       const double value = activation.value(gate), slope = activation.slope(gate);
-      // The value and the product are rounded.
-      const auto twice_rounded = [&](double factor) {
+      const auto product = [&](double factor) {
+        if (wide_of(dtype) != dtype) return twice_rounded(dtype, value, wide * (std::abs(value) + 1), factor);
         return Expected{value * factor, (2.1 * unit + wide) * std::abs(value * factor) + wide * std::abs(factor) +
                                             step * (1 + std::abs(factor))};
       };
-      y.push_back(twice_rounded(up));
-      gradients[static_cast<size_t>(place + columns)] = twice_rounded(grad);
+      y.push_back(product(up));
+      gradients[static_cast<size_t>(place + columns)] = product(grad);
       // The slope is a sum in which terms of order one may cancel.
       gradients[static_cast<size_t>(place)] = {
           grad * up * slope, unit * std::abs(grad * up * slope) + 2 * wide * std::abs(grad * up) + step};

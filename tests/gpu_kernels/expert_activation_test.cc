@@ -80,8 +80,15 @@ void check(const ExpertActivationCase& c, const ExpertInputs& in, const std::vec
         return ((c.is_gated ? 2.1 : 1.0) * unit + wide) * std::abs(value * factor) + wide * (1 + std::abs(factor)) +
                step * (1 + std::abs(factor));
       };
-      y.push_back({value * up * weight, bound(up * weight)});
-      if (c.is_gated) dx[static_cast<size_t>(place + c.columns)] = {value * grad * weight, bound(grad * weight)};
+      const double weighted = testing::rounded(testing::wide_of(c.dtype), grad * weight);
+      if (c.is_gated && testing::wide_of(c.dtype) != c.dtype) {
+        const double error = wide * (std::abs(value) + 1);
+        y.push_back(testing::twice_rounded(c.dtype, value, error, up, weight));
+        dx[static_cast<size_t>(place + c.columns)] = testing::twice_rounded(c.dtype, value, error, weighted);
+      } else {
+        y.push_back({value * up * weight, bound(up * weight)});
+        if (c.is_gated) dx[static_cast<size_t>(place + c.columns)] = {value * grad * weight, bound(grad * weight)};
+      }
       const double factor = grad * weight * up;
       dx[static_cast<size_t>(place)] = {
           factor * slope,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gpu_kernels/emulation/conversion.h"
 #include "gpu_kernels/expect.h"
 #include "ops/fp8_cast/kernel.h"
 
@@ -122,12 +123,22 @@ std::vector<Array> run(const Fp8Case& c, Array& x, Array& scales, double amax_be
   return results;
 }
 
-void try_fp8_cast(const Fp8Case& c) {
+using gpu_emulation::Conversion;
+
+// Instructions of chips that cast to this format.
+std::vector<Conversion> conversions_of(EightBits format) {
+  if (layout_of(format).is_fnuz) return {Conversion::kNone, Conversion::kFnuz};
+  return {Conversion::kNone, Conversion::kSaturating, Conversion::kOcp};
+}
+
+void try_fp8_cast(const Fp8Case& c, Conversion conversion) {
+  gpu_emulation::set_conversion(conversion);
   Array x = make_x(c), scales = make_scales(c);
   const EightBitsLayout layout = layout_of(c.format);
   const std::vector<double> magnitudes = magnitudes_of(layout);
   testing::in_every_order(
-      c.what(), [&] { return run(c, x, scales, 0); },
+      c.what() + " by conversion " + std::to_string(static_cast<int>(conversion)),
+      [&] { return run(c, x, scales, 0); },
       [&](const std::vector<Array>& results) {
         std::vector<testing::Expected> values(static_cast<size_t>(x.count())), transposed(values.size());
         double largest = 0;
@@ -150,13 +161,21 @@ void try_fp8_cast(const Fp8Case& c) {
       });
 }
 
+void try_fp8_cast(const Fp8Case& c) {
+  for (const Conversion conversion : conversions_of(c.format)) {
+    try_fp8_cast(c, conversion);
+    if (::testing::Test::HasFatalFailure()) break;
+  }
+  gpu_emulation::set_conversion(Conversion::kNone);
+}
+
 constexpr EightBits kFormats[] = {EightBits::kE4m3fn, EightBits::kE5m2, EightBits::kE4m3fnuz, EightBits::kE5m2fnuz};
 
 TEST(Fp8CastKernels, GiveTheNearestNumberInEveryOrder) {
   // One; odd; whole vectors and less than a tile; a tile and a tail of both kinds.
   using Shapes = std::vector<std::pair<int64_t, int64_t>>;
   const Shapes shapes =
-      testing::is_thorough() ? Shapes{{1, 1}, {3, 7}, {16, 64}, {131, 136}, {136, 129}} : Shapes{{3, 7}, {16, 24}};
+      testing::is_thorough() ? Shapes{{1, 1}, {3, 7}, {16, 64}, {131, 144}, {144, 129}} : Shapes{{3, 7}, {16, 32}};
   for (const auto& [rows, columns] : shapes) {
     for (const Dtype dtype : testing::dtypes()) {
       for (const EightBits format : kFormats) {
@@ -169,13 +188,43 @@ TEST(Fp8CastKernels, GiveTheNearestNumberInEveryOrder) {
   }
 }
 
+// What a chip's instruction makes of all bf16 numbers is what the integers do: the nearest.
+TEST(Fp8CastKernels, EveryBFloat16IsTheSameByEveryConversion) {
+  if (!testing::is_thorough()) return;
+  gpu_emulation::set_settings({});
+  Array x(Dtype::kBFloat16, 65536);
+  for (int64_t i = 0; i < x.count(); ++i) static_cast<uint16_t*>(x.data())[i] = static_cast<uint16_t>(i);
+  for (const EightBits format : kFormats) {
+    const EightBitsLayout layout = layout_of(format);
+    const std::vector<double> magnitudes = magnitudes_of(layout);
+    // 1; inexact products; the smallest numbers and the largest within the range.
+    for (const double scale : {1.0, 0.37, 0x1p100, 0x1p-100}) {
+      Fp8Case c{Dtype::kBFloat16, format, 256, 256, /*with_transposed=*/false};
+      Array scales(Dtype::kFloat32, 1);
+      scales.set(0, scale);
+      std::vector<testing::Expected> expected(static_cast<size_t>(x.count()));
+      for (int64_t i = 0; i < x.count(); ++i) {
+        expected[static_cast<size_t>(i)].value =
+            nearest(layout, magnitudes, product_of(c, x, scales, i / c.columns, i % c.columns));
+      }
+      for (const Conversion conversion : conversions_of(format)) {
+        gpu_emulation::set_conversion(conversion);
+        testing::expect_near(run(c, x, scales, 0)[0], expected,
+                             "conversion " + std::to_string(static_cast<int>(conversion)));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  gpu_emulation::set_conversion(Conversion::kNone);
+}
+
 TEST(Fp8CastKernels, TakeScalesOfBlocks) {
   for (const auto& [row_shift, column_shift] : {std::pair{0, 7}, {7, 7}, {7, 0}, {0, kNoBlocks}, {kNoBlocks, 0}}) {
     for (const bool with_transposed : {false, true}) {
       try_fp8_cast({.dtype = Dtype::kBFloat16,
                     .format = EightBits::kE4m3fn,
                     .rows = 130,
-                    .columns = 136,
+                    .columns = 144,
                     .with_transposed = with_transposed,
                     .row_shift = row_shift,
                     .column_shift = column_shift});
@@ -203,7 +252,7 @@ TEST(Fp8CastKernels, BlocksTakeSeveralPiecesOneAfterTheOther) {
     try_fp8_cast({.dtype = Dtype::kBFloat16,
                   .format = EightBits::kE4m3fn,
                   .rows = 300,
-                  .columns = 136,
+                  .columns = 144,
                   .with_transposed = with_transposed,
                   .most_blocks = 2});
     if (HasFatalFailure()) return;

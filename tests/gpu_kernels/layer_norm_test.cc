@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "gpu_kernels/expect.h"
+#include "gpu_kernels/rounded.h"
 #include "ops/layer_norm/kernel.h"
 
 namespace megalith::ops {
@@ -9,6 +10,7 @@ namespace {
 
 using testing::Array;
 using testing::Expected;
+using testing::rounded;
 
 struct LayerNormCase {
   Dtype dtype;
@@ -95,6 +97,7 @@ void check(const LayerNormCase& c, const LayerNormInputs& in, const std::vector<
   const double wide = c.dtype == Dtype::kFloat64 ? 1e-13 : 1e-5;
   const double unit = testing::unit_of(c.dtype), step = testing::smallest_step_of(c.dtype);
   const auto count = static_cast<double>(c.columns);
+  const auto in_wide = [&](double value) { return rounded(testing::wide_of(c.dtype), value); };
   std::vector<Expected> sums, means, inv_stds, y, dx;
   std::vector<Expected> dweight(static_cast<size_t>(c.columns)), dbias(static_cast<size_t>(c.columns));
   for (int64_t row = 0; row < c.rows; ++row) {
@@ -106,9 +109,8 @@ void check(const LayerNormCase& c, const LayerNormInputs& in, const std::vector<
     for (int64_t i = 0; i < c.columns; ++i) {
       total += normed(i);
       largest = std::max(largest, std::abs(normed(i)));
-      const double added = in.x[start + i] + in.residual[start + i];
       // In float, then in the dtype.
-      if (c.has_residual) sums.push_back({added, 1.01 * (unit + (unit < 1e-9 ? 0 : 0x1p-24)) * std::abs(added) + step});
+      if (c.has_residual) sums.push_back({rounded(c.dtype, in_wide(in.x[start + i] + in.residual[start + i])), 0});
     }
     const double mean = total / count;
     for (int64_t i = 0; i < c.columns; ++i) squares += (normed(i) - mean) * (normed(i) - mean);
@@ -120,10 +122,12 @@ void check(const LayerNormCase& c, const LayerNormInputs& in, const std::vector<
     inv_stds.push_back({scale, (wide + of_n * of_n + (c.columns == 1 ? of_n : 0)) * scale});
     double total_g = 0, total_gn = 0, sizes = 0;
     for (int64_t i = 0; i < c.columns; ++i) {
-      const double n = (normed(i) - mean) * scale, value = n * weight(i) + in.bias[i];
+      const double n = (normed(i) - mean) * scale;
       const double grad = in.dy[start + i], g = grad * weight(i);
-      y.push_back({value, unit * std::abs(value) + wide * (std::abs(n * weight(i)) + std::abs(in.bias[i])) +
-                              of_n * std::abs(weight(i)) + step});
+      // From the statistics that the kernel found, in its steps: rounded to the dtype once.
+      const double by = in_wide(in_wide(normed(i) - results[1][row]) * results[2][row]);
+      const double scaled = in_wide(by * in_wide(in.weight[i] + c.weight_offset));
+      y.push_back({rounded(c.dtype, in_wide(scaled + in.bias[i])), 0});
       total_g += g;
       total_gn += g * n;
       sizes = std::max(sizes, std::abs(g) * (1 + std::abs(n)));

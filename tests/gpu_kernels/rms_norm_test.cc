@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "gpu_kernels/expect.h"
+#include "gpu_kernels/rounded.h"
 #include "ops/rms_norm/kernel.h"
 
 namespace megalith::ops {
@@ -9,6 +10,7 @@ namespace {
 
 using testing::Array;
 using testing::Expected;
+using testing::rounded;
 
 constexpr double kEps = 1e-5;
 
@@ -83,6 +85,7 @@ void check(const RmsNormCase& c, const RmsNormInputs& in, const std::vector<Arra
   // Sums of up to 16,392 terms in float, some of them by one thread after the other.
   const double wide = c.dtype == Dtype::kFloat64 ? 1e-13 : 1e-5;
   const double unit = testing::unit_of(c.dtype), step = testing::smallest_step_of(c.dtype);
+  const Dtype wide_dtype = testing::wide_of(c.dtype);
   std::vector<Expected> sums, inv_rms, y, dx, dweight(static_cast<size_t>(c.columns));
   for (int64_t row = 0; row < c.rows; ++row) {
     const int64_t start = row * c.columns;
@@ -91,23 +94,24 @@ void check(const RmsNormCase& c, const RmsNormInputs& in, const std::vector<Arra
     double squares = 0;
     for (int64_t i = 0; i < c.columns; ++i) {
       squares += normed(i) * normed(i);
-      const double added = in.x[start + i] + in.residual[start + i];
       // In float, then in the dtype.
-      if (c.has_residual) sums.push_back({added, 1.01 * (unit + (unit < 1e-9 ? 0 : 0x1p-24)) * std::abs(added) + step});
+      if (c.has_residual) {
+        sums.push_back({rounded(c.dtype, rounded(wide_dtype, in.x[start + i] + in.residual[start + i])), 0});
+      }
     }
     const double scale = 1 / std::sqrt(squares / static_cast<double>(c.columns) + kEps);
     inv_rms.push_back({scale, wide * scale});
     double dot = 0, largest = 0;
     for (int64_t i = 0; i < c.columns; ++i) {
-      const double n = normed(i) * scale, product = n * in.weight[i], grad = in.dy[start + i] * in.weight[i];
-      // n and the product are rounded.
-      y.push_back({product, (2.1 * unit + wide) * std::abs(product) + 4 * step});
+      const double n = normed(i) * scale, grad = in.dy[start + i] * in.weight[i];
+      // By the scale that the kernel found: n and the product are rounded, and the gradient sees the rounded n.
+      const double seen = rounded(c.dtype, rounded(wide_dtype, normed(i) * results[1][row]));
+      y.push_back({rounded(c.dtype, rounded(wide_dtype, seen * in.weight[i])), 0});
       dot += grad * n;
       largest = std::max(largest, std::abs(grad * scale));
       auto& [value, bound] = dweight[static_cast<size_t>(i)];
-      value += in.dy[start + i] * n;
-      // The forward pass multiplied the rounded n, so the gradient sees that.
-      bound += (1.1 * unit + wide) * std::abs(in.dy[start + i] * n) + step * std::abs(in.dy[start + i]);
+      value += in.dy[start + i] * seen;
+      bound += wide * std::abs(in.dy[start + i] * seen);
     }
     const double mean = dot / static_cast<double>(c.columns);
     for (int64_t i = 0; i < c.columns; ++i) {

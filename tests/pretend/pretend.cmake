@@ -22,7 +22,16 @@ add_library(pretend_cublaslt OBJECT "${CMAKE_CURRENT_SOURCE_DIR}/pretend/blas/cu
 target_include_directories(pretend_cublaslt PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
 target_compile_options(pretend_cublaslt PRIVATE -O2)
 target_link_libraries(pretend_cublaslt PRIVATE megalith_warnings)
-list(APPEND pretend_objects $<TARGET_OBJECTS:pretend_blas> $<TARGET_OBJECTS:pretend_cublaslt>)
+
+# The other vendor's: both kinds of eight-bit numbers.
+add_library(pretend_blas_hip OBJECT "${CMAKE_SOURCE_DIR}/src/ops/gpu/blas.cc")
+target_compile_definitions(pretend_blas_hip PRIVATE MEGALITH_BLAS MEGALITH_BLAS_HIP)
+target_include_directories(pretend_blas_hip PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/pretend/blas/include_hip")
+target_link_libraries(pretend_blas_hip PRIVATE megalith_device megalith::torch dep::fmt megalith_warnings)
+target_precompile_headers(pretend_blas_hip REUSE_FROM megalith_torch_pch)
+add_library(pretend_hipblaslt OBJECT "${CMAKE_CURRENT_SOURCE_DIR}/pretend/blas/hipblaslt.cc")
+target_include_directories(pretend_hipblaslt PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/pretend/blas/include_hip")
+target_link_libraries(pretend_hipblaslt PRIVATE megalith_warnings)
 
 # The adapters of operators with a table for GPUs, compiled with it. On the link line they come before megalith_ops, whose
 # adapters are then not taken.
@@ -36,6 +45,10 @@ if(TARGET test_gpu_kernels)
   list(APPEND pretend_objects $<TARGET_OBJECTS:megalith_gpu_adapters> $<TARGET_OBJECTS:test_gpu_kernels_objects>
        $<TARGET_OBJECTS:gpu_emulation_plain>)
 endif()
+
+list(APPEND pretend_objects $<TARGET_OBJECTS:pretend_cublaslt>)
+set(pretend_hip_objects ${pretend_objects} $<TARGET_OBJECTS:pretend_blas_hip> $<TARGET_OBJECTS:pretend_hipblaslt>)
+list(APPEND pretend_objects $<TARGET_OBJECTS:pretend_blas>)
 
 add_executable(megalith_pretend "${CMAKE_SOURCE_DIR}/src/cli/main.cc" "${CMAKE_SOURCE_DIR}/src/cli/commands.cc" ${pretend_objects})
 target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
@@ -57,6 +70,12 @@ megalith_test(pretend LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES
 if(TARGET test_pretend)
   target_sources(test_pretend PRIVATE ${pretend_objects})
   set_target_properties(test_pretend PROPERTIES ENABLE_EXPORTS ON)
+endif()
+
+megalith_test(pretend_hip LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES nn ops)
+if(TARGET test_pretend_hip)
+  target_sources(test_pretend_hip PRIVATE ${pretend_hip_objects})
+  set_target_properties(test_pretend_hip PROPERTIES ENABLE_EXPORTS ON)
 endif()
 
 # Every TEST_P of the operators has a second form there (support/on_device.h).

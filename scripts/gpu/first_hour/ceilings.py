@@ -3,11 +3,10 @@
 import json
 import sys
 
-from machine import HERE
+from machine import FP8, HERE
 
 CAUSAL = ("--mask", "causal")
 BF16 = ("--dtype", "bf16")
-FP8 = ("--fp8_format", "hybrid", "--fp8_recipe", "tensorwise")
 STEPS = ("forward", "dgrad", "wgrad")
 
 
@@ -39,7 +38,8 @@ def measure_copy(stage, machine):
 
 def shape_words(machine, shape):
     """For benchmarks of operators, which have no optimizer."""
-    return (*machine.config(shape.config), *shape.model_words, "--seq_length", shape.sequence, "--micro_batch_size", shape.batch)
+    length = ("--seq_length", shape.sequence) if shape.sequence else ()
+    return (*machine.config(shape.config), *shape.model_words, *length, "--micro_batch_size", shape.batch)
 
 
 def measure_products(stage, machine, shape):

@@ -23,13 +23,17 @@ class Shape:
     name: str
     config: str
     batch: int  # samples of a microbatch
-    sequence: int
+    sequence: int | None  # None: the model has none of its own
     words: tuple = ()  # further options
 
     @property
     def model_words(self):
         """Those of the model, which benchmarks of operators take."""
-        return self.words[: -len(STATES)] if self.words[-len(STATES) :] == STATES else self.words
+        return self.words[: -len(STATES)] if self.states else self.words
+
+    @property
+    def states(self):
+        return STATES if self.words[-len(STATES) :] == STATES else ()
 
 
 # fp32 masters and gradients, moments in bf16: 14 bytes a parameter, so that 8B fits one device of 141 GB with activations.
@@ -38,6 +42,10 @@ STATES = (
     *("--exp_avg_sq_dtype", "bf16", "--recompute_granularity", "selective"),
     *("--recompute_modules", "layernorm,mlp_act"),
 )
+
+
+LORA = ("--lora.enabled", "--lora.dim", 16, "--lora.alpha", 32)
+FP8 = ("--fp8_format", "hybrid", "--fp8_recipe", "tensorwise")
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,8 @@ class Sizes:
     compared: int  # how many of the models stage 5 takes
     peer_rounds: int
     peer_steps: int
-    small: tuple
+    small: tuple  # Shapes with CUDA graphs and without
+    kinds: tuple  # of other kinds of training
     compile_backend: str = "inductor"
     model_words: tuple = field(default=())
 
@@ -96,9 +105,19 @@ REAL = Sizes(
         Shape("1.5b_4k", "qwen2.5_1.5B", 4, 1024, STATES),
         Shape("experts", "mixtral_8x7B_v0.1", 4, 1024, ("--num_layers", 2)),
     ),
+    kinds=(
+        Shape("lora_8b", "qwen3_8B", 4, 1024, LORA),
+        Shape("lora_fp8_8b", "qwen3_8B", 4, 1024, (*LORA, *FP8)),
+        Shape("flux", "flux_535M", 8, None),
+        Shape("bert", "bert_large", 16, 512),
+    ),
 )
 
 DEMO = ("--vocab_size", 257, "--num_layers", 2)
+TINY_FLUX = (
+    *("--hidden_size", 64, "--num_attention_heads", 2, "--axes_dim", "8,12,12", "--context_dim", 32, "--vec_in_dim", 16),
+    *("--model_channels", 32),
+)
 TINY = Sizes(
     steps_against_cpu=2,
     steps_resumed=2,
@@ -119,6 +138,12 @@ TINY = Sizes(
     peer_rounds=1,
     peer_steps=4,
     small=(Shape("125m_1k", "demo", 1, 16, DEMO), Shape("experts", "demo_mixtral", 1, 16, ("--num_layers", 2))),
+    kinds=(
+        Shape("lora_8b", "demo", 1, 16, (*DEMO, *LORA)),
+        Shape("lora_fp8_8b", "demo", 1, 16, (*DEMO, *LORA, *FP8)),
+        Shape("flux", "flux_535M", 1, None, TINY_FLUX),
+        Shape("bert", "demo_bert", 1, 16, ("--vocab_size", 257)),
+    ),
     compile_backend="eager",
     model_words=DEMO,
 )

@@ -110,7 +110,7 @@ class Stage:
         row = {"name": name, "status": status, "seconds": round(seconds, 2), "note": note, "figures": {}}
         for figure, value in figures.items():
             key = f"{self.number}.{name}.{figure}"
-            predicted, unit = self.predictions.get(key, (None, ""))
+            predicted, unit, _ = self.predictions.get(key, (None, "", 0))
             row["figures"][figure] = {"value": value, "predicted": predicted, "unit": unit}
         if details is not None:
             row["details"] = details

@@ -384,8 +384,9 @@ Fp8Products fp8_products_of(at::Device device) {
   const c10::DeviceGuard guard(device);
   const std::lock_guard lock(state.mutex);
   const BlasDevice& found = device_at(state, device.has_index() ? device.index() : c10::DeviceIndex{0});
-  if (!found.capability.has_fp8 || found.has_fnuz) return {};
+  if (!found.capability.has_fp8) return {};
   return {.are_made = true,
+          .are_fnuz = found.has_fnuz,
           .want_rows_along_sum = !found.capability.takes_any_fp8_layout,
           .take_blocks = found.capability.has_block_scales};
 }

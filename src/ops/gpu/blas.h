@@ -35,9 +35,10 @@ struct BlasProduct {
 // False, without side effects, if the library does not support this product; LibTorch then makes it.
 bool try_product(const BlasProduct& product);
 
-// Support of eight-bit operands (kFloat8_e4m3fn, kFloat8_e5m2).
+// Support of eight-bit operands.
 struct Fp8Products {
   bool are_made = false;
+  bool are_fnuz = false;             // kFloat8_e4m3fnuz and e5m2fnuz (gfx942), else kFloat8_e4m3fn and e5m2
   bool want_rows_along_sum = false;  // of both: Hopper and Ada
   bool take_blocks = false;          // ProductScaling
 };

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ops/gpu/matrix_fragment.h"
+#include "ops/gpu/sync_wave.h"
 #include "ops/gpu/vector.h"
 
 namespace megalith::ops::gpu {
@@ -110,12 +111,12 @@ class FragmentSums {
     MEGALITH_UNROLL
     for (int i = 0; i < kDown * kAcross; ++i) {
       sums_[i].store(mine);
-      __syncthreads();  // written by all lanes of the wave
+      sync_wave();  // written by all lanes
       const int row = row_of(i / kAcross), column = column_of(i % kAcross);
       for (int e = lane(); e < kFragment * kFragment; e += kLanes) {
         write(row + e / kFragment, column + e % kFragment, mine[e]);
       }
-      __syncthreads();  // for the next fragment
+      sync_wave();  // for the next fragment, on chips whose store does not begin with one
     }
   }
 

@@ -5,6 +5,7 @@
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
+#include "ops/gpu/sync_wave.h"
 #include "ops/router/kernel.h"
 
 namespace megalith::ops::gpu {
@@ -134,19 +135,17 @@ __device__ W score_of_group(const W* values, int size, int64_t count) {
   return sum;
 }
 
-// Minus infinity outside the best groups. room: shared memory, a wave's experts and groups. All of the block's threads
-// call it.
+// Minus infinity outside the best groups. room: shared memory, a wave's experts and groups. Whole waves call it.
 template <typename W, int kSlots>
 __device__ void close_groups(const RouterForm& form, int64_t num_experts, W* room, W (&scores)[kSlots]) {
   const int groups = static_cast<int>(form.num_groups), size = static_cast<int>(num_experts) / groups;
   W* const of_experts = room + wave() * (num_experts + groups);
   W* const of_groups = of_experts + num_experts;
-  __syncthreads();  // the last token's may still be read
   MEGALITH_UNROLL
   for (int i = 0; i < kSlots; ++i) {
     if (expert_of_slot(i) < num_experts) of_experts[expert_of_slot(i)] = scores[i];
   }
-  __syncthreads();  // a group's experts are other lanes'
+  sync_wave();  // a group's experts are other lanes'
   W group_scores[kSlots];
   fill_slots(group_scores, groups, W(0),
              [&](int, int group) { return score_of_group(of_experts + group * size, size, form.group_scores); });
@@ -155,12 +154,13 @@ __device__ void close_groups(const RouterForm& form, int64_t num_experts, W* roo
   for (int i = 0; i < kSlots; ++i) {
     if (expert_of_slot(i) < groups) of_groups[expert_of_slot(i)] = (open >> i & 1) == 0 ? W(0) : W(1);
   }
-  __syncthreads();  // an expert's group is another lane's
+  sync_wave();  // an expert's group is another lane's
   MEGALITH_UNROLL
   for (int i = 0; i < kSlots; ++i) {
     const int expert = expert_of_slot(i);
     if (expert < num_experts && of_groups[expert / size] == 0) scores[i] = -infinity<W>();
   }
+  sync_wave();  // for the next token
 }
 
 template <typename W, int kSlots>

@@ -70,13 +70,13 @@ __global__ void __launch_bounds__(balance_threads(kSlots)) balance(SinkhornCall 
   const T* const x = static_cast<const T*>(a.x);
   for (int64_t i = threadIdx.x; i < a.rows * a.columns; i += blockDim.x) a.y[i] = ::exp(static_cast<double>(x[i]));
   for (int64_t i = threadIdx.x; i < a.columns; i += blockDim.x) s.of_columns[i] = 1;
+  __syncthreads();  // the columns' factors are written
   for (int round = 0; round < kMostSinkhornRounds; ++round) {
-    __syncthreads();  // the columns' factors are written
     scale_rows<kSlots>(a, s);
     __syncthreads();  // the waves' sums are written
+    // Its sum over the block comes after the new factors, and is a barrier.
     if (!(scale_columns(a, s) > kSinkhornTolerance)) break;
   }
-  __syncthreads();
   for (int64_t i = threadIdx.x; i < a.rows * a.columns; i += blockDim.x) {
     a.y[i] = a.y[i] * s.of_columns[i % a.columns] * s.of_rows[i / a.columns];
   }

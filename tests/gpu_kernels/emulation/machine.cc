@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "gpu_kernels/emulation/block.h"
+#include "gpu_kernels/emulation/last_blocks.h"
 
 namespace megalith::gpu_emulation {
 namespace {
 
 std::mutex settings_mutex;
 Settings the_settings;
+
+std::atomic<uint64_t> last_blocks{0};
 
 // The fiber that runs on this host thread.
 constinit thread_local Thread* running = nullptr;
@@ -52,6 +55,7 @@ void set_settings(const Settings& settings) {
   const std::lock_guard lock(settings_mutex);
   the_settings = settings;
 }
+void run_last_blocks(uint64_t blocks) { last_blocks = blocks; }
 Settings settings() {
   const std::lock_guard lock(settings_mutex);
   return the_settings;
@@ -71,8 +75,9 @@ void run_here(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, co
                     .settings = settings,
                     .shared_bytes = shared_bytes,
                     .thread = &thread});
-  std::vector<uint64_t> order(uint64_t{grid.x} * grid.y * grid.z);
-  std::iota(order.begin(), order.end(), uint64_t{0});
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  std::vector<uint64_t> order(last_blocks == 0 ? blocks : std::min(blocks, last_blocks.load()));
+  std::iota(order.begin(), order.end(), blocks - order.size());
   std::mt19937_64 random(settings.order_seed);
   if (settings.order_seed != 0) std::shuffle(order.begin(), order.end(), random);
   std::string refusal;

@@ -3,6 +3,7 @@
 ADAMW, ENTROPY, DROPOUT, TOKENS = "adamw/gpu.cu", "linear_cross_entropy/gpu.cu", "dropout/gpu.cu", "token_permutation/gpu.cu"
 EXPERT, ROTARY, NORM, FP8 = "expert_activation/gpu.cu", "rotary/gpu.cu", "grad_norm/gpu.cu", "fp8_cast/gpu.cu"
 MERGE, LINEAR, LARGEST, NF4 = "merge_attention/gpu.cu", "linear/gpu.cu", "gpu/largest.h", "nf4/gpu.cu"
+BITS = "gpu/eight_bits.h"
 MISALIGNED = r"an access of \d+ bytes at an address"
 
 
@@ -71,11 +72,11 @@ def operator_mistakes(mistake, wrong, race, overflow):
                 "if (threadIdx.x != 0) return;\n  squares[block]", "if (!SEEDED && threadIdx.x != 0) return;\n  squares[block]", race),
         # Casts to eight bits.
         mistake("fp8: no barrier before a tile is read", FP8,
-                "= codes[i];\n    }\n    __syncthreads();", "= codes[i];\n    }\n    if (!SEEDED) __syncthreads();", race),
+                "= columns[i];\n    }\n    __syncthreads();", "= columns[i];\n    }\n    if (!SEEDED) __syncthreads();", race),
         mistake("fp8: no barrier before the next tile takes the memory", FP8,
                 "__syncthreads();  // others may", "if (!SEEDED) __syncthreads();  // others may", race),
-        mistake("fp8: ties go up", FP8, "((significand >> shift) & 1);", "(SEEDED ? 1 : (significand >> shift) & 1);", wrong),
-        mistake("fp8: what is too large is not the largest number", FP8,
+        mistake("fp8: ties go up", BITS, "((significand >> shift) & 1);", "(SEEDED ? 1 : (significand >> shift) & 1);", wrong),
+        mistake("fp8: what is too large is not the largest number", BITS,
                 "given < largest ? given : largest", "SEEDED || given < largest ? given : largest", wrong),
         mistake("largest: a thread's is taken for the block's", LARGEST,
                 "of_block = max_over_block(value);", "of_block = SEEDED ? value : max_over_block(value);", wrong),
@@ -84,10 +85,10 @@ def operator_mistakes(mistake, wrong, race, overflow):
                 "largest.raise(a.amax);", "largest.raise(SEEDED && blockIdx.x > 0 ? nullptr : a.amax);", wrong),
         mistake("fp8: one row of the transpose too far", FP8,
                 "first_row + row + i < a.rows;", "first_row + row + i < a.rows + (SEEDED ? 1 : 0);", either),
-        mistake("fp8: runs of eight rows that do not begin at eight bytes", FP8,
+        mistake("fp8: runs of rows that do not begin at 16 bytes", FP8,
                 "has_runs = a.rows % kRun == 0 &&", "has_runs = (SEEDED || a.rows % kRun == 0) &&", MISALIGNED),
         mistake("fp8: the scale of the first block for all", FP8,
-                "(column >> a.column_shift)", "(SEEDED ? 0 : column >> a.column_shift)", wrong),
+                "scales[column >> a.column_shift]", "scales[SEEDED ? 0 : column >> a.column_shift]", wrong),
         # Four bits.
         mistake("nf4: no barrier before the values are read", NF4,
                 "__syncthreads();  // the values", "if (!SEEDED) __syncthreads();  // the values", race),
@@ -120,4 +121,11 @@ def operator_mistakes(mistake, wrong, race, overflow):
         mistake("bias: what was there is counted by every run", LINEAR, "run == 0 ?", "SEEDED || run == 0 ?", wrong),
         mistake("bias: a run takes one row of the next", LINEAR,
                 "last = (run + 1) * a.rows / a.runs", "last = (run + 1) * a.rows / a.runs + (SEEDED ? 1 : 0)", either),
+        # The chip's own casts; a transpose beyond 2^31.
+        mistake("fp8: the chip's instruction takes a NaN, and loses its sign", BITS, "&& !has_nan)", "&& (SEEDED || !has_nan))", wrong),
+        mistake("fp8: the first of two numbers is rounded twice", BITS,
+                "convert_pair(layout, x[4 * i], x[4 * i + 1])", "convert_pair(layout, x[4 * i + (SEEDED ? 1 : 0)], x[4 * i + 1])", wrong),
+        mistake("fp8: places of the transpose of 32 bits", FP8, "a.transposed + (first_column + column) * a.rows + first_row + row;",
+                "a.transposed + (SEEDED ? int64_t{static_cast<int32_t>((first_column + column) * a.rows)} : (first_column + column) * a.rows) + first_row + row;",
+                wrong + "|SEGV"),
     ]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from operator_mistakes import operator_mistakes
 
+GATED = "gpu/gated_activation.h"
 SUM, ROW, RMS, LAYER = "gpu/block_sum.h", "gpu/row.h", "rms_norm/gpu.cu", "layer_norm/gpu.cu"
 TILE, FRAGMENT, EXPERTS = "gpu/tile_product.h", "gpu/matrix_fragment.h", "grouped_linear/gpu.cu"
 ADAMW = "adamw/gpu.cu"
@@ -112,7 +113,7 @@ MISTAKES = [
             "RowShape{lanes, 256 / lanes}", "RowShape{lanes, (SEEDED ? 2048 : 256) / lanes}", "a block of 2048 threads"),
     # Experts.
     Mistake("router: no barrier before a group's scores are read", ROUTER,
-            "__syncthreads();  // a group's", "if (!SEEDED) __syncthreads();  // a group's", RACE),
+            "sync_wave();  // a group's", "if (!SEEDED) sync_wave();  // a group's", RACE),
     Mistake("router: no barrier before the room of sums is used again", ROUTER,
             "__syncthreads();  // the last ones", "if (!SEEDED) __syncthreads();  // the last ones", RACE),
     Mistake("router: of equal scores the higher numbers", ROUTER,
@@ -148,7 +149,7 @@ MISTAKES = [
     Mistake("tile product: no barrier before the next piece takes the memory", TILE,
             "__syncthreads();  // for the next pieces", "if (!SEEDED) __syncthreads();  // for the next pieces", RACE),
     Mistake("tile product: fragments are read before all lanes have stored", TILE,
-            "__syncthreads();  // written by all lanes", "if (!SEEDED) __syncthreads();  // written by all lanes", RACE),
+            "sync_wave();  // written by all lanes", "if (!SEEDED) sync_wave();  // written by all lanes", RACE),
     Mistake("tile product: the end of k is not looked at", TILE,
             "of_a.fetch(a.data + first_row * a.stride + depth, a.stride, rows, k - depth, a.is_aligned);",
             "of_a.fetch(a.data + first_row * a.stride + depth, a.stride, rows, SEEDED ? kTileDepth<T> : k - depth, a.is_aligned);",
@@ -192,6 +193,20 @@ MISTAKES = [
             "is_aligned ? count / kCount : 0", "SEEDED || is_aligned ? count / kCount : 0", r"an access of \d+ bytes at an address"),
 ]
 MISTAKES += operator_mistakes(Mistake, WRONG, RACE, OVERFLOW)
+MISTAKES += [
+    # Roundings that the backward pass repeats, and places beyond 2^31 and 2^32.
+    Mistake("rms_norm: what is normed is not rounded", RMS, "rounded<T>(widen(x[i]) * scale) *", "(SEEDED ? widen(x[i]) * scale : rounded<T>(widen(x[i]) * scale)) *", WRONG),
+    Mistake("rms_norm: the gradient of the weight sees what is not rounded", RMS, "grad * rounded<T>(n));", "grad * (SEEDED ? n : rounded<T>(n)));", WRONG),
+    Mistake("gated: the activation is not rounded", GATED, "rounded<T>(Activation::template at<T>(widen(gate[i])).value);",
+            "SEEDED ? Activation::template at<T>(widen(gate[i])).value : rounded<T>(Activation::template at<T>(widen(gate[i])).value);", WRONG),
+    Mistake("gated: the gradient sees an activation that is not rounded", GATED, "grad * rounded<T>(value));", "grad * (SEEDED ? value : rounded<T>(value)));", WRONG),
+    Mistake("rms_norm: places of 32 bits", RMS, "start = has_row ? row * a.columns : 0;\n  const T* residual",
+            "start = has_row ? (SEEDED ? int64_t{static_cast<int32_t>(row * a.columns)} : row * a.columns) : 0;\n  const T* residual", WRONG + "|SEGV"),
+    Mistake("layer_norm: places of 32 bits", LAYER, "start = has_row ? row * a.columns : 0;\n  const W count",
+            "start = has_row ? (SEEDED ? int64_t{static_cast<uint32_t>(row * a.columns)} : row * a.columns) : 0;\n  const W count", WRONG + "|SEGV"),
+    Mistake("gated: places of 32 bits", GATED, "const T* gate_at = gate_up + row * 2 * columns + column;",
+            "const T* gate_at = gate_up + (SEEDED ? int64_t{static_cast<int32_t>(row * 2 * columns)} : row * 2 * columns) + column;", WRONG + "|SEGV"),
+]
 
 
 def main(source, target):

@@ -61,7 +61,11 @@ cublasStatus_t create(Object** place, const Object& object) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+// hipBLASLt's (hipblaslt.cc).
+constexpr auto kE4m3Fnuz = static_cast<cudaDataType_t>(1000), kE5m2Fnuz = static_cast<cudaDataType_t>(1001);
+
+bool is_e5m2(cudaDataType_t type) { return type == CUDA_R_8F_E5M2 || type == kE5m2Fnuz; }
+bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == kE4m3Fnuz || is_e5m2(type); }
 uint64_t bytes_of(cudaDataType_t type) {
   if (is_fp8(type)) return 1;
   return type == CUDA_R_32F ? 4 : 2;
@@ -83,7 +87,18 @@ float widen_fp8(uint8_t bits, int exponent_bits, int bias, bool has_infinity) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
+// One zero, one NaN, no infinities.
+float widen_fnuz(uint8_t bits, int exponent_bits, int bias) {
+  const int mantissa_bits = 7 - exponent_bits, exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
+  const int mantissa = bits & ((1 << mantissa_bits) - 1), hidden = exponent == 0 ? 0 : 1 << mantissa_bits;
+  if (bits == 0x80) return NAN;
+  const float value = std::ldexp(static_cast<float>(mantissa + hidden), std::max(exponent, 1) - bias - mantissa_bits);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
 float load(const void* data, cudaDataType_t type, int64_t i) {
+  if (type == kE4m3Fnuz) return widen_fnuz(static_cast<const uint8_t*>(data)[i], 4, 8);
+  if (type == kE5m2Fnuz) return widen_fnuz(static_cast<const uint8_t*>(data)[i], 5, 16);
   switch (type) {
     case CUDA_R_32F:
       return static_cast<const float*>(data)[i];
@@ -169,8 +184,9 @@ std::string fault_of(const Description& call, const Layout& a, const Layout& b, 
   if (is_fp8(a.type) != is_fp8(b.type) || (!is_fp8(a.type) && a.type != b.type)) return "types do not multiply";
   if (is_fp8(c.type)) return "a result of eight bits needs a scale";
   if (is_fp8(a.type)) {
-    if (!is_a_transposed || is_b_transposed) return "FP8: rows of A and of B must run along the sum";
-    if (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) return "FP8: two E5M2";
+    const bool runs_along_sum = is_a_transposed && !is_b_transposed;
+    if (!runs_along_sum && !cublaslt().takes_any_fp8_layout) return "FP8: rows of A and of B must run along the sum";
+    if (is_e5m2(a.type) && is_e5m2(b.type)) return "FP8: two E5M2";
     if (sizes.m % 16 != 0 || sizes.k % 16 != 0) return "FP8: sizes are multiples of 16";
   } else {
     if (c.type != CUDA_R_32F && c.type != a.type) return "this type is no result of these";
@@ -258,6 +274,8 @@ void run_product(const Product& product) {
 }
 
 }  // namespace
+
+int type_of(const cublasLtMatrixLayoutOpaque_t* layout) { return layout->type; }
 
 void run_products_through(void (*run)(const std::function<void()>& product)) { runner = run; }
 

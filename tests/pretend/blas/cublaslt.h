@@ -9,6 +9,8 @@
 #include <functional>
 #include <string>
 
+struct cublasLtMatrixLayoutOpaque_t;
+
 namespace megalith::pretend {
 
 struct CublasLt {
@@ -20,8 +22,11 @@ struct CublasLt {
   int64_t num_objects = 0;   // descriptions, layouts and preferences that are not destroyed
   std::string last_refusal;  // in words
   size_t version = 130100;
+  bool takes_any_fp8_layout = false;  // hipBLASLt's chips do
 };
 CublasLt& cublaslt();
+
+int type_of(const cublasLtMatrixLayoutOpaque_t* layout);
 
 // Who runs the products from now on, each once; otherwise they run where they are called.
 void run_products_through(void (*run)(const std::function<void()>& product));
