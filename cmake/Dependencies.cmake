@@ -27,7 +27,26 @@ endfunction()
 
 find_package(Threads REQUIRED)
 megalith_find(fmt HEADER fmt/format.h PACKAGE libfmt-dev)
-target_compile_definitions(dep_fmt INTERFACE FMT_HEADER_ONLY=1)
+# LibTorch's headers bring an fmt of their own, which its rooms see first; the two share no names. A version that fmt.cc
+# does not know stays header-only.
+foreach(place IN ITEMS own torch)
+  set(folders "")
+  if(place STREQUAL "torch")
+    get_target_property(folders megalith::torch INTERFACE_INCLUDE_DIRECTORIES)
+  endif()
+  try_compile(MEGALITH_COMPILES_FMT_${place} "${CMAKE_BINARY_DIR}/fmt_${place}"
+              SOURCES "${CMAKE_SOURCE_DIR}/cmake/fmt.cc" "${CMAKE_SOURCE_DIR}/cmake/fmt_use.cc"
+              CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${folders}" CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+  add_library(megalith_fmt_${place} STATIC "${CMAKE_SOURCE_DIR}/cmake/fmt.cc")
+  target_include_directories(megalith_fmt_${place} SYSTEM PRIVATE ${folders})
+  set_target_properties(megalith_fmt_${place} PROPERTIES UNITY_BUILD OFF EXCLUDE_FROM_ALL ON)
+endforeach()
+if(MEGALITH_COMPILES_FMT_own AND MEGALITH_COMPILES_FMT_torch)
+  target_link_libraries(dep_fmt INTERFACE megalith_fmt_own megalith_fmt_torch)
+  string(REPLACE "fmt: header only" "fmt: compiled once" MEGALITH_FOUND_LIBRARIES "${MEGALITH_FOUND_LIBRARIES}")
+else()
+  target_compile_definitions(dep_fmt INTERFACE FMT_HEADER_ONLY=1)
+endif()
 megalith_find(json HEADER nlohmann/json.hpp PACKAGE nlohmann-json3-dev)
 megalith_find(yaml HEADER yaml-cpp/yaml.h LIBRARY yaml-cpp PACKAGE libyaml-cpp-dev)
 megalith_find(xxhash HEADER xxhash.h LIBRARY xxhash PACKAGE libxxhash-dev)

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "bench/cases.h"
+#include "ops/activation/activation.h"
 #include "ops/adamw/adamw.h"
 #include "ops/dropout/dropout.h"
 #include "ops/expert_activation/expert_activation.h"
 #include "ops/fp8_cast/fp8_cast.h"
-#include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/jitter/jitter.h"
@@ -61,12 +61,14 @@ class OperatorCases {
   void add_layer_norms();
   void add_rotary();
   void add_swiglu();
-  void add_gelu();
+  void add_activation();
   void add_linear();
   void add_fp8_cast();
   void add_nf4();
   void add_merge_attention();
   void add_experts();
+  void add_router();
+  void add_token_permutation();
   void add_embedding();
   void add_linear_cross_entropy();
   void add_parallel_cross_entropy();
@@ -201,43 +203,31 @@ void OperatorCases::add_swiglu() {
       [](const BenchInputs& in, Kernels kernels) { ops::swiglu_backward(in[0], in[1], kernels); });
 }
 
-// MLP activations: ungated ones with the bias before them, and gated GELU.
-void OperatorCases::add_gelu() {
+void OperatorCases::add_activation() {
   const int64_t t = t_, f = f_;
-  const double plane = elements({t, f}) * element_, row = element_ * static_cast<double>(f);
+  const double plane = elements({t, f}) * element_;
   const BenchTensors& x = x_;
-  const MakeInputs inputs = [=, &x] { return BenchInputs{x.normal({t, f}), x.normal({f})}; };
-  // x, bias, dy
-  const MakeInputs backward_inputs = [=, &x] { return BenchInputs{x.normal({t, f}), x.normal({f}), x.normal({t, f})}; };
-  const auto add_both = [&](const char* name, RunOperator forward, RunOperator backward) {
-    add(name, "forward", {t, f}, 0, 2 * plane + row, inputs, std::move(forward));
-    add(name, "backward", {t, f}, 0, 3 * plane + row, backward_inputs, std::move(backward));
-  };
-  const auto add_form = [&](const char* name, ops::GeluForm form) {
-    add_both(
-        name, [form](const BenchInputs& in, Kernels kernels) { ops::bias_gelu(in[0], in[1], form, kernels); },
-        [form](const BenchInputs& in, Kernels kernels) {
-          ops::bias_gelu_backward(in[2], in[0], in[1], form, kernels);
+  const auto add_both = [&](const char* name, ops::ActivationKind kind, bool is_gated) {
+    const int64_t columns = is_gated ? 2 * f : f;
+    add(
+        name, "forward", {t, columns}, 0, (is_gated ? 3 : 2) * plane,
+        [=, &x] {
+          return BenchInputs{x.normal({t, columns})};
+        },
+        [=](const BenchInputs& in, Kernels kernels) { ops::activation(in[0], kind, is_gated, kernels); });
+    add(
+        name, "backward", {t, columns}, 0, (is_gated ? 5 : 3) * plane,
+        [=, &x] {
+          return BenchInputs{x.normal({t, f}), x.normal({t, columns})};
+        },
+        [=](const BenchInputs& in, Kernels kernels) {
+          ops::activation_backward(in[0], in[1], kind, is_gated, kernels);
         });
   };
-  add_form("gelu", ops::GeluForm::kTanh);
-  add_form("gelu_erf", ops::GeluForm::kErf);
-  add_form("gelu_quick", ops::GeluForm::kQuick);
-  add_both(
-      "squared_relu", [](const BenchInputs& in, Kernels kernels) { ops::bias_squared_relu(in[0], in[1], kernels); },
-      [](const BenchInputs& in, Kernels kernels) { ops::bias_squared_relu_backward(in[2], in[0], in[1], kernels); });
-  add(
-      "geglu", "forward", {t, 2 * f}, 0, 3 * plane,
-      [=, &x] {
-        return BenchInputs{x.normal({t, 2 * f})};
-      },
-      [](const BenchInputs& in, Kernels kernels) { ops::geglu(in[0], ops::GeluForm::kTanh, kernels); });
-  add(
-      "geglu", "backward", {t, 2 * f}, 0, 5 * plane,
-      [=, &x] {
-        return BenchInputs{x.normal({t, f}), x.normal({t, 2 * f})};
-      },
-      [](const BenchInputs& in, Kernels kernels) { ops::geglu_backward(in[0], in[1], ops::GeluForm::kTanh, kernels); });
+  add_both("gelu", ops::ActivationKind::kGeluTanh, false);
+  add_both("gelu_erf", ops::ActivationKind::kGelu, false);
+  add_both("squared_relu", ops::ActivationKind::kSquaredRelu, false);
+  add_both("geglu", ops::ActivationKind::kGeluTanh, true);
 }
 
 void OperatorCases::add_linear() {
@@ -327,8 +317,7 @@ void OperatorCases::add_merge_attention() {
 // Each token goes to 2 of 8 experts of the model's ffn.
 void OperatorCases::add_experts() {
   const int64_t t = t_, h = h_, f = f_, e = kExperts, k = kExpertsOfToken, n = t * k;
-  const double pairs = static_cast<double>(n), maps = 2 * kId * pairs;
-  const double xs = elements({t, h}) * element_, rows = elements({n, h}) * element_;
+  const double pairs = static_cast<double>(n), rows = elements({n, h}) * element_;
   const double fs = elements({n, f}) * element_, ws = elements({e, 2 * f, h}), product = 2 * elements({n, 2 * f, h});
   const BenchTensors& x = x_;
   const auto order = [=, &x] { return ops::sort_by_expert(x.ids({t, k}, e), e); };
@@ -350,7 +339,27 @@ void OperatorCases::add_experts() {
         ops::grouped_linear_wgrad_(in[3], in[0], in[2], in[4], /*accumulate=*/true, kernels);
       });
   add(
-      "jitter", "forward", {t, h}, 0, 2 * xs + kId * static_cast<double>(t),
+      "expert_activation", "forward", {n, 2 * f}, 0, 3 * fs + kWide * pairs,
+      [=, &x] {
+        return BenchInputs{x.normal({n, 2 * f}), x.full({n}, 0.5)};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::expert_activation(in[0], in[1], {}, kernels); });
+  add(
+      "expert_activation", "backward", {n, 2 * f}, 0, 5 * fs + 2 * kWide * pairs,
+      [=, &x] {
+        return BenchInputs{x.normal({n, f}), x.normal({n, 2 * f}), x.full({n}, 0.5)};
+      },
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::expert_activation_backward(in[0], in[1], in[2], {}, kernels);
+      });
+}
+
+void OperatorCases::add_router() {
+  const int64_t t = t_, h = h_, e = kExperts, k = kExpertsOfToken;
+  const double pairs = elements({t, k});
+  const BenchTensors& x = x_;
+  add(
+      "jitter", "forward", {t, h}, 0, 2 * elements({t, h}) * element_ + kId * static_cast<double>(t),
       [=, &x] {
         return BenchInputs{x.normal({t, h}), x.ids({t}, t)};
       },
@@ -377,6 +386,13 @@ void OperatorCases::add_experts() {
       [=](const BenchInputs& in, Kernels kernels) {
         ops::route_tokens_backward(in[0], in[1], {.weights = in[2], .score_sums = in[3]}, form, sums, kernels);
       });
+}
+
+void OperatorCases::add_token_permutation() {
+  const int64_t t = t_, h = h_, e = kExperts, k = kExpertsOfToken, n = t * k;
+  const double pairs = static_cast<double>(n), bytes = elements({t + n, h}) * element_ + kId * pairs;
+  const BenchTensors& x = x_;
+  const auto order = [=, &x] { return ops::sort_by_expert(x.ids({t, k}, e), e); };
   add(
       "sort_by_expert", "forward", {t, k, e}, 0, kId * 4 * pairs,
       [=, &x] {
@@ -384,31 +400,17 @@ void OperatorCases::add_experts() {
       },
       [=](const BenchInputs& in, Kernels kernels) { ops::sort_by_expert(in[0], e, {}, kernels); });
   add(
-      "token_permutation", "forward", {t, k, h}, 0, xs + rows + maps / 2,
+      "token_permutation", "forward", {t, k, h}, 0, bytes,
       [=, &x] {
         return BenchInputs{x.normal({t, h}), order().source};
       },
       [](const BenchInputs& in, Kernels kernels) { ops::permute_tokens(in[0], in[1], kernels); });
   add(
-      "token_permutation", "backward", {t, k, h}, 0, xs + rows + maps / 2,
+      "token_permutation", "backward", {t, k, h}, 0, bytes,
       [=, &x] {
         return BenchInputs{x.normal({n, h}), order().slots};
       },
       [](const BenchInputs& in, Kernels kernels) { ops::combine_tokens(in[0], in[1], {}, kernels); });
-  add(
-      "expert_activation", "forward", {n, 2 * f}, 0, 3 * fs + kWide * pairs,
-      [=, &x] {
-        return BenchInputs{x.normal({n, 2 * f}), x.full({n}, 0.5)};
-      },
-      [](const BenchInputs& in, Kernels kernels) { ops::expert_activation(in[0], in[1], {}, kernels); });
-  add(
-      "expert_activation", "backward", {n, 2 * f}, 0, 5 * fs + 2 * kWide * pairs,
-      [=, &x] {
-        return BenchInputs{x.normal({n, f}), x.normal({n, 2 * f}), x.full({n}, 0.5)};
-      },
-      [](const BenchInputs& in, Kernels kernels) {
-        ops::expert_activation_backward(in[0], in[1], in[2], {}, kernels);
-      });
 }
 
 void OperatorCases::add_embedding() {
@@ -569,12 +571,14 @@ std::vector<BenchCase> operator_cases(const OperatorShape& shape, const BenchTen
     all.cases.push_back(std::move(bench_case));
   }
   all.add_swiglu();
-  all.add_gelu();
+  all.add_activation();
   all.add_linear();
   all.add_fp8_cast();
   all.add_nf4();
   all.add_merge_attention();
   all.add_experts();
+  all.add_router();
+  all.add_token_permutation();
   all.add_embedding();
   all.add_linear_cross_entropy();
   all.add_parallel_cross_entropy();

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "core/strings.h"
@@ -151,6 +151,177 @@ std::string path_of(const std::vector<Point>& pixels) {
   return path;
 }
 
+struct DrawnSeries {
+  const PlotSeries* series;
+  std::vector<std::vector<Point>> runs;
+};
+
+class PlotPage {
+ public:
+  PlotPage(const PlotSettings& settings, const std::vector<PlotSeries>& series)
+      : settings_(settings),
+        right_(settings.width - 24),
+        top_(settings.subtitle.empty() ? 76 : 98),
+        bottom_(settings.height - 52) {
+    for (const PlotSeries& one : series) add(one);
+  }
+
+  std::string render() {
+    draw_title();
+    if (drawn_.empty()) {
+      text(settings_.width / 2.0, settings_.height / 2.0, "muted", "middle", "nothing to show yet");
+      return svg_ + "</svg>\n";
+    }
+    const bool has_log_y = widen_ranges();
+    const std::vector<double> y_ticks =
+        has_log_y ? log_ticks(y_low_, y_high_) : round_ticks(y_low_, y_high_, settings_.height < 400 ? 4 : 6);
+    if (!has_log_y) {
+      y_low_ = y_ticks.front();
+      y_high_ = y_ticks.back();
+    }
+    const Scale to_x(x_low_, x_high_, kLeft, right_, settings_.has_log_x),
+        to_y(y_low_, y_high_, bottom_, top_, has_log_y);
+    svg_.insert(svg_.find(" role=\"img\""),
+                fmt::format(" data-x=\"{:.9g} {:.9g} {:.1f} {:.1f} {}\" data-y=\"{:.9g} {:.9g} {:.1f} {:.1f} {}\"",
+                            x_low_, x_high_, kLeft, right_, settings_.has_log_x ? 1 : 0, y_low_, y_high_, bottom_, top_,
+                            has_log_y ? 1 : 0));
+    draw_y_axis(y_ticks, to_y, has_log_y);
+    draw_x_axis(to_x);
+    for (size_t i = 0; i < drawn_.size(); ++i) draw_curve(i, to_x, to_y);
+    draw_legend();
+    return svg_ + "</svg>\n";
+  }
+
+ private:
+  static constexpr double kLeft = 64;
+
+  void add(const PlotSeries& one) {
+    MEGALITH_CHECK(one.x.size() == one.y.size(), "series {} has {} x and {} y", one.name, one.x.size(), one.y.size());
+    DrawnSeries entry{&one, runs_of(one.x, one.y, settings_.has_log_x)};
+    for (const std::vector<Point>& run : entry.runs) {
+      for (const Point& p : run) {
+        x_low_ = std::min(x_low_, p.x);
+        x_high_ = std::max(x_high_, p.x);
+        y_low_ = std::min(y_low_, p.y);
+        y_high_ = std::max(y_high_, p.y);
+      }
+    }
+    if (!entry.runs.empty()) drawn_.push_back(std::move(entry));
+  }
+
+  void text(double x, double y, const char* classes, const char* anchor, const std::string& content) {
+    svg_ += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", classes, x, y,
+                        anchor, escape_html(content));
+  }
+
+  void line(const char* class_name, double x1, double x2, double y1, double y2) {
+    svg_ += fmt::format("<line class=\"{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", class_name,
+                        x1, x2, y1, y2);
+  }
+
+  void draw_title() {
+    svg_ = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
+        "aria-label=\"{2}\">\n{3}<rect class=\"paper\" width=\"{0}\" height=\"{1}\" rx=\"8\"/>\n"
+        "<text class=\"ink title\" x=\"24\" y=\"34\">{2}</text>\n",
+        settings_.width, settings_.height, escape_html(settings_.title),
+        settings_.has_style ? fmt::format("<style>{}</style>\n", kStyle) : "");
+    if (!settings_.subtitle.empty()) text(24, 54, "muted", "start", settings_.subtitle);
+  }
+
+  // Gives a single value an extent. True if y is logarithmic.
+  bool widen_ranges() {
+    if (x_low_ == x_high_) {
+      x_low_ = settings_.has_log_x ? x_low_ / 2 : x_low_ - 1;
+      x_high_ = settings_.has_log_x ? x_high_ * 2 : x_high_ + 1;
+    }
+    if (y_high_ - y_low_ < 1e-9 * std::max(1.0, std::fabs(y_high_))) {
+      const double margin = std::max(0.05 * std::fabs(y_high_), 1e-6);
+      y_low_ -= margin;
+      y_high_ += margin;
+    }
+    const bool has_log_y = y_low_ > 0 && (settings_.has_log_y || (settings_.is_log_if_wide && y_high_ > 30 * y_low_));
+    if (has_log_y) {
+      y_low_ *= 0.9;
+      y_high_ *= 1.1;
+    }
+    return has_log_y;
+  }
+
+  void draw_y_axis(const std::vector<double>& ticks, const Scale& to_y, bool is_log) {
+    for (const double tick : ticks) {
+      const double y = to_y(tick);
+      line("grid", kLeft, right_, y, y);
+      text(kLeft - 10, y + 4, "muted", "end", is_log ? log_tick_text(tick) : tick_text(tick, ticks[1] - ticks[0]));
+    }
+  }
+
+  void draw_x_axis(const Scale& to_x) {
+    const std::vector<double> ticks =
+        settings_.has_log_x ? log_ticks(x_low_, x_high_)
+                            : round_ticks(x_low_, x_high_, settings_.width < 700 ? 5 : 8,
+                                          settings_.has_whole_x ? 1 : 0);
+    const double slack = 1e-9 * (x_high_ - x_low_);
+    for (const double tick : ticks) {
+      if (tick < x_low_ - slack || tick > x_high_ + slack) continue;
+      const double x = to_x(tick);
+      line("axis", x, x, bottom_, bottom_ + 5);
+      text(x, bottom_ + 20, "muted", "middle",
+           settings_.has_log_x ? log_tick_text(tick) : tick_text(tick, ticks[1] - ticks[0]));
+    }
+    line("axis", kLeft, right_, bottom_, bottom_);
+    text((kLeft + right_) / 2, settings_.height - 12, "muted", "middle", settings_.x_label);
+    text(24, top_ - 16, "muted", "start", settings_.y_label);
+  }
+
+  void draw_curve(size_t i, const Scale& to_x, const Scale& to_y) {
+    const PlotSeries& one = *drawn_[i].series;
+    const auto stroke = [&](std::vector<Point> points, const char* more) {
+      for (Point& p : points) p = {to_x(p.x), to_y(p.y)};
+      svg_ += fmt::format("<path class=\"s{} line{}\" d=\"{}\"/>\n", i % kNumColours, more, path_of(points));
+    };
+    const bool has_means = one.is_noisy && !one.mean_x.empty();
+    for (const std::vector<Point>& run : drawn_[i].runs) {
+      const bool is_smoothed = has_means || (one.is_noisy && run.size() >= 20);
+      stroke(run, is_smoothed ? " pale" : "");
+      if (is_smoothed && !has_means) stroke(running_mean(run), "");
+      if (!one.has_markers && run.size() > 1) continue;  // no line
+      for (const Point& p : run) {
+        svg_ += fmt::format(
+            "<circle class=\"s{} dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>{} {}: {}</title></circle>\n",
+            i % kNumColours, to_x(p.x), to_y(p.y), escape_html(one.name), tick_text(p.x, 1), value_text(p.y));
+      }
+    }
+    if (!has_means) return;
+    for (const std::vector<Point>& run : runs_of(one.mean_x, one.mean_y, settings_.has_log_x)) {
+      stroke(running_mean(run), "");
+    }
+  }
+
+  // Beside the title, clear of curves. Letters take about 7 px.
+  void draw_legend() {
+    double x = right_;
+    for (size_t i = drawn_.size(); i-- > 0;) {
+      const PlotSeries& one = *drawn_[i].series;
+      const std::string label = fmt::format("{} {}", one.name, value_text(drawn_[i].runs.back().back().y));
+      text(x, 34, "ink", "end", label);
+      x -= 7.0 * static_cast<double>(label.size()) + 8;
+      svg_ += fmt::format("<line class=\"s{} line\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"30\" y2=\"30\"/>\n",
+                          i % kNumColours, x - 18, x);
+      if (one.has_markers) {
+        svg_ += fmt::format("<circle class=\"s{} dot\" cx=\"{:.1f}\" cy=\"30\" r=\"3.5\"/>\n", i % kNumColours, x - 9);
+      }
+      x -= 18 + 22;
+    }
+  }
+
+  const PlotSettings& settings_;
+  double right_, top_, bottom_;
+  double x_low_ = std::numeric_limits<double>::infinity(), x_high_ = -x_low_, y_low_ = x_low_, y_high_ = -x_low_;
+  std::vector<DrawnSeries> drawn_;
+  std::string svg_;
+};
+
 }  // namespace
 
 std::string escape_html(const std::string& text) {
@@ -191,135 +362,7 @@ std::vector<double> round_ticks(double low, double high, int count, double least
 }
 
 std::string render_svg_plot(const PlotSettings& settings, const std::vector<PlotSeries>& series) {
-  const double left = 64, right = settings.width - 24, top = settings.subtitle.empty() ? 76 : 98,
-               bottom = settings.height - 52;
-
-  struct Drawn {
-    const PlotSeries* series;
-    std::vector<std::vector<Point>> runs;
-  };
-  std::vector<Drawn> drawn;
-  double x_low = std::numeric_limits<double>::infinity(), x_high = -x_low, y_low = x_low, y_high = -x_low;
-  for (const PlotSeries& one : series) {
-    MEGALITH_CHECK(one.x.size() == one.y.size(), "series {} has {} x and {} y", one.name, one.x.size(), one.y.size());
-    Drawn entry{&one, runs_of(one.x, one.y, settings.has_log_x)};
-    for (const std::vector<Point>& run : entry.runs) {
-      for (const Point& p : run) {
-        x_low = std::min(x_low, p.x);
-        x_high = std::max(x_high, p.x);
-        y_low = std::min(y_low, p.y);
-        y_high = std::max(y_high, p.y);
-      }
-    }
-    if (!entry.runs.empty()) drawn.push_back(std::move(entry));
-  }
-
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
-      "aria-label=\"{2}\">\n{3}<rect class=\"paper\" width=\"{0}\" height=\"{1}\" rx=\"8\"/>\n"
-      "<text class=\"ink title\" x=\"24\" y=\"34\">{2}</text>\n",
-      settings.width, settings.height, escape_html(settings.title),
-      settings.has_style ? fmt::format("<style>{}</style>\n", kStyle) : "");
-  const auto text = [&](double x, double y, const char* classes, const char* anchor, const std::string& content) {
-    svg += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", classes, x, y,
-                       anchor, escape_html(content));
-  };
-  if (!settings.subtitle.empty()) text(24, 54, "muted", "start", settings.subtitle);
-  if (drawn.empty()) {
-    text(settings.width / 2.0, settings.height / 2.0, "muted", "middle", "nothing to show yet");
-    return svg + "</svg>\n";
-  }
-
-  // A single value has no extent.
-  if (x_low == x_high) {
-    x_low = settings.has_log_x ? x_low / 2 : x_low - 1;
-    x_high = settings.has_log_x ? x_high * 2 : x_high + 1;
-  }
-  if (y_high - y_low < 1e-9 * std::max(1.0, std::fabs(y_high))) {
-    const double margin = std::max(0.05 * std::fabs(y_high), 1e-6);
-    y_low -= margin;
-    y_high += margin;
-  }
-  const bool has_log_y = y_low > 0 && (settings.has_log_y || (settings.is_log_if_wide && y_high > 30 * y_low));
-  if (has_log_y) {
-    y_low *= 0.9;
-    y_high *= 1.1;
-  }
-  const std::vector<double> y_ticks =
-      has_log_y ? log_ticks(y_low, y_high) : round_ticks(y_low, y_high, settings.height < 400 ? 4 : 6);
-  if (!has_log_y) {
-    y_low = y_ticks.front();
-    y_high = y_ticks.back();
-  }
-  const Scale to_x(x_low, x_high, left, right, settings.has_log_x), to_y(y_low, y_high, bottom, top, has_log_y);
-  svg.insert(
-      svg.find(" role=\"img\""),
-      fmt::format(" data-x=\"{:.9g} {:.9g} {:.1f} {:.1f} {}\" data-y=\"{:.9g} {:.9g} {:.1f} {:.1f} {}\"", x_low, x_high,
-                  left, right, settings.has_log_x ? 1 : 0, y_low, y_high, bottom, top, has_log_y ? 1 : 0));
-
-  for (const double tick : y_ticks) {
-    const double y = to_y(tick);
-    svg += fmt::format("<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", left, right,
-                       y, y);
-    text(left - 10, y + 4, "muted", "end", has_log_y ? log_tick_text(tick) : tick_text(tick, y_ticks[1] - y_ticks[0]));
-  }
-  const std::vector<double> x_ticks =
-      settings.has_log_x ? log_ticks(x_low, x_high)
-                         : round_ticks(x_low, x_high, settings.width < 700 ? 5 : 8, settings.has_whole_x ? 1 : 0);
-  for (const double tick : x_ticks) {
-    if (tick < x_low - 1e-9 * (x_high - x_low) || tick > x_high + 1e-9 * (x_high - x_low)) continue;
-    const double x = to_x(tick);
-    svg += fmt::format("<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", x, x, bottom,
-                       bottom + 5);
-    text(x, bottom + 20, "muted", "middle",
-         settings.has_log_x ? log_tick_text(tick) : tick_text(tick, x_ticks[1] - x_ticks[0]));
-  }
-  svg += fmt::format("<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", left, right,
-                     bottom, bottom);
-  text((left + right) / 2, settings.height - 12, "muted", "middle", settings.x_label);
-  text(24, top - 16, "muted", "start", settings.y_label);
-
-  for (size_t i = 0; i < drawn.size(); ++i) {
-    const PlotSeries& one = *drawn[i].series;
-    const auto to_pixels = [&](std::vector<Point> points) {
-      for (Point& p : points) p = {to_x(p.x), to_y(p.y)};
-      return points;
-    };
-    const auto stroke = [&](const std::vector<Point>& points, const char* more) {
-      svg += fmt::format("<path class=\"s{} line{}\" d=\"{}\"/>\n", i % kNumColours, more, path_of(to_pixels(points)));
-    };
-    const bool has_means = one.is_noisy && !one.mean_x.empty();
-    for (const std::vector<Point>& run : drawn[i].runs) {
-      const bool is_smoothed = has_means || (one.is_noisy && run.size() >= 20);
-      stroke(run, is_smoothed ? " pale" : "");
-      if (is_smoothed && !has_means) stroke(running_mean(run), "");
-      if (!one.has_markers && run.size() > 1) continue;  // no line
-      for (const Point& p : run) {
-        svg += fmt::format(
-            "<circle class=\"s{} dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>{} {}: {}</title></circle>\n",
-            i % kNumColours, to_x(p.x), to_y(p.y), escape_html(one.name), tick_text(p.x, 1), value_text(p.y));
-      }
-    }
-    if (!has_means) continue;
-    for (const std::vector<Point>& run : runs_of(one.mean_x, one.mean_y, settings.has_log_x)) {
-      stroke(running_mean(run), "");
-    }
-  }
-
-  // Beside the title, clear of curves. Letters take about 7 px.
-  double x = right;
-  for (size_t i = drawn.size(); i-- > 0;) {
-    const PlotSeries& one = *drawn[i].series;
-    const std::string label = fmt::format("{} {}", one.name, value_text(drawn[i].runs.back().back().y));
-    text(x, 34, "ink", "end", label);
-    x -= 7.0 * static_cast<double>(label.size()) + 8;
-    svg += fmt::format("<line class=\"s{} line\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"30\" y2=\"30\"/>\n", i % kNumColours,
-                       x - 18, x);
-    if (one.has_markers)
-      svg += fmt::format("<circle class=\"s{} dot\" cx=\"{:.1f}\" cy=\"30\" r=\"3.5\"/>\n", i % kNumColours, x - 9);
-    x -= 18 + 22;
-  }
-  return svg + "</svg>\n";
+  return PlotPage(settings, series).render();
 }
 
 }  // namespace megalith

@@ -4,17 +4,13 @@
 #include <utility>
 
 #include "nn/function.h"
-#include "ops/gelu/gelu.h"
+#include "ops/activation/activation.h"
 #include "ops/swiglu/swiglu.h"
 
 namespace megalith {
 
 struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
-  struct Call : ops::ExpertActivation {
-    ops::GeluForm form() const {
-      return kind == ops::ActivationKind::kGelu ? ops::GeluForm::kErf : ops::GeluForm::kTanh;
-    }
-  };
+  using Call = ops::ExpertActivation;
 
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, Call call, const Kept& kept) {
     hold(node, std::pair(call, kept));
@@ -34,15 +30,13 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
   static at::Tensor compute(const at::Tensor& x, const Call& call, Kernels kernels) {
     if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu(x, kernels);
     if (is_of_reference(call)) return ops::expert_activation(x, {}, call, kernels);
-    if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu(x, {}, kernels);
-    return call.is_gated ? ops::geglu(x, call.form(), kernels) : ops::bias_gelu(x, {}, call.form(), kernels);
+    return ops::activation(x, call.kind, call.is_gated, kernels);
   }
 
   static at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& x, const Call& call) {
     if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu_backward(dy, x);
     if (is_of_reference(call)) return std::get<0>(ops::expert_activation_backward(dy, x, {}, call));
-    if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu_backward(dy, x, {});
-    return call.is_gated ? ops::geglu_backward(dy, x, call.form()) : ops::bias_gelu_backward(dy, x, {}, call.form());
+    return ops::activation_backward(dy, x, call.kind, call.is_gated);
   }
 };
 
@@ -74,14 +68,14 @@ bool needs_node(std::initializer_list<at::Tensor> inputs, Kernels kernels) {
 }  // namespace
 
 Activation activated(const Activation& x, ops::ExpertActivation activation, Kernels kernels, bool is_recomputed) {
-  const ActivationFunction::Call call{activation};
-  if (!is_recording({x.value})) return ActivationFunction::compute(x.value, call, kernels);
+  if (!is_recording({x.value})) return ActivationFunction::compute(x.value, activation, kernels);
   const Kept kept = x.keep();
-  Activation y = needs_node({x.value}, kernels) ? ActivationFunction::apply(x.value, call, kept)
-                                                : ActivationFunction::compute(x.value, call, kernels);
+  Activation y = needs_node({x.value}, kernels) ? ActivationFunction::apply(x.value, activation, kept)
+                                                : ActivationFunction::compute(x.value, activation, kernels);
   if (is_recomputed) {
-    y.kept =
-        kept.then([call, kernels](const at::Tensor& up) { return ActivationFunction::compute(up, call, kernels); });
+    y.kept = kept.then([activation, kernels](const at::Tensor& up) {
+      return ActivationFunction::compute(up, activation, kernels);
+    });
   }
   return y;
 }

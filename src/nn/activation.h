@@ -1,4 +1,4 @@
-// Autograd nodes around ops/swiglu, gelu and expert_activation.
+// Autograd nodes around ops/swiglu, activation and expert_activation.
 #pragma once
 
 #include "nn/kept.h"

@@ -1,12 +1,12 @@
 // Every operator, explicitly: linking never drops one.
 #include "ops/operators.h"
 
+#include "ops/activation/activation.h"
 #include "ops/adamw/adamw.h"
 #include "ops/attention/attention.h"
 #include "ops/dropout/dropout.h"
 #include "ops/expert_activation/expert_activation.h"
 #include "ops/fp8_cast/fp8_cast.h"
-#include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/jitter/jitter.h"
@@ -71,11 +71,8 @@ std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels) {
          member("attention_backward", &AttentionTable::backward));
   on.add(kMergeAttention, member("merge_attention_", &MergeAttentionTable::merge_));
   on.add(kSwiglu, member("swiglu", &SwigluTable::forward), member("swiglu_backward", &SwigluTable::backward));
-  on.add(kGelu, member("bias_gelu", &GeluTable::bias_gelu),
-         member("bias_gelu_backward", &GeluTable::bias_gelu_backward), member("geglu", &GeluTable::geglu),
-         member("geglu_backward", &GeluTable::geglu_backward),
-         member("bias_squared_relu", &GeluTable::bias_squared_relu),
-         member("bias_squared_relu_backward", &GeluTable::bias_squared_relu_backward));
+  on.add(kActivation, member("activation", &ActivationTable::forward),
+         member("activation_backward", &ActivationTable::backward));
   on.add(kDropout, member("dropout", &DropoutTable::dropout));
   on.add(kJitter, member("jitter", &JitterTable::jitter));
   on.add(kSinkhorn, member("sinkhorn", &SinkhornTable::sinkhorn));

@@ -33,10 +33,6 @@ inline constexpr Activation kTanhGelu = {
       return (1 + tanh) / 2 + x / 2 * (1 - tanh * tanh) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
     },
 };
-inline constexpr Activation kQuickGelu = {
-    [](double x) { return x * logistic(1.702 * x); },
-    [](double x) { return logistic(1.702 * x) * (1 + 1.702 * x * (1 - logistic(1.702 * x))); },
-};
 inline constexpr Activation kSquaredRelu = {
     [](double x) { return x > 0 ? x * x : 0; },
     [](double x) { return x > 0 ? 2 * x : 0; },

@@ -12,12 +12,12 @@
 #include <tuple>
 #include <vector>
 
+#include "ops/activation/activation.h"
 #include "ops/adamw/adamw.h"
 #include "ops/attention/attention.h"
 #include "ops/dropout/dropout.h"
 #include "ops/expert_activation/expert_activation.h"
 #include "ops/fp8_cast/fp8_cast.h"
-#include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/jitter/jitter.h"
@@ -185,29 +185,18 @@ Calls activation_calls() {
            [](const Inputs& in, Kernels kernels) {
              return Results{swiglu_backward(in.random({3, 4}), in.random({3, 8}), kernels)};
            }},
-          {"bias_gelu",
+          {"activation",
            [](const Inputs& in, Kernels kernels) {
-             return Results{bias_gelu(in.random({3, 8}), in.random({8}), GeluForm::kErf, kernels)};
+             return Results{activation(in.random({3, 8}), ActivationKind::kGelu, false, kernels),
+                            activation(in.random({3, 8}), ActivationKind::kGeluTanh, true, kernels),
+                            activation(in.random({3, 8}), ActivationKind::kSquaredRelu, false, kernels)};
            }},
-          {"bias_gelu_backward",
+          {"activation_backward",
            [](const Inputs& in, Kernels kernels) {
-             return Results{bias_gelu_backward(in.random({3, 8}), in.random({3, 8}), {}, GeluForm::kTanh, kernels)};
-           }},
-          {"geglu",
-           [](const Inputs& in, Kernels kernels) {
-             return Results{geglu(in.random({3, 8}), GeluForm::kQuick, kernels)};
-           }},
-          {"geglu_backward",
-           [](const Inputs& in, Kernels kernels) {
-             return Results{geglu_backward(in.random({3, 4}), in.random({3, 8}), GeluForm::kErf, kernels)};
-           }},
-          {"bias_squared_relu",
-           [](const Inputs& in, Kernels kernels) {
-             return Results{bias_squared_relu(in.random({3, 8}), in.random({8}), kernels)};
-           }},
-          {"bias_squared_relu_backward",
-           [](const Inputs& in, Kernels kernels) {
-             return Results{bias_squared_relu_backward(in.random({3, 8}), in.random({3, 8}), {}, kernels)};
+             const Tensor x = in.random({3, 8});
+             return Results{activation_backward(in.random({3, 8}), x, ActivationKind::kGeluTanh, false, kernels),
+                            activation_backward(in.random({3, 4}), x, ActivationKind::kGelu, true, kernels),
+                            activation_backward(in.random({3, 8}), x, ActivationKind::kSquaredRelu, false, kernels)};
            }},
           {"expert_activation",
            [](const Inputs& in, Kernels kernels) {

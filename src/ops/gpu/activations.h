@@ -67,16 +67,6 @@ struct TanhGelu {
   }
 };
 
-struct QuickGelu {
-  template <typename T>
-  __device__ static ValueAndSlope<Wide<T>> at(Wide<T> x) {
-    using W = Wide<T>;
-    constexpr W kScale = W(1.702);
-    const W near = clamped(x, W(512));
-    return gate_by_sigmoid<T>(x, near, exp_for<T>(-near * kScale), kScale);
-  }
-};
-
 // x times the standard normal distribution at x.
 struct ErfGelu {
   template <typename T>

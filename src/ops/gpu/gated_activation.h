@@ -1,4 +1,4 @@
-// Kernels of swiglu and geglu: y = round(activation(gate)) * up of rows [gate | up], optionally with amax; and the
+// Kernels of swiglu and gated GELU: y = round(activation(gate)) * up of rows [gate | up], optionally with amax; and the
 // gradient.
 #pragma once
 

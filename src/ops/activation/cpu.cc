@@ -3,8 +3,8 @@
 
 #include <limits>
 
+#include "ops/activation/kernel.h"
 #include "ops/cpu/lanes.h"
-#include "ops/gelu/kernel.h"
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
@@ -55,21 +55,6 @@ struct TanhGelu {
     const Lanes<T> z = near * at::vec::fmadd(square, Lanes<T>(static_cast<W>(kCubic)), scale);
     const Lanes<T> dz = at::vec::fmadd(square, Lanes<T>(static_cast<W>(3 * kCubic)), scale);
     return gate_by_sigmoid<T>(x, near, gelu_exp<T>(z.neg()), dz);
-  }
-};
-
-struct QuickGelu {
-  static constexpr double kScale = 1.702;
-
-  template <typename T>
-  static Lanes<T> value(const Lanes<T>& x) {
-    return x / (Lanes<T>(1) + gelu_exp<T>(x * Lanes<T>(static_cast<Wide<T>>(-kScale))));
-  }
-
-  template <typename T>
-  static ValueAndSlope<T> value_and_slope(const Lanes<T>& x) {
-    const Lanes<T> near = at::vec::clamp(x, Lanes<T>(-512), Lanes<T>(512)), scale(static_cast<Wide<T>>(kScale));
-    return gate_by_sigmoid<T>(x, near, gelu_exp<T>((near * scale).neg()), scale);
   }
 };
 
@@ -140,23 +125,16 @@ struct SquaredRelu {
   }
 };
 
-template <typename T>
-Lanes<T> load_biased(const T* x, const T* bias, int64_t i, auto count) {
-  const Lanes<T> value = load(x + i, count);
-  return bias == nullptr ? value : value + load(bias + i, count);
-}
-
 template <typename Activation>
-void activate(const BiasActivation& a) {
+void activate(const ActivationCall& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto* bias = static_cast<const T*>(a.bias);
     at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = static_cast<const T*>(a.x) + row * a.columns;
         T* y = static_cast<T*>(a.y) + row * a.columns;
         for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
-          store(y + i, Activation::template value<T>(load_biased(x, bias, i, count)), count);
+          store(y + i, Activation::template value<T>(load(x + i, count)), count);
         });
       }
     });
@@ -164,17 +142,16 @@ void activate(const BiasActivation& a) {
 }
 
 template <typename Activation>
-void activate_backward(const BiasActivationBackward& a) {
+void activate_backward(const ActivationCall& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto* bias = static_cast<const T*>(a.bias);
     at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = static_cast<const T*>(a.x) + row * a.columns;
         const T* dy = static_cast<const T*>(a.dy) + row * a.columns;
         T* dx = static_cast<T*>(a.dx) + row * a.columns;
         for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
-          const Lanes<T> slope = Activation::template value_and_slope<T>(load_biased(x, bias, i, count)).slope;
+          const Lanes<T> slope = Activation::template value_and_slope<T>(load(x + i, count)).slope;
           store(dx + i, load(dy + i, count) * slope, count);
         });
       }
@@ -183,12 +160,12 @@ void activate_backward(const BiasActivationBackward& a) {
 }
 
 template <typename Activation>
-void gate(const GegluForward& a) {
+void gate(const ActivationCall& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(a.gate_up) + row * 2 * a.columns;
+        const T* gate = static_cast<const T*>(a.x) + row * 2 * a.columns;
         const T* up = gate + a.columns;
         T* y = static_cast<T*>(a.y) + row * a.columns;
         for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
@@ -201,15 +178,15 @@ void gate(const GegluForward& a) {
 }
 
 template <typename Activation>
-void gate_backward(const GegluBackward& a) {
+void gate_backward(const ActivationCall& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(a.gate_up) + row * 2 * a.columns;
+        const T* gate = static_cast<const T*>(a.x) + row * 2 * a.columns;
         const T* up = gate + a.columns;
         const T* dy = static_cast<const T*>(a.dy) + row * a.columns;
-        T* dgate = static_cast<T*>(a.dgate_up) + row * 2 * a.columns;
+        T* dgate = static_cast<T*>(a.dx) + row * 2 * a.columns;
         T* dup = dgate + a.columns;
         for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
           const Lanes<T> grad = load(dy + i, count);
@@ -222,38 +199,23 @@ void gate_backward(const GegluBackward& a) {
   });
 }
 
+// Runs body with an object of a form of GELU.
 template <typename Body>
-void with_form(GeluForm form, Body&& body) {
-  switch (form) {
-    case GeluForm::kTanh:
-      return body(TanhGelu{});
-    case GeluForm::kErf:
-      return body(ErfGelu{});
-    case GeluForm::kQuick:
-      return body(QuickGelu{});
-  }
+void with_gelu(ActivationKind kind, Body&& body) {
+  kind == ActivationKind::kGelu ? body(ErfGelu{}) : body(TanhGelu{});
 }
 
 }  // namespace
 
-void bias_gelu(const BiasGelu& a) {
-  with_form(a.form, [&](auto activation) { activate<decltype(activation)>(a.call); });
+void activation(const ActivationCall& a) {
+  if (a.kind == ActivationKind::kSquaredRelu) return activate<SquaredRelu>(a);
+  with_gelu(a.kind, [&](auto gelu) { a.is_gated ? gate<decltype(gelu)>(a) : activate<decltype(gelu)>(a); });
 }
 
-void bias_gelu_backward(const BiasGeluBackward& a) {
-  with_form(a.form, [&](auto activation) { activate_backward<decltype(activation)>(a.call); });
+void activation_backward(const ActivationCall& a) {
+  if (a.kind == ActivationKind::kSquaredRelu) return activate_backward<SquaredRelu>(a);
+  with_gelu(a.kind,
+            [&](auto gelu) { a.is_gated ? gate_backward<decltype(gelu)>(a) : activate_backward<decltype(gelu)>(a); });
 }
-
-void geglu(const GegluForward& a) {
-  with_form(a.form, [&](auto activation) { gate<decltype(activation)>(a); });
-}
-
-void geglu_backward(const GegluBackward& a) {
-  with_form(a.form, [&](auto activation) { gate_backward<decltype(activation)>(a); });
-}
-
-void bias_squared_relu(const BiasActivation& a) { activate<SquaredRelu>(a); }
-
-void bias_squared_relu_backward(const BiasActivationBackward& a) { activate_backward<SquaredRelu>(a); }
 
 }  // namespace megalith::ops::cpu::CPU_CAPABILITY
