@@ -14,6 +14,7 @@
 #include "core/input_file.h"
 #include "core/strings.h"
 #include "core/time.h"
+#include "kinds/text/sft_messages.h"
 #include "kinds/text/sft_rows.h"
 
 namespace megalith {
@@ -41,7 +42,8 @@ std::vector<int64_t> prompt_ids_of(const OrderedJson& row, const ModelWords& wor
   if (row.contains("prompt_ids")) return json_as<std::vector<int64_t>>(Json(row["prompt_ids"]), where + ": prompt_ids");
   if (row.contains("messages")) {
     check_messages(row["messages"], where);
-    return words.require_chat().prompt_ids(row["messages"], row.contains("tools") ? row["tools"] : OrderedJson());
+    const OrderedJson* tools = row.contains("tools") && !row["tools"].is_null() ? &row["tools"] : nullptr;
+    return words.require_chat().prompt_ids(row["messages"], tools_of(tools, /*is_share_gpt=*/false, where));
   }
   const auto prompt = json_as<std::string>(Json(row["prompt"]), where + ": prompt");
   const std::vector<int32_t> ids = words.require_tokenizer().encode(prompt, /*add_special=*/true);
@@ -108,7 +110,8 @@ Conversation read_conversation(const std::string& file) {
                         "give an object with messages and perhaps tools, or only the list of messages");
       }
     }
-    if (json.contains("tools")) conversation.tools = json["tools"];
+    const bool has_tools = json.contains("tools") && !json["tools"].is_null();
+    conversation.tools = tools_of(has_tools ? &json["tools"] : nullptr, /*is_share_gpt=*/false, file);
     json = json.contains("messages") ? json["messages"] : OrderedJson();
   }
   check_messages(json, file);

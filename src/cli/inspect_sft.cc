@@ -176,7 +176,7 @@ int inspect_sft(CommandContext& context) {
                                             {"rows_without_loss", report.num_without_loss},
                                             {"bad_rows", report.num_bad},
                                             {"longest", report.longest}}));
-  } else {
+  } else if (report.samples + report.num_bad + report.num_without_loss > 0) {
     print_out("{}", describe(report));
   }
   tally.check();

@@ -109,15 +109,17 @@ void FileWords::flatten(const std::string& name, const YamlNode& node) {
   }
   const bool has_maps =
       std::any_of(node.items.begin(), node.items.end(), [](const YamlNode& item) { return item.is_map(); });
-  if (has_maps) {
-    return fail(fmt::format("{}: {} is a list of several, of which this program takes one", node.where, name),
-                "write one of them below the key");
-  }
+  if (has_maps) return take_list(name, node);
   try {
     add(name, {node.written(), node.where, name});
   } catch (const UserError& error) {
     result.errors.push_back(error);
   }
+}
+
+void FileWords::take_list(const std::string& name, const YamlNode& node) {
+  fail(fmt::format("{}: {} is a list of several, of which this program takes one", node.where, name),
+       "write one of them below the key");
 }
 
 void FileWords::check_keys(std::string_view beginning) {

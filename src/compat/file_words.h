@@ -78,6 +78,8 @@ class FileWords : public RuleWords {
   std::optional<std::string> value_of(std::string_view word) const override;
   std::string_view switch_values() const override { return trainer_.switch_values; }
   virtual void take_preset(const std::string& name);
+  // A list of maps below a key: refused.
+  virtual void take_list(const std::string& name, const YamlNode& node);
   ConfigFile read_preset(const std::string& name) const;
 
   const FileKeys& keys_;

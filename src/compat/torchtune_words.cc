@@ -12,6 +12,7 @@ namespace megalith {
 namespace {
 
 constexpr const char* kWords = "command line";
+constexpr std::string_view kDataset = "dataset.";
 constexpr int kDeepestReference = 8;
 
 constexpr FileTrainer kTorchtune = {
@@ -66,10 +67,35 @@ RecipeWords::RecipeWords(const std::filesystem::path& file, const std::vector<st
     if (document.root.is_map()) flatten("", document.root);
     for (const std::string& word : words) change(word);
     for (auto& [name, value] : words_) replace_keys(value, 0);
+    for (size_t i = 1; i < sets_.size(); ++i) {
+      take_set(i);
+      check_keys(kDataset);
+    }
+    take_set(0);
   } catch (const UserError& error) {
     result.errors.push_back(error);
   }
   check_keys();
+}
+
+void RecipeWords::take_list(const std::string& name, const YamlNode& node) {
+  const bool are_maps = std::ranges::all_of(node.items, [](const YamlNode& item) { return item.is_map(); });
+  if (name != "dataset" || !are_maps) return FileWords::take_list(name, node);
+  sets_ = node.items;
+  flatten(name, sets_[0]);
+}
+
+void RecipeWords::take_set(size_t index) {
+  if (sets_.empty()) return;
+  std::map<std::string, FileWord, std::less<>> of_all = words_;
+  std::erase_if(of_all, [](const auto& one) { return one.first.starts_with(kDataset) && one.second.where != kWords; });
+  words_.clear();
+  flatten("dataset", sets_[index]);
+  std::swap(words_, of_all);
+  for (auto& [name, word] : of_all) {
+    replace_keys(word, 0);
+    words_.try_emplace(name, std::move(word));
+  }
 }
 
 void RecipeWords::change(const std::string& word) {

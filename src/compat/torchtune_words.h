@@ -2,6 +2,7 @@
 // key's value.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -17,12 +18,20 @@ class RecipeWords : public FileWords {
   RecipeWords(const std::filesystem::path& file, const std::vector<std::string>& words,
               const std::filesystem::path& config_root, const EnvironmentMap& environment);
 
+  // dataset may be a list, whose items are below the key one at a time: the first, until another is taken. Words of the
+  // command line are of all.
+  size_t num_sets() const { return std::max<size_t>(sets_.size(), 1); }
+  void take_set(size_t index);
+
  protected:
+  void take_list(const std::string& name, const YamlNode& node) override;
   const std::string file_;
 
  private:
   void change(const std::string& word);
   void replace_keys(FileWord& word, int depth) const;
+
+  std::vector<YamlNode> sets_;
 };
 
 // True for a recipe's word: ~KEY, or KEY=VALUE of a recipe's key or section.

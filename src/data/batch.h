@@ -33,6 +33,8 @@ inline constexpr std::string_view kKeyLengths = "key_lengths";
 inline constexpr std::string_view kReferenceLogProbs = "reference_log_probs";
 // (b) int64: answer pairs in the row. Documents 2 k and 2 k + 1 are pair k's chosen and rejected answers.
 inline constexpr std::string_view kNumPairs = "num_pairs";
+// (b) int64: the data set that the row is of, if several are told apart.
+inline constexpr std::string_view kSetIds = "set_ids";
 // (b) int64: the row's place in the run (samples consumed before this step plus place in the global batch). Independent
 // of layout; keys random draws for the row. Present in every batch.
 inline constexpr std::string_view kSampleIndex = "sample_index";

@@ -38,6 +38,12 @@ void DataOptions::visit(OptionVisitor& v) {
        "log and metrics. Default: 1, 2, ….")
       .read_by(kAllModels - kClassifiers - kPictureModels)
       .acts_in(kTrainOnly);
+  v.field(
+       "data_set_names", data_set_names,
+       "Names of the sets in data_path or train_data_path, in their order: each has its loss, train-NAME, in log and "
+       "metrics. sft_set_names are those of sft_data_path.")
+      .read_by(kAllModels - kClassifiers - kPictureModels)
+      .acts_in(kTrainOnly);
   v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.")
       .by_rank(ByRank::kSameContents);
   v.field("data_args_path", data_args_path,
@@ -215,6 +221,19 @@ void append_sft_errors(const DataOptions& options, std::vector<UserError>& error
 
 }  // namespace
 
+void check_data_set_names(const DataOptions& options) {
+  if (options.data_set_names.empty()) return;
+  if (options.data_args_path || options.per_split_data_args_path) return;  // listed paths are known later
+  const bool is_whole = options.data_path.empty();
+  const BlendSpec blend = is_whole ? parse_blend(options.train_data_path, "train_data_path")
+                                   : parse_blend(options.data_path, "data_path");
+  if (blend.prefixes.size() < 2) {
+    throw UserError("data_set_names is given without several data sets", "name them with --data_path, or leave it out");
+  }
+  check_set_names("data_set_names", options.data_set_names, is_whole ? "train_data_path" : "data_path",
+                  blend.prefixes.size());
+}
+
 std::vector<UserError> check_data_options(const DataOptions& options) {
   std::vector<UserError> errors;
   if (options.data_args_path && !options.data_path.empty()) {
@@ -234,6 +253,7 @@ std::vector<UserError> check_data_options(const DataOptions& options) {
   collect(errors, [&] { options.sft.training_sets(); });
   // The sets of per_split_data_args_path are known later.
   if (!options.per_split_data_args_path) collect(errors, [&] { validation_sets(options); });
+  collect(errors, [&] { check_data_set_names(options); });
   if (options.mock_data && options.has_paths()) {
     errors.emplace_back("mock_data and a data path are given together", "drop one of them");
   }

@@ -17,7 +17,7 @@ struct DataOptions {
   std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
   std::optional<std::string> data_args_path, per_split_data_args_path;
   bool multiple_validation_sets = false;
-  std::vector<std::string> validation_set_names;
+  std::vector<std::string> validation_set_names, data_set_names;
   std::optional<std::string> split;
   bool mock_data = false;
   std::optional<std::string> data_cache_path;
@@ -50,6 +50,9 @@ struct ValidationSet {
 // multiple_validation_sets or names ask for them. UserError for names or paths that do not fit. Listed paths are read
 // before (with_listed_paths()).
 std::vector<ValidationSet> validation_sets(const DataOptions& options);
+
+// UserError unless data_set_names name each of several training sets. Listed paths are read before.
+void check_data_set_names(const DataOptions& options);
 
 // Error when neither data nor mock_data is given: mock documents say nothing about a model.
 UserError no_data_error();

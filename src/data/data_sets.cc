@@ -1,6 +1,8 @@
 // From options to batches; see data_sets.h. Source: megatron/core/datasets/blended_megatron_dataset_builder.py.
 #include "data/data_sets.h"
 
+#include <ATen/ops/tensor.h>
+
 #include <cmath>
 #include <map>
 #include <thread>
@@ -138,6 +140,28 @@ class Builder {
   std::map<std::string, std::shared_ptr<const TokenSource>> open_;
 };
 
+// A blend's rows, with the number of their data set.
+class BlendedRows final : public RowReader {
+ public:
+  // blend  read by rows
+  BlendedRows(std::shared_ptr<RowReader> rows, const BlendedDataset& blend) : rows_(std::move(rows)), blend_(blend) {}
+
+  int64_t num_rows() const override { return rows_->num_rows(); }
+  std::string name() const override { return rows_->name(); }
+  std::optional<DataSize> size() const override { return rows_->size(); }
+  Batch read(std::span<const int64_t> rows) const override {
+    Batch batch = rows_->read(rows);
+    std::vector<int64_t> ids;
+    for (const int64_t row : rows) ids.push_back(blend_.locate(row).first);
+    batch.set(BatchField::of_rows(field::kSetIds, at::tensor(ids, at::kLong)));
+    return batch;
+  }
+
+ private:
+  std::shared_ptr<RowReader> rows_;
+  const BlendedDataset& blend_;
+};
+
 const std::vector<std::string>& paths_of(const DataOptions& options, Split split) {
   return split == Split::kTrain   ? options.train_data_path
          : split == Split::kValid ? options.valid_data_path
@@ -223,6 +247,7 @@ DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logg
 DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const SampleMaker& maker, Logger& log) {
   throw_errors(check_data_options(given));
   const DataOptions options = with_listed_paths(given);
+  check_data_set_names(options);
   MEGALITH_CHECK(setup.sequence_length > 0, "sequence length {}", setup.sequence_length);
   if (!options.data_path.empty() && !options.split) {
     log.note("split is not given: {} of data_path go to training, validation and test", kDefaultSplit);
@@ -239,7 +264,11 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const 
   const auto source_of = [&](Split split, std::unique_ptr<SampleSource> samples) {
     const std::string name = fmt::format("the {} split of {}", split_name(split), samples->name());
     const int64_t num_rows = samples->num_samples();
-    return std::make_unique<BatchSource>(maker.rows_of(std::move(samples)), Order(order, num_rows, name));
+    const auto* blend = dynamic_cast<const BlendedDataset*>(samples.get());
+    std::shared_ptr<RowReader> rows = maker.rows_of(std::move(samples));
+    const bool has_names = split == Split::kTrain && !options.data_set_names.empty();
+    if (has_names && blend != nullptr) rows = std::make_shared<BlendedRows>(std::move(rows), *blend);
+    return std::make_unique<BatchSource>(std::move(rows), Order(order, num_rows, name));
   };
   const bool has_sets = !validation_sets(options).empty();
   DataSets sets = make_splits(setup, [&](Split split, std::optional<int64_t> num_samples) {

@@ -29,7 +29,7 @@ struct TaskSetup {
   bool has_instructions = false;               // data are rows of instructions
   int64_t samples_at_once = 0;                 // microbatch size over all data-parallel ranks; 0: unknown
   std::vector<int64_t> top_ks = {};            // accuracies reported by the model for its set of samples
-  std::vector<std::string> set_names = {};     // of several sets of instructions
+  std::vector<std::string> set_names = {};     // of training sets whose losses are reported
   std::optional<double> dpo_beta = {};         // for pairs and rated answers; unset for other data
   std::optional<KtoWeights> kto = {};          // for rated answers
   FluxSampleShape flux_shape = {};             // of pictures and captions, as the model takes them

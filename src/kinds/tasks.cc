@@ -42,7 +42,7 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& set
   if (setup.has_instructions) return std::make_unique<Sft>(setup.set_names);
   switch (options.task) {
     case TaskKind::kCausalLm:
-      return std::make_unique<CausalLm>();
+      return std::make_unique<CausalLm>(setup.set_names);
     case TaskKind::kMaskedLm:
       return std::make_unique<MaskedLm>(options, setup);
     case TaskKind::kBert:
@@ -68,6 +68,7 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   std::vector<UserError> told;  // by check_data_options()
   collect(told, [&] {
     for (const TrainingSet& set : sft.training_sets()) setup.set_names.push_back(set.name);
+    if (!setup.has_instructions) setup.set_names = resolved.config.data.data_set_names;
   });
   if (sft.has_pairs()) setup.dpo_beta = sft.dpo_beta;
   if (sft.loss == SftLoss::kKto) setup.kto = KtoWeights{sft.kto_desirable_weight, sft.kto_undesirable_weight};
@@ -94,6 +95,10 @@ void check_task_rules(const Resolved& resolved, std::vector<UserError>& errors) 
     if (config.task.decoder_seq_length && config.task.task != TaskKind::kT5) {
       errors.emplace_back(fmt::format("decoder_seq_length is given, and task {} has no decoder's texts", task->name()),
                           "leave decoder_seq_length out, or set model_type to t5");
+    }
+    if (!config.data.data_set_names.empty() && config.task.task != TaskKind::kCausalLm) {
+      errors.emplace_back(fmt::format("data_set_names is given, and task {} has no losses of sets", task->name()),
+                          "leave data_set_names out");
     }
     for (UserError& error : check_sample_options(config.samples)) errors.push_back(std::move(error));
     if (config.samples.is_on() && task->sample_kind() == SampleKind::kNone) {

@@ -4,18 +4,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "nn/forward.h"
 
 namespace megalith {
 
-// (b) int64, a field of batches: the data set that the row is of.
-inline constexpr std::string_view kSetIds = "set_ids";
-
 struct SetInput {
-  at::Tensor ids;
+  at::Tensor ids;  // (b) int64: the data set that a row is of
   std::vector<std::string> names;  // of the terms, one for each set
 };
 

@@ -164,7 +164,7 @@ void Optimizer::reset_masters() {
 std::vector<at::Tensor> Optimizer::counted_gradients() const {
   std::vector<at::Tensor> counted;
   for (const OwnedPart& part : data_.parts()) {
-    if (counts_here(part, groups_)) counted.push_back(part.grad);
+    if (!rests(part) && counts_here(part, groups_)) counted.push_back(part.grad);
   }
   return counted;
 }
@@ -225,16 +225,34 @@ void Optimizer::step(const LearningRates& rates, double weight_decay, double los
   };
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
     for (UpdateSlot& slot : slots_[rule]) set_step(slot);
-    rules_[rule]->update(slots_[rule], update);
+    this->update(rule, slots_[rule], update);
   }
   if (host_) {
     const UpdateStep on_host{.grad_scale = scale, .number = num_steps_, .is_made = {}};
     host_->run([&](size_t rule, std::span<UpdateSlot> slots) {
       for (UpdateSlot& slot : slots) set_step(slot);
-      rules_[rule]->update(slots, on_host);
+      this->update(rule, slots, on_host);
     });
   }
   data_.publish();
+}
+
+void Optimizer::let_rest(std::set<const Parameter*> parameters, int64_t steps) {
+  resting_ = std::move(parameters);
+  rest_steps_ = steps;
+}
+
+void Optimizer::update(size_t rule, std::span<UpdateSlot> slots, const UpdateStep& step) {
+  if (resting_.empty()) return rules_[rule]->update(slots, step);
+  std::vector<UpdateSlot> rested, others;
+  for (const UpdateSlot& slot : slots) {
+    (resting_.contains(slot.part->parameter) ? rested : others).push_back(slot);
+  }
+  rules_[rule]->update(others, step);
+  if (iteration_ <= rest_steps_) return;
+  UpdateStep since = step;
+  since.number = step.number.clamp_max(iteration_ - rest_steps_);
+  rules_[rule]->update(rested, since);
 }
 
 OptimizerStep Optimizer::read(const at::Tensor& numbers, double loss_scale, bool has_gradients,
@@ -259,7 +277,7 @@ OptimizerStep Optimizer::read(const at::Tensor& numbers, double loss_scale, bool
 
 std::string Optimizer::find_bad_parameter() const {
   for (const OwnedPart& part : data_.parts()) {
-    if (!at::isfinite(part.grad).all().item<bool>()) return part.parameter->name();
+    if (!rests(part) && !at::isfinite(part.grad).all().item<bool>()) return part.parameter->name();
   }
   return "";
 }

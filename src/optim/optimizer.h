@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,12 @@ class Optimizer {
   // data and groups outlive the optimizer.
   Optimizer(DataParallel& data, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
 
+  // In a run's first `steps` these are not updated and not in the norm; their first update is a rule's first. For rules
+  // of elements.
+  void let_rest(std::set<const Parameter*> parameters, int64_t steps);
+  // A step's place in the run, from 1; before local_numbers().
+  void set_iteration(int64_t iteration) { iteration_ = iteration; }
+
   // This rank's addends to a step's numbers, (2 + ranks) float64 on the gradients' device: squared norm; zeros, with
   // log_num_zeros_in_grad; 1 at its own place if the norm is not finite. After DataParallel::finish_step().
   at::Tensor local_numbers() const;
@@ -107,6 +114,8 @@ class Optimizer {
   bool is_moved_by_host() const { return device_.is_cpu() || host_ != nullptr; }
   template <typename Visit>
   void for_each_slot(const Visit& visit) const;
+  void update(size_t rule, std::span<UpdateSlot> slots, const UpdateStep& step);
+  bool rests(const OwnedPart& part) const { return iteration_ <= rest_steps_ && resting_.contains(part.parameter); }
   std::vector<at::Tensor> counted_gradients() const;
   std::string find_bad_parameter() const;
 
@@ -120,6 +129,8 @@ class Optimizer {
   std::deque<OwnedPart> empty_parts_;
   std::deque<Placement> whole_placements_;  // of states that are not divided
   at::Device device_;
+  std::set<const Parameter*> resting_;
+  int64_t rest_steps_ = 0, iteration_ = 1;
   std::unique_ptr<HostUpdate> host_;  // parts with state in host memory; null: none
   at::Tensor num_steps_;              // 0-d fp64, on the CPU if the CPU updates anything
   at::Tensor is_made_;

@@ -213,9 +213,12 @@ HttpServer::HttpServer(const std::string& host, int port, const Limits& limits, 
   evhttp_set_max_body_size(loop_->http, limits.max_body_bytes);
   evhttp_set_max_headers_size(loop_->http, limits.max_header_bytes);
   evhttp_set_timeout(loop_->http, kIdle_s);
+  event_set_log_callback([](int, const char*) {});  // what goes wrong here is told below
+  errno = 0;
   loop_->socket = evhttp_bind_socket_with_handle(loop_->http, host.c_str(), narrow<uint16_t>(port));
   if (loop_->socket == nullptr) {
-    throw UserError(fmt::format("cannot listen on {} port {}: {}", host, port, std::strerror(errno)),
+    throw UserError(fmt::format("cannot listen on {} port {}: {}", host, port,
+                                errno == 0 ? "there is no such address" : std::strerror(errno)),
                     "give an address of this machine with --host and a free port with --port; port 0 picks one");
   }
   sockaddr_storage bound{};

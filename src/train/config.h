@@ -65,6 +65,7 @@ struct TrainOptions {
   int64_t eval_iters = 100, eval_interval = 1000;
   bool skip_train = false;
   std::vector<std::string> freeze;
+  std::optional<int64_t> thaw_at;
   double neftune_noise_alpha = 0;
   std::optional<int64_t> exit_interval;
   std::optional<double> exit_duration_in_mins;

@@ -113,6 +113,11 @@ void TrainOptions::visit(OptionVisitor& v) {
           "Regular expressions over whole names of weights as in Hugging Face's files, such as "
           "'model\\.layers\\.[0-7]\\..*': weights that match are not trained; they have no gradient and no optimizer "
           "state.");
+  v.field("thaw_at", thaw_at,
+          "Train freeze's weights too after this many steps, with moments that begin there; they take the memory of "
+          "trained weights from the start.")
+      .unit("optimizer steps")
+      .at_least(1);
 
   v.group("Noise in the embeddings");
   v.field(

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "checkpoint/exchange.h"
+#include "optim/update_rules.h"
 
 namespace megalith {
 namespace {
@@ -22,11 +23,32 @@ bool is_named(const std::vector<std::regex>& expressions, const std::string& wei
   return std::ranges::any_of(expressions, [&](const std::regex& one) { return std::regex_match(weight, one); });
 }
 
+void check_thaw(const Config& config, int64_t thaw_at, std::vector<UserError>& errors) {
+  const auto rules = make_update_rules(config.optimizer, Kernels::kReference);
+  const auto other = std::ranges::find_if(
+      rules, [](const auto& rule) { return rule->granularity() != UpdateRule::Granularity::kElements; });
+  if (other != rules.end()) {
+    errors.emplace_back(fmt::format("thaw_at with {}, which updates matrices by ranks together", (*other)->name()),
+                        "take adam, adam8bit, lion or sgd, or leave thaw_at out");
+  }
+  if (config.train.train_iters && thaw_at >= *config.train.train_iters) {
+    errors.emplace_back(fmt::format("thaw_at {} is not before the last of train_iters {}", thaw_at,
+                                    *config.train.train_iters),
+                        "lower it, or leave it out: the weights then stay frozen");
+  }
+}
+
 }  // namespace
 
 std::vector<UserError> check_freeze(const Config& config) {
   std::vector<UserError> errors;
-  if (config.train.freeze.empty()) return errors;
+  if (config.train.freeze.empty()) {
+    if (config.train.thaw_at) {
+      errors.emplace_back("thaw_at is given, and freeze names no weights", "name them with freeze");
+    }
+    return errors;
+  }
+  if (config.train.thaw_at) check_thaw(config, *config.train.thaw_at, errors);
   for (const std::string& expression : config.train.freeze) {
     try {
       const std::regex read(expression);
@@ -42,20 +64,30 @@ std::vector<UserError> check_freeze(const Config& config) {
   return errors;
 }
 
-void freeze_weights(const Config& config, const std::vector<Parameter*>& parameters) {
-  if (config.train.freeze.empty()) return;
+std::set<const Parameter*> named_to_freeze(const Config& config, const std::vector<Parameter*>& parameters) {
+  std::set<const Parameter*> named;
   const std::vector<std::regex> expressions = compiled(config.train.freeze);
-  for (Parameter* parameter : parameters) {
+  for (const Parameter* parameter : parameters) {
     const auto& pieces = parameter->placement().pieces;
     if (std::ranges::any_of(pieces, [&](const auto& piece) { return is_named(expressions, piece.name); })) {
-      parameter->set_trainable(false);
+      named.insert(parameter);
     }
+  }
+  return named;
+}
+
+void freeze_weights(const Config& config, const std::vector<Parameter*>& parameters) {
+  if (config.train.freeze.empty() || config.train.thaw_at) return;
+  const std::set<const Parameter*> named = named_to_freeze(config, parameters);
+  for (Parameter* parameter : parameters) {
+    if (named.contains(parameter)) parameter->set_trainable(false);
   }
 }
 
 void check_frozen(const Config& config, const std::vector<Parameter*>& parameters, Group& world) {
   if (config.train.freeze.empty()) return;
   const std::vector<std::regex> expressions = compiled(config.train.freeze);
+  const std::set<const Parameter*> named_parameters = named_to_freeze(config, parameters);
   std::string half_named, example;
   std::set<std::string> frozen, trained;
   std::vector<double> found(expressions.size(), 0);
@@ -64,7 +96,7 @@ void check_frozen(const Config& config, const std::vector<Parameter*>& parameter
     if (!parameter->placement().pieces.empty()) example = parameter->placement().pieces[0].name;
     for (const auto& piece : parameter->placement().pieces) {
       (is_named(expressions, piece.name) ? named : other) = piece.name;
-      (parameter->is_trainable() ? trained : frozen).insert(piece.name);
+      (named_parameters.contains(parameter) ? frozen : trained).insert(piece.name);
       for (size_t i = 0; i < expressions.size(); ++i) found[i] += std::regex_match(piece.name, expressions[i]) ? 1 : 0;
     }
     if (!named.empty() && !other.empty()) half_named = fmt::format("{} and not {}", named, other);

@@ -36,6 +36,13 @@ std::vector<UserError> check_rate_finder(const RateFinderOptions& options) {
         fmt::format("find_lr_max {} is not above find_lr_min {}", options.find_lr_max, options.find_lr_min),
         "give the lowest rate as find_lr_min");
   }
+  const RateFinderOptions none;
+  const bool is_as_usual = options.find_lr_steps == none.find_lr_steps && options.find_lr_min == none.find_lr_min &&
+                           options.find_lr_max == none.find_lr_max && options.find_lr_file == none.find_lr_file;
+  if (!options.find_lr && !is_as_usual) {
+    errors.emplace_back("find_lr_steps, find_lr_min, find_lr_max or find_lr_file is given without find_lr",
+                        "add --find_lr, or leave it out");
+  }
   return errors;
 }
 

@@ -73,6 +73,9 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   if (config.optimizer.optimizer == OptimizerKind::kMuon) {
     log_.info("parameters on this rank, by the rule that moves them: {}", optimizer_->rules_text());
   }
+  if (config.train.thaw_at) {
+    optimizer_->let_rest(named_to_freeze(config, built_.parameters()), *config.train.thaw_at);
+  }
   curve_ = std::make_unique<LearningRateCurve>(config.learning_rate,
                                                std::max<int64_t>(resolved_.derived.schedule_samples, 1),
                                                resolved_.derived.global_batch_size);
@@ -350,6 +353,7 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   under_way_ = {
       .num_samples = num_samples, .lr = rates.lr, .loss_limit = loss_limit, .since_begin = since_begin};
   std::optional<PendingStep> pending;
+  optimizer_->set_iteration(iteration_ + 1);
   try {
     in_step([&] {
       pending = train_step_->run(

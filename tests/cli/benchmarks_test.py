@@ -107,3 +107,13 @@ def test_generation_beside_transformers(measured_here, program, tmp_path):
     words = ("--config", config, "--batches", 2, "--prompt", 4, "--tokens", 4, "--fp32")
     row = next(line for line in measured_here("generation.py", program, *ROUND[:2], *words).splitlines() if line.startswith("| 2 |"))
     assert all(float(number) > 0 for number in re.findall(r"\| (\d+\.\d+) \(", row)), row
+
+
+def test_finetuning_beside_trl(measured_here, program, tmp_path):
+    pytest.importorskip("trl")
+    config = tmp_path / "tiny.yaml"
+    config.write_text(LLAMA)
+    said = measured_here("finetuning.py", program, *ROUND, "--config", config, "--sequence", 32, "--fp32", "--methods", "lora", "dpo")
+    for method in ("lora", "dpo"):
+        row = next(line for line in said.splitlines() if line.startswith(f"| {method} |"))
+        assert all(float(number) > 0 for number in re.findall(r"\| (\d+) \(", row)), row

@@ -7,6 +7,7 @@ import socket
 from random import Random
 
 import pytest
+import ranks
 from chats import inspected, model_with, write_rows
 from program import read_metrics
 
@@ -226,7 +227,31 @@ def test_sets_are_mixed_by_weights_with_the_losses_that_each_has_alone(program, 
         assert part in told, told
 
 
-def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, tmp_path):
+def test_sets_of_a_blend_have_the_losses_that_each_has_alone(program, tmp_path):
+    import indexed_data
+    import numpy as np
+
+    # Rows of one token: the same loss whichever are drawn.
+    for name, token in (("a", 5), ("b", 7)):
+        indexed_data.write(tmp_path / name, [np.full(400, token)])
+    shape = ("--num_layers", 1, "--hidden_size", 16, "--num_attention_heads", 2, "--vocab_size", 64, "--max_position_embeddings", 32)
+    shape += ("--attention_dropout", 0, "--hidden_dropout", 0)
+    words = ("train", *shape, "--seq_length", 16, "--global_batch_size", 4, "--train_iters", 1, "--eval_iters", 0, "--split", "1,0,0", "--device", "cpu")
+
+    def run(*more):
+        program.run(*words, "--metrics_file", tmp_path / "metrics.jsonl", *more)
+        (line,) = read_metrics(tmp_path / "metrics.jsonl")
+        (tmp_path / "metrics.jsonl").unlink()
+        return line
+
+    both = run("--data_path", 1, tmp_path / "a", 1, tmp_path / "b", "--data_set_names", "fives,sevens")
+    alone = [run("--data_path", tmp_path / name)["lm_loss"] for name in ("a", "b")]
+    assert [both["train-fives_loss"], both["train-sevens_loss"]] == pytest.approx(alone, abs=1e-6)
+    assert both["lm_loss"] == pytest.approx(sum(alone) / 2, abs=1e-6) and alone[0] != pytest.approx(alone[1], abs=1e-4)
+
+
+@pytest.mark.parametrize("thaw_at", [None, 1])
+def test_frozen_weights_stay_or_thaw_and_the_others_move_as_in_pytorch(program, tuned, tmp_path, thaw_at):
     import torch
     from safetensors.torch import load_file
 
@@ -234,17 +259,29 @@ def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, t
     expression = r"model\.(embed_tokens|layers\.0\.).*"
     words = ("--seq_length", 128, "--micro_batch_size", 8, "--global_batch_size", 24, "--train_iters", 3, "--weight_decay", 0, "--adam_eps", 1e-3)
     words += ("--clip_grad", 0, "--adam_beta2", 0.95, "--freeze", expression)
+    words += ("--thaw_at", thaw_at) if thaw_at else ()
     checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint")
     straight, _ = train(program, tuned, tmp_path / "a", *words, "--save_hf", tmp_path / "hf")
     parts = [train(program, tuned, tmp_path / "b", *words, *checkpoint, *more)[0] for more in (("--exit_interval", 1), ())]
     assert [line["lm_loss"] for part in parts for line in part] == [line["lm_loss"] for line in straight]
+    if thaw_at:
+        layout = ("--micro_batch_size", 6, "--use_distributed_optimizer", "--metrics_file", tmp_path / "ranks.jsonl")
+        shared = ("--split", "1,0,0", "--eval_iters", 0, "--device", "cpu", "--fp32", "--lr", 3e-3, "--lr_decay_style", "constant")
+        ranks.run_ranks(program, 2, "train", "--load_hf", folder, "--sft_data_path", path, *shared, *words, *layout, "--data_cache_path", tmp_path)
+        for one, two in zip(straight, read_metrics(tmp_path / "ranks.jsonl"), strict=True):
+            assert [two[key] for key in ("lm_loss", "grad_norm")] == pytest.approx([one[key] for key in ("lm_loss", "grad_norm")], rel=1e-4)
 
     samples, _ = inspected(program, folder, [json.loads(line) for line in path.read_text().splitlines()])
     theirs = copy.deepcopy(model).train()
     for name, parameter in theirs.named_parameters():
         parameter.requires_grad = re.fullmatch(expression, name) is None
+    frozen = [parameter for parameter in theirs.parameters() if not parameter.requires_grad]
     optimizer = torch.optim.AdamW([p for p in theirs.parameters() if p.requires_grad], lr=3e-3, betas=(0.9, 0.95), eps=1e-3, weight_decay=0)
     for line in straight:
+        if thaw_at and line["iteration"] == thaw_at + 1:
+            for parameter in frozen:
+                parameter.requires_grad = True
+            optimizer.add_param_group({"params": frozen})
         loss, count = 0.0, 0
         for sample in samples:
             ids, weights = torch.tensor([sample["tokens"]]), torch.tensor(sample["weights"][1:])
@@ -260,7 +297,7 @@ def test_frozen_weights_stay_and_the_others_move_as_in_pytorch(program, tuned, t
     for name, value in theirs.state_dict().items():
         assert (weights[name] - value).abs().max() < 1e-4, name
         is_frozen = torch.equal(weights[name], before[name])
-        assert is_frozen == bool(re.fullmatch(expression, name)), name
+        assert is_frozen == (not thaw_at and bool(re.fullmatch(expression, name))), name
 
 
 def test_the_rate_finder_draws_the_loss_over_the_rate_and_saves_nothing(program, tuned, tmp_path):

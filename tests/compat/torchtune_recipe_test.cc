@@ -252,6 +252,41 @@ TEST_F(TorchtuneRecipe, WhatElseRecipesAskForActs) {
   EXPECT_EQ(text_of(*resolved, "sft_dataset_split"), "train_sft");
 }
 
+TEST_F(TorchtuneRecipe, AListOfDataSetsIsOneSet) {
+  const auto write_sets = [&](const std::string& sets) {
+    std::string text = recipe_text(kModels[6], RecipeKind::kFull, false);
+    const size_t begin = text.find("dataset:\n"), end = text.find("run_val_every_n_steps");
+    write(text.replace(begin, end - begin, "dataset:\n" + sets));
+  };
+  const std::string cleaned = "  - _component_: torchtune.datasets.alpaca_cleaned_dataset\n";
+  const std::string own = "  - _component_: torchtune.datasets.alpaca_dataset\n    source: json\n    data_files: ";
+  write_sets(cleaned + own + "[a.json, b.json]\n" + own + "${output_dir}.json\n");
+  const auto resolved = read({"dataset.packed=True", "tokenizer.max_seq_len=4096", "output_dir=c"});
+  ASSERT_EQ(errors, "");
+  EXPECT_EQ(text_of(*resolved, "sft_data_path"),
+            "[yahma/alpaca-cleaned/alpaca_data_cleaned.json, a.json, b.json, c.json]");
+  EXPECT_EQ(resolved->config.data.split, "100,0,0");
+  EXPECT_EQ(text_of(*resolved, "enable_packed_sequences"), "true");
+
+  const std::pair<std::string, std::string> wrong[] = {
+      {"    split: test\n", "dataset.split test, but this program takes: data sets of a list that are read alike"},
+      {"    train_on_input: False\n", "dataset.train_on_input False"},
+      {"    sources: x\n", "no key 'dataset.sources'. Did you mean 'dataset.source'"},
+      {"    packed: True\n", "dataset.packed True"},
+  };
+  for (const auto& [line, part] : wrong) {
+    write_sets(cleaned + own + "a.json\n" + line);
+    read();
+    EXPECT_NE(errors.find(part), std::string::npos) << errors;
+  }
+  write_sets(cleaned + "  - _component_: torchtune.datasets.wikitext_dataset\n");
+  read();
+  EXPECT_NE(errors.find("wikitext_dataset, but this program takes: data sets of a list"), std::string::npos) << errors;
+  write_sets(cleaned + "    split: train[:95%]\n" + own + "a.json\n    split: train[:95%]\n");
+  read();
+  EXPECT_NE(errors.find("whole splits of several data sets"), std::string::npos) << errors;
+}
+
 TEST_F(TorchtuneRecipe, TheFolderSaysWhatLiesInIt) {
   write(kModels[6], RecipeKind::kFull);
   folder.write("model/config.json", "{}");

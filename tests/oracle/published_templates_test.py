@@ -206,3 +206,21 @@ def test_a_call_the_tools_answer_and_an_answer(program, tmp_path, name):
     end = next(end for family, end in ENDS.items() if name.startswith(family))
     called, answered, rest = sample["text_in_loss"].replace("<|eom_id|>", end).split(end)
     assert "time" in called and answered.split("</think>")[-1].strip() == "a" and rest == ""
+    # OpenAI's form, which two of them would quote as a text.
+    call["tool_calls"][0]["function"]["arguments"] = '{"x": 1}'
+    assert inspected(program, tmp_path / "model", [{"messages": messages, "tools": TOOLS}])[0][0] == sample
+
+
+def test_calls_without_words_and_content_in_parts(program, tmp_path):
+    model_with(tmp_path / "model", shipped("gptoss"))
+    call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "time", "arguments": {"x": 1}}}]}
+    messages = [*turns("q"), call, {"role": "tool", "content": "7"}, {"role": "assistant", "content": "a"}]
+    for words in (None, "wait"):  # of which the template writes none: it fails, and leaves them out before an answer
+        call["content"] = words
+        (sample,), _ = inspected(program, tmp_path / "model", [{"messages": messages, "tools": [{"type": "function", "function": TOOL}]}])
+        called = ' to=functions.time<|channel|>commentary json<|message|>{"x": 1}<|call|>'
+        assert sample["text_in_loss"] == called + "<|channel|>final<|message|>a<|return|>"
+    model_with(tmp_path / "texts", shipped("qwen3"))  # writes no part of a list
+    path = write_rows(tmp_path / "rows.jsonl", [{"messages": turns([{"type": "text", "text": "q"}], "a")}])
+    _, _, errors = program.run("inspect", "sft", "--load_hf", tmp_path / "texts", "--sft_data_path", path, expected=2)
+    assert "writes nothing of a part of the user's content" in errors

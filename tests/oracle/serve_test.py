@@ -333,9 +333,10 @@ def test_clients_that_leave_and_servers_that_stop(program, tiny):
         assert statuses[-1] == 200
 
 
-def test_two_ranks_answer_as_one_and_ask_for_the_key(program, tiny, tmp_path):
+@pytest.mark.parametrize("layout", ["tensor", "pipeline"])
+def test_two_ranks_answer_as_one_and_ask_for_the_key(program, tiny, tmp_path, layout):
     (tmp_path / "key").write_text("secret\n")
-    words = ("--tensor_model_parallel_size", 2, "--api_key_file", tmp_path / "key")
+    words = (f"--{layout}_model_parallel_size", 2, "--api_key_file", tmp_path / "key")
     with serving(program, tiny[0], *words, num_ranks=2) as server:
         import openai
 

@@ -21,16 +21,16 @@ std::vector<UserError> CausalLm::check(const ModelConfig& model, const DataOptio
                     "set is_causal to true, or task to masked_lm")};
 }
 
-std::vector<std::string> Sft::measured_names() const {
+std::vector<std::string> CausalLm::measured_names() const {
   std::vector<std::string> names;
   for (const std::string& name : set_names_) names.push_back(fmt::format("train-{} loss", name));
   return names;
 }
 
-ModelInput Sft::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
-  ModelInput input = CausalLm::make_input(part, device, units);
-  const bool has_sets = !set_names_.empty() && part.has(kSetIds) && count_units(units, UnitLetter::kHead) > 0;
-  if (has_sets) input.sets = SetInput{.ids = sent_to(part.at(kSetIds), device), .names = measured_names()};
+ModelInput CausalLm::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
+  ModelInput input = TextTask::make_input(part, device, units);
+  const bool has_sets = !set_names_.empty() && part.has(field::kSetIds) && count_units(units, UnitLetter::kHead) > 0;
+  if (has_sets) input.sets = SetInput{.ids = sent_to(part.at(field::kSetIds), device), .names = measured_names()};
   return input;
 }
 

@@ -28,19 +28,40 @@ std::vector<int64_t> end_of_answer(const ChatTemplate& chat, const Tokenizer& to
   return {};
 }
 
-// {"name": …, "arguments" or "parameters": {…}}, or null.
-OrderedJson call_of(std::string_view text) {
-  OrderedJson json;
+// The JSON object that the text is, or null.
+OrderedJson object_in(std::string_view text) {
   try {
-    json = parse_ordered_json(text, "call");
+    OrderedJson json = parse_ordered_json(text, "call");
+    return json.is_object() ? json : OrderedJson();
   } catch (const UserError&) {
     return nullptr;
   }
+}
+
+// {"name": …, "arguments" or "parameters": {…}}, or null.
+OrderedJson call_of(std::string_view text) {
+  OrderedJson json = object_in(text);
   if (!json.is_object() || !json.contains("name") || !json["name"].is_string()) return nullptr;
   for (const char* key : {"arguments", "parameters"}) {
     if (json.contains(key) && json[key].is_object()) return {{"name", json["name"]}, {"arguments", json[key]}};
   }
   return nullptr;
+}
+
+// Arguments of every call, with `change(arguments)` for those it returns something for.
+template <typename Change>
+OrderedJson with_arguments(OrderedJson messages, const Change& change) {
+  for (OrderedJson& message : messages) {
+    if (!message.contains("tool_calls") || !message["tool_calls"].is_array()) continue;
+    for (OrderedJson& call : message["tool_calls"]) {
+      OrderedJson& function = call.is_object() && call.contains("function") ? call["function"] : call;
+      if (!function.is_object() || !function.contains("arguments")) continue;
+      if (OrderedJson changed = change(function["arguments"]); !changed.is_null()) {
+        function["arguments"] = std::move(changed);
+      }
+    }
+  }
+  return messages;
 }
 
 }  // namespace
@@ -62,7 +83,8 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::filesystem::path& 
 }
 
 std::vector<int64_t> ChatFormat::prompt_ids(const OrderedJson& messages, const OrderedJson& tools) const {
-  const std::vector<int32_t> ids = tokenizer_.encode(template_.render(messages, tools, true));
+  const OrderedJson readable = with_readable_calls(template_, messages, tools);
+  const std::vector<int32_t> ids = tokenizer_.encode(template_.render(readable, tools, true));
   return {ids.begin(), ids.end()};
 }
 
@@ -70,6 +92,46 @@ bool ChatFormat::opens_thinking(std::span<const int64_t> prompt_ids) const {
   const auto last = prompt_ids.last(std::min(prompt_ids.size(), kContextIds));
   const std::vector<int32_t> ids(last.begin(), last.end());
   return trim(tokenizer_.decode(ids)).ends_with(kThinkBegin);
+}
+
+OrderedJson with_readable_calls(const ChatTemplate& chat, const OrderedJson& messages, const OrderedJson& tools,
+                                const OrderedJson* variables) {
+  bool has_calls = false;
+  std::vector<std::string> quoted;
+  with_arguments(messages, [&](const OrderedJson& arguments) {
+    if (arguments.is_string()) quoted.push_back(dump_json(arguments));
+    has_calls = true;
+    return OrderedJson();
+  });
+  if (!has_calls) return messages;
+  try {
+    const std::string text = chat.render(messages, tools, false, variables);
+    const auto is_in = [&](const std::string& one) { return text.find(one) != std::string::npos; };
+    if (std::ranges::none_of(quoted, is_in)) return messages;
+    return with_arguments(messages, [](const OrderedJson& arguments) {
+      return arguments.is_string() ? object_in(json_as<std::string>(Json(arguments), "arguments")) : OrderedJson();
+    });
+  } catch (const UserError&) {
+  }
+  OrderedJson worded = messages;
+  for (OrderedJson& message : worded) {
+    if (message.contains("tool_calls") && (!message.contains("content") || message["content"].is_null())) {
+      message["content"] = "";
+    }
+  }
+  const auto with_texts = [](const OrderedJson& list) {
+    return with_arguments(list, [](const OrderedJson& arguments) {
+      return arguments.is_object() ? OrderedJson(dump_json(arguments)) : OrderedJson();
+    });
+  };
+  for (const OrderedJson& other : {worded, with_texts(messages), with_texts(worded)}) {
+    try {
+      chat.render(other, tools, false, variables);
+      return other;
+    } catch (const UserError&) {
+    }
+  }
+  return messages;
 }
 
 void check_messages(const OrderedJson& messages, const std::string& where) {

@@ -42,6 +42,11 @@ class ChatFormat {
   std::vector<int64_t> stop_ids_;
 };
 
+// Rows give a call's arguments as an object or as its text, and words beside the call, none, or null. Templates differ
+// in what they take: the messages in the form that this one writes; unchanged if it takes them as they are, or no form.
+OrderedJson with_readable_calls(const ChatTemplate& chat, const OrderedJson& messages, const OrderedJson& tools,
+                                const OrderedJson* variables = nullptr);
+
 // UserError unless it is a list of objects with role and content (or tool_calls).
 void check_messages(const OrderedJson& messages, const std::string& where);
 

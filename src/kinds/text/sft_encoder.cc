@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/strings.h"
+#include "kinds/text/chat_format.h"
 #include "kinds/text/common_text.h"
 #include "kinds/text/sft_messages.h"
 #include "kinds/text/sft_row.h"
@@ -103,6 +105,23 @@ class Conversation {
       return Range{.begin = found->begin, .end = found->end + 1, .has_end = true};
     }
     return found;
+  }
+
+  // Templates for texts may write nothing for a list of parts. UserError if a part's words are not written.
+  void check_parts() const {
+    for (const OrderedJson& message : messages_) {
+      if (!message.contains("content") || !message["content"].is_array()) continue;
+      for (const OrderedJson& part : message["content"]) {
+        const auto words = json_as<std::string>(Json(part[json_as<std::string>(Json(part["type"]), "type")]), "part");
+        const std::string quoted = dump_json(Json(words));  // what tools answer may be written as JSON
+        const bool is_written = whole_.find(trim(words)) != std::string::npos ||
+                                whole_.find(quoted.substr(1, quoted.size() - 2)) != std::string::npos;
+        if (is_written) continue;
+        throw UserError(fmt::format("the template {} writes nothing of a part of the {}'s content", chat_.name(),
+                                    json_as<std::string>(Json(message["role"]), "role")),
+                        "give the content as a text, or take a template that reads lists of parts");
+      }
+    }
   }
 
   // Keys of message i without which the template writes the same, though it reads them elsewhere.
@@ -302,6 +321,11 @@ class Conversation {
     if (!cue.empty() && cue.size() <= head) {
       const size_t at = whole.rfind(cue, head - cue.size());
       if (at != std::string_view::npos) head = at + cue.size();
+    } else if (cue.empty()) {
+      try {
+        head = after_cue(i, head);
+      } catch (const UserError&) {  // takes no other words before the answer
+      }
     }
     Range range{.begin = settled(whole.substr(0, head))};
     range.end = std::max(range.begin, settled(whole.substr(0, whole.size() - tail)));
@@ -318,6 +342,29 @@ class Conversation {
     const std::string before = beginning(i, false), prompt = beginning(i, true), upto = beginning(i + 1, false);
     const size_t begin = common_beginning(before, prompt), end = common_beginning(prompt, upto);
     return end > begin ? prompt.substr(begin, end - begin) : "";
+  }
+
+  // The same where the template leaves out earlier words once an answer follows, as gpt-oss's does with words before a
+  // call: the end of the prompt, as far as it recurs between message i - 1 and `head`, else `head`.
+  size_t after_cue(size_t i, size_t head) const {
+    const std::string before = beginning(i, false), prompt = beginning(i, true);
+    OrderedJson a = messages_, b = messages_;
+    a[i - 1]["content"] = "a";
+    b[i - 1]["content"] = "b";
+    const std::string with_a = render(a, false), with_b = render(b, false);
+    const std::string_view tail = std::string_view(with_a).substr(with_a.size() - common_end(with_a, with_b));
+    const std::string_view whole = whole_;
+    if (!prompt.starts_with(before) || !whole.ends_with(tail) || whole.size() - tail.size() >= head) return head;
+    const size_t begin = whole.size() - tail.size();
+    const std::string_view cue = std::string_view(prompt).substr(before.size());
+    const std::string_view window = whole.substr(begin, head - begin);
+    for (size_t size = std::min(cue.size(), window.size()); size > 0; --size) {
+      const size_t at = window.rfind(cue.substr(0, size));
+      if (at == std::string_view::npos) continue;
+      const Ids ids = tokenizer_.encode(cue.substr(0, size));
+      return tokenizer_.is_special(ids.at(0)) ? begin + at + size : head;
+    }
+    return head;
   }
 
   const ChatTemplate& chat_;
@@ -343,6 +390,12 @@ int64_t SftSample::num_counted() const {
 
 SftEncoder::SftEncoder(const Tokenizer& tokenizer, const fs::path& tokenizer_model, const SftOptions& options)
     : tokenizer_(tokenizer), tokenizer_model_(tokenizer_model), options_(options) {
+  for (const std::string& rename : options.sft_rename_keys) {
+    const size_t equals = rename.find('='), begin = rename.starts_with("message.") ? std::strlen("message.") : 0;
+    if (equals == std::string::npos || equals <= begin || equals + 1 == rename.size()) {
+      throw UserError(fmt::format("sft_rename_keys has '{}'", rename), "write KEY=NAME, or message.KEY=NAME");
+    }
+  }
   if (options.sft_conversation_format == ConversationFormat::kMessages) {
     chat_.emplace(std::string(kChatMl), "ChatML", JinjaMembers());
   } else if (has_chat_template(tokenizer_model)) {
@@ -372,7 +425,7 @@ std::string SftEncoder::identity() const {
       "def f(x):\r\n    return x**2  # ok";
   const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
   // Increment if the same rows give other tokens or weights.
-  constexpr int kVersion = 4;
+  constexpr int kVersion = 5;
   std::string text = fmt::format(
       "{} {} {} {}\n{}\n{}\n{}\n{}\n{} {} {} {}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1),
       fmt::join(ids, " "), chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format),
@@ -410,7 +463,9 @@ SftSample SftEncoder::encode_chat(const SftMessages& messages, const OrderedJson
     OrderedJson all = parse_ordered_json(variables_, "chat_template_kwargs");
     if (!variables.is_null()) all.update(variables);
     check_read(messages, tools, all);
-    const Conversation conversation(chat_template(), tokenizer_, messages.list, tools, all);
+    const OrderedJson list = with_readable_calls(chat_template(), messages.list, tools, &all);
+    const Conversation conversation(chat_template(), tokenizer_, list, tools, all);
+    conversation.check_parts();
     SftSample sample;
     sample.tokens = conversation.ids();
     sample.weights.assign(sample.tokens.size(), options_.train_on_input ? 1 : 0);

@@ -95,6 +95,23 @@ std::optional<bool> mark_of(OrderedJson& message, const std::string& where) {
   return mark;
 }
 
+// Texts, and lists of parts such as {"type": "text", "text": …}.
+void check_content(const OrderedJson& content, const std::string& role, const std::string& where) {
+  const auto fail = [&](const std::string& found) {
+    throw UserError(fmt::format("{}: the content of the {}'s message {}", where, role, found),
+                    "it is a text, or a list of parts such as {\"type\": \"text\", \"text\": …}");
+  };
+  if (content.is_string()) return;
+  if (!content.is_array()) fail("is " + content.dump().substr(0, 100));
+  for (const OrderedJson& part : content) {
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) fail("has a part without a type");
+    const auto type = json_as<std::string>(Json(part["type"]), "type");
+    if (!part.contains(type) || !part[type].is_string() || type == "image" || type == "audio" || type == "video") {
+      fail(fmt::format("has a part of type {}, which is not read", type));
+    }
+  }
+}
+
 }  // namespace
 
 bool is_empty_json(const OrderedJson& value) {
@@ -124,9 +141,6 @@ OrderedJson renamed(const OrderedJson& object, const SftOptions& options, bool i
     const size_t equals = rename.find('=');
     const bool is_of_message = rename.starts_with(kOfMessage);
     const size_t begin = is_of_message ? kOfMessage.size() : 0;
-    if (equals <= begin || equals >= rename.size() - 1) {
-      throw UserError(fmt::format("sft_rename_keys has '{}'", rename), "write KEY=NAME, or message.KEY=NAME");
-    }
     if (is_of_message != is_message || !object.is_object()) continue;
     const std::string key = rename.substr(begin, equals - begin), name = rename.substr(equals + 1);
     if (!made.contains(key)) continue;
@@ -177,6 +191,7 @@ SftMessages messages_of(const OrderedJson& value, std::string_view key, const Sf
     if (!has_words && (!made.contains("tool_calls") || is_empty_json(made["tool_calls"]))) {
       throw UserError(fmt::format("{}: the {}'s message has no content", where, role));
     }
+    if (has_words) check_content(made["content"], role, where);
     const std::optional<bool> mark = mark_of(made, where);
     const bool is_answer = role == "assistant";
     if (mark == false && options.train_on_input) {

@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/strings.h"
-#include "nn/set_losses.h"
 
 namespace megalith {
 namespace {
@@ -96,7 +95,7 @@ Batch SftMixedRows::read(std::span<const int64_t> rows) const {
     for (const Batch& part : parts) tensors.push_back(part.at(field.name));
     if (parts.size() > 1) batch.set(field.name, at::cat(tensors));
   }
-  batch.set(BatchField::of_rows(kSetIds, at::tensor(ids, at::kLong)));
+  batch.set(BatchField::of_rows(field::kSetIds, at::tensor(ids, at::kLong)));
   return batch;
 }
 

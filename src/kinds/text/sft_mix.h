@@ -17,7 +17,7 @@ namespace megalith {
 RowMix mix_of(const SftOptions& options, std::span<const std::shared_ptr<SftRows>> rows, uint64_t key,
               bool moves = true);
 
-// Rows of all sets, numbered one set after another, with set_ids (nn/set_losses.h).
+// Rows of all sets, numbered one set after another, with set_ids.
 class SftMixedRows final : public RowReader {
  public:
   SftMixedRows(std::vector<std::shared_ptr<SftRows>> sets, const RowMix& mix);

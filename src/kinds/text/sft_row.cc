@@ -85,7 +85,7 @@ bool is_harmless(const std::string& key) {
 
 std::string keys_text(const OrderedJson& row) {
   std::vector<std::string> keys;
-  for (const auto& [key, value] : row.items()) keys.push_back(key);
+  for (const auto& [key, value] : row.items()) keys.push_back(value.is_null() ? key + " without a value" : key);
   if (keys.size() > 12) keys.resize(12);
   return keys.empty() ? "none" : join(keys, ", ");
 }
@@ -351,9 +351,12 @@ std::optional<bool> rating_of(const OrderedJson& value) {
 }
 
 // KTO's key of a row with a rated answer; "" for other rows.
-std::string rating_key(const OrderedJson& row) {
+std::string rating_key(const OrderedJson& row, const std::string& where) {
   for (const char* key : {"label", "kto_tag"}) {
-    if (row.contains(key) && rating_of(row[key])) return key;
+    if (!row.contains(key) || row[key].is_null()) continue;
+    if (rating_of(row[key])) return key;
+    throw UserError(fmt::format("{}: {} is {}, and rates an answer", where, key, row[key].dump().substr(0, 100)),
+                    fmt::format("a rating is true or false, 1 or 0; --sft_ignore_keys {} passes over it", key));
   }
   return "";
 }
@@ -368,7 +371,7 @@ SftForm form_by_keys(const OrderedJson& row, const std::string& where) {
   if (has("text")) return SftForm::kText;
   throw UserError(fmt::format("{}: the row has the keys of no form (its keys: {})", where, keys_text(row)),
                   "rows have messages; conversations; instruction and output; prompt and completion; prompt, chosen "
-                  "and rejected; text; or the key that --sft_column names");
+                  "and rejected; text; or the key that --sft_column names. --sft_rename_keys reads other names as these");
 }
 
 }  // namespace
@@ -381,7 +384,7 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
                     "sft_column names the key of the text");
   }
   const SftForm form = form_by_keys(row, where);
-  const std::string key = rating_key(row);
+  const std::string key = rating_key(row, where);
   if (key.empty()) return form;
   if (form != SftForm::kText && form != SftForm::kPairs) return SftForm::kRated;
   throw UserError(fmt::format("{}: {} rates an answer, and the row has {}", where, key, sft_form_name(form)),
@@ -397,7 +400,7 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
   read.form = sft_form_of(row, options.sft_column, where);
   const bool is_rated = read.form == SftForm::kRated;
   if (is_rated) {
-    const std::string key = rating_key(row);
+    const std::string key = rating_key(row, where);
     reader.drop_if(true, key);
     read.is_bad = !rating_of(row[key]).value_or(true);
     read.form = form_by_keys(row, where);
