@@ -186,7 +186,8 @@ class Meeting {
 
   bool has_timed_out() const { return Clock::now() >= deadline_; }
 
-  // The first rank's terms where both say something: a checkpoint that --load finds by now fills in what was unset.
+  // The first rank's terms where both say something: a checkpoint that --load finds by now fills in what was unset, or
+  // had its default.
   void check_late_terms() {
     const std::string first = text_at("terms/first");
     if (first == digest_of(terms_)) return;
@@ -194,7 +195,8 @@ class Meeting {
       for (const Term& own : terms_) {
         const bool is_same = own.kind == theirs.kind && own.name == theirs.name;
         const bool is_unset = own.value == "null" || theirs.value == "null";
-        if (!is_same || is_unset || own.kind == TermKind::kData || own.value == theirs.value) continue;
+        if (!is_same || is_unset || own.is_of_checkpoint || own.kind == TermKind::kData) continue;
+        if (own.value == theirs.value) continue;
         throw UserError(fmt::format("rank {} has another {} than the run that it is to join: {}, and there {}",
                                     launch_.rank, own.name, own.value, theirs.value),
                         "start a replacement with the command of the ranks that run");

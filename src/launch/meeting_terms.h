@@ -17,6 +17,7 @@ struct Term {
   std::string name;
   std::string value;       // compared
   std::string shown = {};  // in messages, if not the value
+  bool is_of_checkpoint = false;  // filled in from the run's checkpoint; not told to others
 };
 
 struct MeetingTerms {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "checkpoint/manifest.h"
 #include "config/option_value.h"
 #include "core/checksum.h"
 #include "core/input_file.h"
@@ -114,7 +115,12 @@ std::vector<Term> run_terms(const Resolved& resolved, const at::Device& device,
   terms.push_back({TermKind::kProgram, "LibTorch", torch_build().loaded});
   for (const auto& option : resolved.options->options()) {
     if (option->traits().by_rank != ByRank::kSame) continue;
-    terms.push_back({TermKind::kOption, option->name(), option->text()});
+    const OptionSource& source = option->source();
+    const bool is_of_checkpoint = source.layer == OptionLayer::kModel && source.where.ends_with(kManifestFile);
+    terms.push_back({.kind = TermKind::kOption,
+                     .name = option->name(),
+                     .value = option->text(),
+                     .is_of_checkpoint = is_of_checkpoint});
   }
   // One rank writes these, anywhere, but all compute them.
   const LogOptions& log = resolved.config.log;
