@@ -27,6 +27,7 @@
 #include "core/time.h"
 #include "device/device.h"
 #include "device/machine.h"
+#include "device/peak_flops.h"
 #include "kinds/kinds.h"
 #include "launch/store_secret.h"
 #include "train/dry_run.h"
@@ -101,8 +102,14 @@ ConfigInputs trainer_inputs(const CommandContext& context, const LaunchPlan& pla
   const auto names_device = [](const std::string& word) {
     return word.starts_with("--") && fold_name(word.substr(2)).starts_with("dry_run_device");
   };
-  if (const auto gpu = gpu_of_path(plan.config); gpu && std::ranges::none_of(arguments, names_device)) {
-    inputs.arguments.push_back("--dry_run_device=" + *gpu);
+  // Scripts name an architecture too (gfx942), which is no one GPU.
+  for (const char* name : {"GPU_ARCH", "PRIMUS_GPU_ARCH", "PRIMUS_GPU_MODEL"}) {
+    const auto said = context.environment.find(name);
+    if (said == context.environment.end() || !known_gpu(said->second)) continue;
+    if (std::ranges::none_of(arguments, names_device)) {
+      inputs.arguments.push_back("--dry_run_device=" + known_gpu(said->second)->name);
+    }
+    break;
   }
   inputs.arguments.push_back(fmt::format("--dry_run_world_size={}", plan.world_size()));
   inputs.environment = hub_environment(context, plan);

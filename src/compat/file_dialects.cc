@@ -1,5 +1,7 @@
 #include "compat/file_dialects.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -62,13 +64,47 @@ std::vector<std::string> take_words(std::vector<std::string>& arguments,
   return words;
 }
 
+// --module MODULE --config NAME of torchtitan's main: a table of configs/torchtitan/MODULE.toml.
+void adopt_torchtitan_name(ConfigInputs& inputs, const std::string& name) {
+  std::optional<std::string> module;
+  std::vector<std::string>& words = inputs.arguments;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i].starts_with("--module=")) {
+      module = words[i].substr(words[i].find('=') + 1);
+      words.erase(words.begin() + static_cast<ptrdiff_t>(i--));
+    } else if (words[i] == "--module" && i + 1 < words.size()) {
+      module = words[i + 1];
+      words.erase(words.begin() + static_cast<ptrdiff_t>(i), words.begin() + static_cast<ptrdiff_t>(i) + 2);
+      --i;
+    }
+  }
+  if (!module) return;
+  const fs::path file = inputs.config_root / "torchtitan" / (*module + ".toml");
+  std::error_code ignored;
+  if (module->find('/') != std::string::npos || !fs::is_regular_file(file, ignored)) {
+    throw UserError(fmt::format("torchtitan's module {} is not read", *module),
+                    "take llama3, qwen3, deepseek_v3 or gpt_oss, or a model of ours ('megalith presets')");
+  }
+  for (std::string& word : words) {
+    if (word == name) word = file.string();
+    if (word == "--config=" + name) word = "--config=" + file.string();
+  }
+  inputs.readers[".toml"] = [file, name](const fs::path& path, const fs::path& root,
+                                         const EnvironmentMap& environment) {
+    return path == file ? read_torchtitan_name(path, name, root, environment)
+                        : read_torchtitan_job(path, root, environment);
+  };
+}
+
 }  // namespace
 
 void adopt_file_dialect(ConfigInputs& inputs) {
   const std::optional<std::string> entry = take_entry(inputs.arguments);
   if (entry) name_config(inputs.arguments);
-  const std::optional<std::string> config = config_among(inputs.arguments);
+  std::optional<std::string> config = config_among(inputs.arguments);
   if (!config) return;
+  adopt_torchtitan_name(inputs, *config);
+  config = config_among(inputs.arguments);
   fs::path file;
   try {
     file = find_config(*config, inputs.config_root);

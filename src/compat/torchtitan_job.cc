@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "compat/file_words.h"
 #include "core/error.h"
@@ -39,18 +40,12 @@ class JobFileReader : public FileWords {
       : FileWords(torchtitan_keys(), kTorchtitan, config_root, environment), file_(file) {}
 
   ConfigFile read() {
-    try {
-      const std::string text = read_file(file_);
-      flatten(toml::parse(text, file_.string()), "");
-    } catch (const toml::parse_error& error) {
-      fail(fmt::format("{}:{}: {}", file_.string(), error.source().begin.line, error.description()),
-           "mend the line, or check the file with another reader of TOML");
-      return std::move(result);
-    } catch (const UserError& error) {
-      result.errors.push_back(error);
-      return std::move(result);
-    }
-    return translate();
+    return read_by([&](const toml::table& file) { flatten(file, ""); });
+  }
+
+  // One of the file's tables, each a whole configuration.
+  ConfigFile read(const std::string& name) {
+    return read_by([&](const toml::table& file) { take_named(file, name); });
   }
 
   // Translates the settings of a Primus experiment. A null counts as not written.
@@ -65,10 +60,40 @@ class JobFileReader : public FileWords {
   }
 
  private:
+  ConfigFile read_by(const std::function<void(const toml::table& file)>& take) {
+    try {
+      const std::string text = read_file(file_);
+      take(toml::parse(text, file_.string()));
+    } catch (const toml::parse_error& error) {
+      fail(fmt::format("{}:{}: {}", file_.string(), error.source().begin.line, error.description()),
+           "mend the line, or check the file with another reader of TOML");
+    } catch (const UserError& error) {
+      result.errors.push_back(error);
+    }
+    return result.errors.empty() ? translate() : std::move(result);
+  }
+
+  void take_named(const toml::table& file, const std::string& name) {
+    const toml::table* table = file[name].as_table();
+    if (table == nullptr) {
+      std::vector<std::string> names;
+      for (const auto& [key, node] : file) names.emplace_back(key.str());
+      const std::string nearest = nearest_word(name, names);
+      throw UserError(fmt::format("torchtitan's {} has no configuration '{}'{}", file_.stem().string(), name,
+                                  nearest.empty() ? "" : fmt::format(". Did you mean '{}'?", nearest)),
+                      fmt::format("take one of {}", join(names, ", ")));
+    }
+    if (const auto why = (*table)["refused"].value<std::string>()) {
+      throw UserError(fmt::format("torchtitan's configuration {} is not supported: {}", name, *why), "take another");
+    }
+    if (const auto base = (*table)["base"].value<std::string>()) take_named(file, *base);
+    flatten(*table, "");
+    words_.erase("base");
+  }
+
   ConfigFile translate() {
     check_keys();
     if (!result.errors.empty()) return std::move(result);
-    set_fact("@debugmodel", "", "debugmodel");
     set_folders();
     apply_all({[&] { choose_model(); }, [&] { choose_batch(); }, [&] { choose_learning_rate(); },
                [&] { choose_precision(); }, [&] { choose_sharding(); }, [&] { choose_pipeline(); },
@@ -111,10 +136,18 @@ class JobFileReader : public FileWords {
 
   bool has_pipeline() const { return whole("parallelism.pipeline_parallel_degree") > 1; }
 
-  bool has_experts() const { return text("model.name") != "llama3" && text("model.name") != "qwen3"; }
+  // Qwen3's are named by their active parameters: 30B-A3B.
+  bool has_experts() const {
+    const std::string name = text("model.name"), flavor = text("model.flavor");
+    if (name == "qwen3") return flavor.find("-A") != std::string::npos || flavor.ends_with("_moe");
+    return name != "llama3";
+  }
 
   void choose_model() {
     set_fact("@has_experts", has_experts() ? "true" : "false");
+    set_fact("@flavor", text("model.name") + "/" + text("model.flavor"), "model.flavor");
+    std::error_code ignored;
+    set_fact("@has_assets", fs::exists(text("model.hf_assets_path"), ignored) ? "true" : "false");
     apply("model");
     take_options();
   }
@@ -185,6 +218,11 @@ class JobFileReader : public FileWords {
 
 ConfigFile read_torchtitan_job(const fs::path& file, const fs::path& config_root, const EnvironmentMap& environment) {
   return JobFileReader(file, config_root, environment).read();
+}
+
+ConfigFile read_torchtitan_name(const fs::path& module, const std::string& name, const fs::path& config_root,
+                                const EnvironmentMap& environment) {
+  return JobFileReader(module, config_root, environment).read(name);
 }
 
 ConfigFile read_primus_file(const fs::path& file, const fs::path& config_root, const EnvironmentMap& environment) {

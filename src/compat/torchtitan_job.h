@@ -15,6 +15,11 @@ namespace megalith {
 ConfigFile read_torchtitan_job(const std::filesystem::path& file, const std::filesystem::path& config_root,
                                const EnvironmentMap& environment);
 
+// One of the configurations that torchtitan's main has by name (configs/torchtitan/MODULE.toml): --module llama3
+// --config llama3_8b.
+ConfigFile read_torchtitan_name(const std::filesystem::path& module, const std::string& name,
+                                const std::filesystem::path& config_root, const EnvironmentMap& environment);
+
 // As read_config_file(), for any Primus experiment.
 ConfigFile read_primus_file(const std::filesystem::path& file, const std::filesystem::path& config_root,
                             const EnvironmentMap& environment);

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 const std::vector<std::string> kHeaderKeys = {"work_group", "user_name", "exp_name", "workspace"};
 const std::vector<std::string> kLayoutKeys = {"work_group", "user_name", "exp_name", "workspace",
                                               "platform",   "env",       "modules"};
-const std::vector<std::string> kModuleKeys = {"framework", "config", "model", "overrides"};
+const std::vector<std::string> kModuleKeys = {"framework", "config", "model", "trainer_class", "overrides"};
 // Frameworks with our option names, and one whose keys are translated.
 const std::vector<std::string> kFrameworks = {"megatron", "megalith", "torchtitan"};
 
@@ -175,6 +175,8 @@ class ConfigReader {
         } else if (node.kind != YamlNode::Kind::kNull) {
           fail(node, "overrides is not a map", "write NAME: VALUE, one option a line");
         }
+      } else if (key == "trainer_class") {
+        result_.notes.push_back(fmt::format("{}: trainer_class has no effect here: model_type decides", node.where));
       } else {
         unknown_key(node, key, kModuleKeys, "options belong under overrides");
       }
@@ -195,26 +197,41 @@ class ConfigReader {
     fail(*framework, fmt::format("framework is '{}'", framework->text),
          other.empty() ? "configurations of Primus's megatron and torchtitan frameworks are read; write framework: "
                          "megatron and Megatron's options"
-                       : fmt::format("the same model for the megatron framework is {}", other.string()));
+                       : fmt::format("{} model for the megatron framework is {}",
+                                     model_of(other) == model_of(file_) ? "the same" : "the nearest", other.string()));
     return false;
   }
 
-  // The Primus tree's experiment for this model and device, if any.
+  static std::string model_of(const fs::path& path) {
+    const std::string stem = lower_case(path.stem().string());
+    return stem.substr(0, stem.find('-'));
+  }
+
+  // The Primus tree's experiment for this model, else the nearest of its family; for this device if there is one.
   fs::path megatron_experiment() const {
-    const auto model_of = [](const fs::path& path) {
-      const std::string stem = path.stem().string();
-      return lower_case(stem.substr(0, stem.find('-')));
-    };
     const fs::path presets = primus_presets();
     if (presets.empty()) return {};
-    const fs::path tree = presets.parent_path().parent_path();
+    const std::string model = model_of(file_);
+    const size_t family = std::min(model.find_first_not_of("abcdefghijklmnopqrstuvwxyz"), model.size());
     std::error_code code;
-    std::vector<fs::path> found;
-    for (const auto& entry :
-         fs::directory_iterator(tree / "examples/megatron/configs" / file_.parent_path().filename(), code)) {
-      if (model_of(entry.path()) == model_of(file_)) found.push_back(entry.path());
+    fs::path best;
+    size_t best_score = 0;
+    const fs::path folder = presets.parent_path().parent_path() / "examples/megatron/configs";
+    for (auto at = fs::recursive_directory_iterator(folder, code); at != fs::recursive_directory_iterator();
+         at.increment(code)) {
+      const fs::path& path = at->path();
+      if (path.extension() != ".yaml") continue;
+      const std::string other = model_of(path);
+      const size_t common = std::ranges::mismatch(model, other).in1 - model.begin();
+      if (common < std::max<size_t>(family, 1)) continue;
+      const bool is_here = std::ranges::find(path, file_.parent_path().filename()) != path.end();
+      const size_t score = 4 * common + (other == model ? 2 : 0) + (is_here ? 1 : 0);
+      if (score > best_score || (score == best_score && path < best)) {
+        best_score = score;
+        best = path;
+      }
     }
-    return found.empty() ? fs::path() : *std::min_element(found.begin(), found.end());
+    return best;
   }
 
   void read_preset(const std::string& key, const YamlNode& node) {

@@ -280,7 +280,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   Derived& d = resolved.derived;
   d.data = config.data;
   d.data_parallel = config.data_parallel;
-  d.world_size = config.train.dry_run ? std::max(world_size, config.train.dry_run_world_size) : world_size;
+  d.world_size = world_of_run(resolved, world_size);
   const std::vector<UserError> parallel_errors = check_parallel_sizes(config.parallel, d.world_size);
   append(errors, parallel_errors);
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
@@ -467,6 +467,14 @@ void name_task_of_model(Resolved& resolved) {
   resolved.options->of(resolved.config.task.task).offer(WrittenValue::of(word), {OptionLayer::kModel, "model_type"});
 }
 
+// A file under MI300X/ is meant for that GPU.
+void name_device_of_file(Resolved& resolved, const std::optional<std::filesystem::path>& file) {
+  const auto gpu = resolved.config.train.dry_run && file ? gpu_of_path(file->string()) : std::nullopt;
+  if (!gpu) return;
+  resolved.options->of(resolved.config.train.dry_run_device)
+      .offer(WrittenValue::of(*gpu), {OptionLayer::kModel, "the file's folder"});
+}
+
 // As in Hugging Face's Trainer, whose max_steps overrides num_train_epochs.
 void prefer_steps_to_epochs(Resolved& resolved) {
   const TrainOptions& train = resolved.config.train;
@@ -523,6 +531,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   keep_highest(*resolved,
                {&options.of(train.train_iters), &options.of(train.train_samples), &options.of(train.train_epochs)});
   prefer_steps_to_epochs(*resolved);
+  name_device_of_file(*resolved, resolution.config_file);
   keep_highest(*resolved, {&options.of(train.global_batch_size), &options.of(train.gradient_accumulation_steps)});
   if (needs.writes_run) place_run_folder(*resolved->options, resolution);
   if (needs.opens_data) set_up_rate_finder(*resolved);

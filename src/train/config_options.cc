@@ -77,7 +77,8 @@ void TrainOptions::visit(OptionVisitor& v) {
       "dry_run", dry_run,
       "Resolve and check everything that a run would open, print configuration, layout, size and the memory of a rank "
       "by owner; read no weights and allocate nothing.");
-  v.field("dry_run_world_size", dry_run_world_size, "Number of ranks that a dry run resolves the layout for.")
+  v.field("dry_run_world_size", dry_run_world_size,
+          "Number of ranks that a dry run resolves the layout for; unset: the fewest that fit it.")
       .unit("ranks")
       .within(1, kMostDryRanks)
       .acts_in(kPlan);

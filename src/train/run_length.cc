@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "comm/mesh.h"
 #include "core/error.h"
 #include "core/number_of.h"
 
@@ -12,6 +14,7 @@ namespace megalith {
 namespace {
 
 constexpr int64_t kDefaultTrainIters = 10;
+constexpr int64_t kNodeRanks = 8;
 
 void check_batch(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const TrainOptions& train = config.train;
@@ -44,7 +47,14 @@ void check_batch(const Config& config, Derived& d, std::vector<UserError>& error
                                              chunk * train.gradient_accumulation_steps.value_or(1));
   d.batches = BatchSchedule(d.global_batch_size, d.micro_batch_size, d.data_parallel_size, train.rampup_batch_size,
                             train.decrease_batch_size_if_needed, errors, std::move(steps));
-  if (errors.size() > num_errors) d.global_batch_size = chunk;
+  if (errors.size() > num_errors) {
+    const auto world = d.global_batch_size % chunk == 0 ? std::nullopt : fitting_world(config, d.world_size);
+    if (world) {
+      errors.back() =
+          UserError(errors.back().message(), fmt::format("{}; it fits {} ranks", errors.back().remedy(), *world));
+    }
+    d.global_batch_size = chunk;
+  }
   d.num_microbatches = d.global_batch_size / chunk;
   d.global_batch_size = d.num_microbatches * chunk;
 }
@@ -115,6 +125,46 @@ void check_traced_steps(const Config& config, const Derived& d, std::vector<User
 }
 
 }  // namespace
+
+std::optional<int64_t> fitting_world(const Config& config, int64_t world_size) {
+  const ParallelOptions& p = config.parallel;
+  const int64_t pp = p.pipeline_model_parallel_size;
+  const int64_t dense = p.tensor_model_parallel_size * p.context_parallel_size * pp;
+  const int64_t etp = p.expert_tensor_parallel_size.value_or(p.tensor_model_parallel_size);
+  const bool has_expert_sizes = p.expert_model_parallel_size > 1 || p.expert_tensor_parallel_size;
+  const int64_t block = has_expert_sizes ? std::lcm(dense, etp * p.expert_model_parallel_size * pp) : dense;
+  const std::vector<int64_t>& ramp = config.train.rampup_batch_size;
+  const int64_t samples = std::gcd(config.train.global_batch_size.value_or(0), ramp.size() == 3 ? ramp[0] : 0);
+  const auto fits = [&](int64_t world) {
+    if (world < block || !check_parallel_sizes(p, world).empty()) return false;
+    return samples % (config.train.micro_batch_size * (world / dense)) == 0;
+  };
+  // No more data-parallel ranks than samples, unless a batch follows the ranks.
+  const int64_t most = std::max(
+      {samples / config.train.micro_batch_size * dense, 2 * world_size, block * p.num_distributed_optimizer_instances});
+  const int64_t base = world_size / block * block;
+  for (int64_t distance = 0; distance <= most; distance += block) {
+    for (const int64_t world : {base - distance, base + distance}) {
+      if (fits(world)) return world;
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t world_of_run(Resolved& resolved, int64_t world_size) {
+  const Config& config = resolved.config;
+  if (!config.train.dry_run) return world_size;
+  const int64_t asked = std::max(world_size, config.train.dry_run_world_size);
+  if (asked > 1 || resolved.options->of(config.train.dry_run_world_size).is_set()) return asked;
+  const bool is_for_nodes = resolved.options->of(config.train.dry_run_device).source().layer == OptionLayer::kModel;
+  const int64_t ranks = fitting_world(config, is_for_nodes ? kNodeRanks : 1).value_or(1);
+  if (ranks > 1) {
+    resolved.notes.push_back(
+        fmt::format("a dry run for {} ranks, {} that layout and batch allow; --dry_run_world_size N takes others",
+                    ranks, is_for_nodes ? "the number nearest to a node's 8" : "the fewest"));
+  }
+  return ranks;
+}
 
 void check_run_length(const Config& config, Derived& d, std::vector<UserError>& errors) {
   check_batch(config, d, errors);

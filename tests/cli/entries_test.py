@@ -39,6 +39,18 @@ def test_pretrain_gpt_takes_the_flags_of_the_examples(words, program):
     assert ("decoupled_lr" in options) == (words is LLAMA)
 
 
+def test_torchtitans_configurations_are_named_as_in_its_main(program):
+    words = "--module llama3 --config llama3_8b --training.steps 500 --mock_data"
+    options, _ = resolved(program, "torchtitan.train", words)
+    assert (options["num_layers"], options["train_iters"], options["seq_length"]) == ("32", "500", "8192")
+    for module, name, said in (
+        ("llama3", "llama3_9b", "Did you mean 'llama3_8b'"),
+        ("llama3", "llama3_8b_mxfp8", "not supported: MXFP8 products"),
+        ("kimi_k2_7", "kimi_k2_7", "torchtitan's module kimi_k2_7 is not read"),
+    ):
+        assert said in program.run("train", "--module", module, f"--config={name}", "--dry_run", expected=2)[2]
+
+
 def test_each_script_has_its_own_defaults(program, tmp_path):
     words = tmp_path / "vocab.txt"
     words.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]) + "\n")

@@ -66,7 +66,8 @@ COMMANDS = [
 
 
 def dry_run(program, file, words, world, folder):
-    words = ("train", "--config", file, *words, "--dry_run", "--dry_run_world_size", world)
+    said = ("--dry_run_world_size", world) if world else ()
+    words = ("train", "--config", file, *words, "--dry_run", *said)
     _, output, errors = program.run(*words, cwd=folder, environment={**NO_NETWORK, "HF_HOME": str(folder)})
     assert not list(folder.iterdir()), "a dry run leaves nothing behind"
     return output, errors
@@ -109,7 +110,7 @@ def test_the_guides_commands_resolve_to_its_figures(
 
 
 FILES = sorted(path.relative_to(CONFIGS) for path in CONFIGS.glob("**/*.yaml"))
-WORLDS = {"llama3.1_405B": 64, "mixtral_8x22B_v0.1": 32, "deepseek_v2": 32}
+WORLDS = {"llama3.1_405B": 64, "mixtral_8x22B_v0.1": 32, "deepseek_v2": 32}  # the others take a node
 
 
 def test_the_files_are_those_of_primus():
@@ -122,9 +123,12 @@ def test_the_files_are_those_of_primus():
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_every_file_resolves(file, program, tmp_path):
     model = re.sub(r"(-BF16|-FP8)?-pretrain$", "", file.stem)
-    world = 256 if file.parts[0] == "MI355X" and model == "deepseek_v3" else WORLDS.get(model, 8)
-    output, errors = dry_run(program, CONFIGS / file, (), world, tmp_path)
+    world = 128 if file.parts[0] == "MI355X" and model == "deepseek_v3" else WORLDS.get(model, 8)
+    output, errors = dry_run(program, CONFIGS / file, ("--suggest_layout", "false"), None if len(file.parts) > 1 else world, tmp_path)
     options = options_of(output)
+    assert re.search(rf"^layout +{world} ranks", output, re.MULTILINE), output
+    if len(file.parts) > 1:
+        assert options["dry_run_device"] == file.parts[0] and re.search(rf"^(fits|does not fit) {file.parts[0]}", output, re.MULTILINE)
     text = (CONFIGS / file).read_text()
     for name in ("micro_batch_size", "global_batch_size"):
         assert options.get(name, "1") == re.search(rf"{name}: (\d+)", text)[1]
@@ -401,3 +405,53 @@ def test_experiments_of_other_frameworks_are_refused_with_the_nearest(program, t
     errors = program.run(*words, expected=2)[2]
     assert errors.count("error:") == 1 and "framework is 'maxtext'" in errors
     assert "the same model for the megatron framework is" in errors and "llama2_7B-BF16-pretrain.yaml" in errors
+    # A model of the same family is named; another family has none.
+    for name, words in (("llama2_70B", "the nearest model for the megatron framework is"), ("wan2", "write framework: megatron")):
+        other = tmp_path / "examples/maxtext/configs/MI300X" / f"{name}-pretrain.yaml"
+        other.write_text(TITAN.format(framework="diffusion", model="model", experts=1))
+        errors = program.run("train", "--config", other, "--dry_run", expected=2)[2]
+        assert "framework is 'diffusion'" in errors and words in errors
+
+
+def test_a_dry_run_takes_the_fewest_ranks_that_a_file_allows_or_says_which_fit(program, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    file = tmp_path / "exp.yaml"
+    file.write_text(SMALL.replace("global_batch_size: 2", "global_batch_size: 12, pipeline_model_parallel_size: 2"))
+    run = tmp_path / "run"
+    run.mkdir()
+    output, errors = dry_run(program, file, (), None, run)
+    assert "a dry run for 2 ranks, the fewest" in errors and batch_of(output) == [12, 16, 12, 1, 1]
+    words = ("train", "--config", file, "--dry_run", "--dry_run_world_size", 16)
+    assert "data-parallel size 8\n" in (said := program.run(*words, expected=2)[2]) and "; it fits 12 ranks" in said
+    # A trainer class is Primus's affair, and so is the folder of a GPU, whose nodes have eight.
+    (tmp_path / "MI300X").mkdir()
+    file = tmp_path / "MI300X" / "exp.yaml"
+    text = SMALL.replace("global_batch_size: 2", "global_batch_size: 16").replace("config: pre", "trainer_class: Some\n    config: pre")
+    file.write_text(text.replace("tiny.yaml", str(tmp_path / "tiny.yaml")))
+    output, errors = dry_run(program, file, (), None, run)
+    assert "a dry run for 8 ranks, the number nearest to a node's 8" in errors and "\nfits MI300X" in output
+    assert "trainer_class has no effect here" in errors
+
+
+FLUX = """
+modules:
+  pre_trainer:
+    framework: megatron
+    model: flux_535M.yaml
+    overrides: {model_type: flux_schnell, timestep_sampling_strategy: direct_uniform, dataloader_type: external, out_channels: 64,
+      vae_scale: 0.3611, vae_shift: 0.1159, params_dtype: bfloat16, use_fsdp2_bf16_master_weight_optimizer: true, bf16: true,
+      use_torch_fsdp2: true, mock_data: true, micro_batch_size: 2, global_batch_size: 32, train_iters: 4}
+"""
+
+
+def test_primuss_words_for_flux_are_understood(program, tmp_path):
+    file = tmp_path / "flux.yaml"
+    file.write_text(FLUX)
+    run = tmp_path / "run"
+    run.mkdir()
+    options = options_of(dry_run(program, file, (), 8, run)[0])
+    expected = {"model_type": "diffusion_model", "timestep_sampling_strategy": None, "dataloader_type": "cyclic"}
+    assert {name: options.get(name) for name in expected} == expected
+    file.write_text(FLUX.replace("0.3611", "0.5").replace("out_channels: 64", "nemo_aligned_lr_warmup: true"))
+    errors = program.run("train", "--config", file, "--dry_run", expected=2)[2]
+    assert "vae_scale 0.5" in errors and "lr_warmup_init of lr / (lr_warmup_iters + 1) has it" in errors

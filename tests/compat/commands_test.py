@@ -228,3 +228,7 @@ def test_a_verdict_names_what_is_missing_and_the_cheapest_savings(program, tree)
     printed, _ = typed(f"export DRY_RUN=json EXP={file}; bash examples/run_pretrain.sh", program, tree)
     fit = json.loads(printed)["fit"]
     assert fit["device"] == "MI300X" and fit["fits"] and not fit["notes"]
+    # The scripts' own words for it count more; one of an architecture names no GPU.
+    for word, device in (("mi355x", "MI355X"), ("gfx950", "MI300X")):
+        printed, _ = typed(f"export DRY_RUN=json EXP={file} GPU_ARCH={word}; bash examples/run_pretrain.sh", program, tree)
+        assert json.loads(printed)["fit"]["device"] == device

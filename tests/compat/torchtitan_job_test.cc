@@ -5,6 +5,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
 #include "core/file.h"
 #include "kinds/kinds.h"
 #include "support/source_dir.h"
@@ -252,6 +257,87 @@ TEST_F(TorchtitanJob, WhatLiesInHostMemoryFollowsTheSharding) {
   const auto whole = resolve_job(offload + "[parallelism]\ndata_parallel_shard_degree = 1\n");
   EXPECT_FALSE(whole->derived.data_parallel.fsdp_cpu_offload);
   EXPECT_TRUE(whole->config.optimizer.optimizer_cpu_offload);
+}
+
+TEST_F(TorchtitanJob, AFolderOfATokenizerThatIsNotThereLeavesTheModelsVocabulary) {
+  const std::string job = "[model]\nname = \"qwen3\"\nflavor = \"0.6B\"\nhf_assets_path = \"./assets/hf/Qwen3-0.6B\"\n";
+  const auto resolved = resolve_job(job);
+  EXPECT_EQ(resolved->derived.vocab_size, 151936);
+  const std::string said = "job.toml:4: model.hf_assets_path = ./assets/hf/Qwen3-0.6B is not there";
+  EXPECT_TRUE(std::ranges::any_of(resolved->notes,
+                                  [&](const std::string& note) { return note.find(said) != std::string::npos; }));
+}
+
+// Read from /configs/torchtitan: MODULE.toml has the table NAME.
+std::unique_ptr<Resolved> resolve_name(const std::string& module, const std::string& name, int64_t num_ranks) {
+  const std::string file = test::source_dir() / "configs/torchtitan" / (module + ".toml");
+  ConfigInputs inputs = job_inputs({"--config", file, "--mock_data", "--dry_run"});
+  inputs.readers[".toml"] = [name](const auto& path, const auto& root, const auto& environment) {
+    return read_torchtitan_name(path, name, root, environment);
+  };
+  return resolve_config(all_kinds(), inputs, num_ranks);
+}
+
+TEST_F(TorchtitanJob, ConfigurationsOfItsMainHaveTheSameNumbers) {
+  struct Row {
+    std::string module, name;
+    std::map<std::string, std::string> expected;
+  };
+  // As torchtitan's functions of these names say.
+  const Row rows[] = {
+      {"llama3",
+       "llama3_405b",
+       {{"num_layers", "126"},
+        {"lr", "8e-05"},
+        {"micro_batch_size", "2"},
+        {"seq_length", "8192"},
+        {"train_iters", "3000"},
+        {"lr_warmup_iters", "600"},
+        {"tensor_model_parallel_size", "8"},
+        {"fp8_format", "hybrid"},
+        {"recompute_granularity", "full"}}},
+      {"llama3",
+       "llama3_debugmodel_ce_loss",
+       {{"num_layers", "6"}, {"micro_batch_size", "8"}, {"lr_wsd_decay_iters", "8"}}},
+      {"qwen3", "qwen3_30b_a3b", {{"num_experts", "128"}, {"moe_aux_loss_coeff", "0"}, {"micro_batch_size", "2"}}},
+      {"qwen3",
+       "qwen3_moe_deepep",
+       {{"num_experts", "64"}, {"hidden_size", "256"}, {"seq_length", "512"}, {"expert_model_parallel_size", "4"}}},
+      {"deepseek_v3",
+       "deepseek_v3_16b",
+       {{"num_layers", "27"},
+        {"lr", "0.00022"},
+        {"expert_model_parallel_size", "8"},
+        {"lr_wsd_decay_style", "cosine"}}},
+      {"deepseek_v3", "deepseek_v3_debugmodel_hybridep", {{"num_layers", "6"}, {"moe_ffn_hidden_size", "256"}}},
+      {"gpt_oss", "gpt_oss_debugmodel_flex", {{"num_layers", "4"}, {"vocab_size", "2048"}, {"num_experts", "8"}}},
+  };
+  for (const Row& row : rows) {
+    const auto resolved = resolve_name(row.module, row.name, 8);
+    for (const auto& [name, value] : row.expected)
+      EXPECT_EQ(text_of(*resolved, name), value) << row.name << ' ' << name;
+  }
+  // Every other name resolves too, or says why not.
+  std::map<bool, int> counts;
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_dir() / "configs/torchtitan")) {
+    const std::string module = entry.path().stem().string();
+    std::istringstream lines(read_file(entry.path()));
+    std::map<std::string, bool> is_refused;
+    std::string name;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with('[')) name = line.substr(1, line.size() - 2);
+      if (!name.empty()) is_refused[name] |= line.starts_with("refused");
+    }
+    for (const auto& [one, refused] : is_refused) {
+      ++counts[refused];
+      if (refused) {
+        EXPECT_ANY_THROW(resolve_name(module, one, 8)) << one;
+      } else {
+        EXPECT_NO_THROW(resolve_name(module, one, 8)) << one;
+      }
+    }
+  }
+  EXPECT_EQ(counts, (std::map<bool, int>{{false, 30}, {true, 13}}));
 }
 
 TEST_F(TorchtitanJob, BadFilesAreRefusedWithTheirLine) {

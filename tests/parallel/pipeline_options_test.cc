@@ -343,9 +343,10 @@ TEST(PipelineOptions, OptionsThatContradictEachOtherAreRefusedTogether) {
             "num_layers_per_virtual_pipeline_stage and num_virtual_stages_per_pipeline_rank each say how many stages "
             "there are / keep one of them");
   EXPECT_EQ(
-      refused({.num_virtual_stages_per_pipeline_rank = 1, .pipeline_model_parallel_layout = "Et*4|t*4L"}),
+      refused({.num_virtual_stages_per_pipeline_rank = 2, .pipeline_model_parallel_layout = "Et*4|t*4L"}),
       "num_virtual_stages_per_pipeline_rank and pipeline_model_parallel_layout each say how many stages there are "
       "/ keep one of them");
+  EXPECT_EQ(refused({.num_virtual_stages_per_pipeline_rank = 1, .pipeline_model_parallel_layout = "Et*4|t*4L"}), "");
   EXPECT_EQ(refused({.pipeline_model_parallel_layout = "Et*4|t*4L", .decoder_last_pipeline_num_layers = 4}),
             "pipeline_model_parallel_layout and decoder_last_pipeline_num_layers both say which layers a stage gets / "
             "keep the layout, leave decoder_last_pipeline_num_layers out");

@@ -204,12 +204,22 @@ class PlanMaker {
     return names;
   }
 
+  bool says_chunks_of_layout() const {
+    if (!o_.pipeline_model_parallel_layout || !o_.num_virtual_stages_per_pipeline_rank) return false;
+    try {
+      return std::ssize(parse_pipeline_layout(*o_.pipeline_model_parallel_layout)) ==
+             p_ * *o_.num_virtual_stages_per_pipeline_rank;
+    } catch (const UserError&) {
+      return true;  // read_layout() says what is wrong
+    }
+  }
+
   void check_one_way_to_say_chunks() {
     std::vector<std::string> names;
     if (o_.num_layers_per_virtual_pipeline_stage) names.emplace_back("num_layers_per_virtual_pipeline_stage");
     if (o_.num_virtual_stages_per_pipeline_rank) names.emplace_back("num_virtual_stages_per_pipeline_rank");
     if (o_.pipeline_model_parallel_layout) names.emplace_back("pipeline_model_parallel_layout");
-    if (names.size() < 2) return;
+    if (names.size() < 2 || (names.size() == 2 && says_chunks_of_layout())) return;
     refuse(fmt::format("{} each say how many stages there are", fmt::join(names, " and ")), "keep one of them");
   }
 
