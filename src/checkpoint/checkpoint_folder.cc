@@ -15,6 +15,7 @@
 #include "checkpoint/exchange.h"
 #include "checkpoint/folder_kind.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/object_checkpoints.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -118,6 +119,7 @@ void remove_checkpoint(const fs::path& root, int64_t iteration, Logger& log, con
   const fs::path folder = root / checkpoint_folder_name(iteration);
   if (fs::is_symlink(folder)) return;
   try {
+    if (const auto store = mirrored_store(root, log)) remove_stored_checkpoint(*store, iteration);
     // Hidden first: a killed run leaves no damaged checkpoint.
     const fs::path hidden = root / fmt::format(".{}.tmp-removed", checkpoint_folder_name(iteration));
     if (before_step) before_step("remove");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/strings.h"
+#include "storage/object_mirror.h"
 
 namespace megalith {
 namespace {
@@ -27,8 +28,9 @@ struct CheckpointSaver::Pending {
 };
 
 CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Groups& groups, Logger& log)
-    : CheckpointSaver(options.save.value(), options.save_settings(), options.async_save, groups, log) {
-  check_shared_folder(root_, *groups.world);
+    : CheckpointSaver(local_path(options.save.value()), options.save_settings(), options.async_save, groups, log) {
+  // Hosts have mirrors of their own.
+  if (!is_object_url(*options.save)) check_shared_folder(root_, *groups.world);
 }
 
 CheckpointSaver::CheckpointSaver(std::filesystem::path root, SaveSettings settings, bool is_async, const Groups& groups,
@@ -79,7 +81,10 @@ void CheckpointSaver::finish() {
 
 void CheckpointSaver::commit(CheckpointWriter& writer, int64_t iteration, bool is_passing, const Stopwatch& watch) {
   const std::filesystem::path folder = writer.finish();
-  log_.info("saved the checkpoint of iteration {} to {} in {}", iteration, folder.string(),
+  const auto store = mirrored_store(root_, log_);
+  const std::string place = store ? store->url().key(folder.filename().string()) : folder.string();
+  log_.info("saved the checkpoint of iteration {} to {}{} in {}", iteration,
+            store ? fmt::format("s3://{}/", store->url().bucket) : "", place,
             format_duration(watch.elapsed_s()));
   const std::optional<int64_t> passed = std::exchange(passing_, is_passing ? std::optional(iteration) : std::nullopt);
   if (passed && *passed != iteration && groups_.world->is_first()) {

@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,9 +14,11 @@
 #include <utility>
 
 #include "checkpoint/exchange.h"
+#include "checkpoint/object_checkpoints.h"
 #include "checkpoint/replica_share.h"
 #include "core/error.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 #include "tensor_files/safetensors_writer.h"
 
 namespace megalith {
@@ -65,6 +68,25 @@ void keep_each_once(std::vector<StoredChunk>& chunks) {
   }
 }
 
+// A rank's files wait here for their upload to object storage: ".iter_0000100.tmp-rank3".
+constexpr std::string_view kStagedMark = ".tmp-rank";
+
+// Leftovers of this rank go; other ranks may be staging beside it.
+fs::path make_staging_folder(const fs::path& root, int64_t iteration, int rank, int64_t num_bytes) {
+  const std::string ending = fmt::format("{}{}", kStagedMark, rank);
+  for (const fs::directory_entry& entry : list_folder(root)) {
+    if (entry.path().filename().string().ends_with(ending)) remove_tree(entry.path());
+  }
+  if (const int64_t available = free_disk_bytes(root); available < num_bytes) {
+    throw UserError(fmt::format("rank {}'s part of the checkpoint of iteration {} needs {} in {}, where {} are free",
+                                rank, iteration, format_bytes(num_bytes), root.string(), format_bytes(available)),
+                    "free space, or set TMPDIR to a larger local disk: files pass through it to object storage");
+  }
+  fs::path folder = root / fmt::format(".{}{}", checkpoint_folder_name(iteration), ending);
+  make_directories(folder);
+  return folder;
+}
+
 }  // namespace
 
 CheckpointTensor model_tensor(const Parameter& parameter) {
@@ -104,7 +126,11 @@ CheckpointWriter::CheckpointWriter(fs::path root, CheckpointState state, const G
   open();
 }
 
-CheckpointWriter::~CheckpointWriter() = default;
+CheckpointWriter::~CheckpointWriter() {
+  if (directory_ == nullptr && folder_.filename().string().find(kStagedMark) != std::string::npos) {
+    try_remove_tree(folder_);
+  }
+}
 
 void CheckpointWriter::step(std::string_view what) const {
   if (settings_.before_step) settings_.before_step(what);
@@ -137,6 +163,22 @@ void CheckpointWriter::plan() {
 
 void CheckpointWriter::open() {
   Group& world = *groups_.world;
+  if (const auto store = mirrored_store(root_, log_)) {
+    std::string infix;  // keeps a replaced checkpoint's files until the new one is whole
+    run_on_all(world, "checkpoint folder", [&] {
+      if (world.rank() != 0) return;
+      step("create folder");
+      remove_interrupted_saves(*store, log_);
+      if (store->list(checkpoint_folder_name(state_.train.iteration) + "/").empty()) return;
+      infix = fmt::format(".{:x}", std::chrono::system_clock::now().time_since_epoch().count());
+    });
+    infix = broadcast_text(world, infix, 0, "checkpoint folder");
+    for (RankFile& file : files_) file.name.insert(file.name.rfind('.'), infix);
+    run_on_all(world, "checkpoint folder", [&] {
+      folder_ = make_staging_folder(root_, state_.train.iteration, world.rank(), num_bytes_);
+    });
+    return;
+  }
   const fs::path target = root_ / checkpoint_folder_name(state_.train.iteration);
   int64_t total_bytes = 0;
   for (const std::string& bytes : gather_texts(world, std::to_string(num_bytes_), "checkpoint bytes")) {
@@ -222,6 +264,12 @@ void CheckpointWriter::write_file(const RankFile& file, Progress& progress) {
   }
   step("flush file");
   writer.finish();
+  if (const auto store = mirrored_store(root_, log_)) {
+    step("upload file");
+    store->put_file(fmt::format("{}/{}", checkpoint_folder_name(state_.train.iteration), file.name),
+                    folder_ / file.name);
+    remove_tree(folder_ / file.name);
+  }
 }
 
 fs::path CheckpointWriter::finish() {
@@ -234,6 +282,9 @@ fs::path CheckpointWriter::finish() {
   const std::vector<std::string> chunk_lists = gather_texts(world, dump_json(chunks), "checkpoint contents");
   run_on_all(world, "checkpoint commit", [&] {
     if (world.rank() == 0) commit(chunk_lists);
+  });
+  run_on_all(world, "checkpoint mirrored", [&] {
+    if (const auto store = mirrored_store(root_, log_)) pull_checkpoints(store->url().text(), log_);
   });
   return root_ / checkpoint_folder_name(state_.train.iteration);
 }
@@ -254,6 +305,23 @@ void CheckpointWriter::commit(const std::vector<std::string>& chunk_lists) {
       manifest.chunks.push_back(chunk_from_json(chunk, "a rank's chunk"));
   }
   keep_each_once(manifest.chunks);
+  if (const auto store = mirrored_store(root_, log_)) {
+    const std::string name = checkpoint_folder_name(iteration);
+    const std::vector<StoredObject> earlier = store->list(name + "/");
+    for (const KeptFile& file : settings_.files) store->put(fmt::format("{}/{}", name, file.name), file.content);
+    step("write manifest");
+    store->put(fmt::format("{}/{}", name, kManifestFile), manifest_text(manifest));
+    step("write pointer");
+    store->put(kPointerFile, fmt::format("{}\n", iteration));
+    std::set<std::string> files;
+    for (const StoredChunk& chunk : manifest.chunks) files.insert(fmt::format("{}/{}", name, chunk.file));
+    for (const StoredObject& object : earlier) {
+      if (object.name.ends_with(".safetensors") && !files.contains(object.name)) store->remove(object.name);
+    }
+    apply_retention(root_, iteration, previous, settings_.retention, log_, settings_.before_step);
+    step("done");
+    return;
+  }
   for (const KeptFile& file : settings_.files) {
     step("write kept file");
     make_directories((folder_ / file.name).parent_path());

@@ -12,6 +12,7 @@
 #include "checkpoint/mxfp4.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "storage/object_mirror.h"
 #include "tensor_files/outline.h"
 
 namespace megalith {
@@ -285,6 +286,15 @@ std::string_view TensorStore::resolve(const Piece& piece) const {
   return "";
 }
 
+// Brings the rows of the first dim that `box` touches, if the file is a mirror with holes.
+void fill_rows(const TensorStore::Part& part, const Box& box) {
+  const FileTensor& stored = part.stored;
+  const bool has_rows = !stored.shape.empty() && stored.shape[0] > 0 && stored.strides == row_major(stored.shape);
+  const int64_t row_bytes = has_rows ? stored.num_bytes / stored.shape[0] : stored.num_bytes;
+  const int64_t first = has_rows ? box.offset[0] - part.box.offset[0] : 0, count = has_rows ? box.extent[0] : 1;
+  fill_mirrored(part.path(), stored.offset + first * row_bytes, count * row_bytes);
+}
+
 // (block rows, block columns) float32, of blocks that the box touches.
 at::Tensor TensorStore::scales_of(const Entry& entry, const Box& box) const {
   Box blocks = box;
@@ -306,6 +316,7 @@ void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& 
   for (const Part& part : entry->parts) {
     const Box common = intersect(part.box, box);
     if (common.is_empty()) continue;
+    fill_rows(part, common);
     const at::Tensor source = values_of(slice_box(outline_of(part.stored), common, part.box.offset));
     const at::Tensor target = slice_box(out, common, box.offset);
     if (entry->scales.empty())

@@ -21,6 +21,7 @@
 #include "device/threads.h"
 #include "launch/back_ends.h"
 #include "ops/operators.h"
+#include "storage/s3_settings.h"
 #include "train/inputs.h"
 #include "train/memory_estimate.h"
 #include "verify/access_check.h"
@@ -163,7 +164,8 @@ Findings check_folders(const DoctorCase& one) {
   if (one.launch.local_rank != 0) return {};
   const Config& config = one.resolved.config;
   std::vector<std::pair<std::string, std::string>> folders;
-  if (config.checkpoint.save) folders.emplace_back("save", *config.checkpoint.save);
+  const auto& save = config.checkpoint.save;
+  if (save && !is_object_url(*save)) folders.emplace_back("save", *save);
   if (config.data.data_cache_path) folders.emplace_back("data_cache_path", *config.data.data_cache_path);
   const auto temporary = one.environment.find("TMPDIR");
   if (temporary != one.environment.end() && !temporary->second.empty())

@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/folder_kind.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/object_checkpoints.h"
 #include "cli/help.h"
 #include "cli/inspect_data.h"
 #include "cli/inspect_model.h"
@@ -113,7 +114,7 @@ int inspect_checkpoint(CommandContext& context) {
     throw UserError(given.empty() ? "no checkpoint given" : "several folders given",
                     "name one: inspect checkpoint DIR");
   }
-  const std::filesystem::path root = checkpoints_of(given[0]);
+  const std::filesystem::path root = checkpoints_of(pull_checkpoints(given[0], context.log));
   if (const auto foreign = find_foreign(root, std::nullopt)) return inspect_foreign(*foreign);
   if (const auto error = check_checkpoint_path("inspect checkpoint", root, /*may_be_absent=*/false)) throw *error;
   std::vector<std::filesystem::path> folders;

@@ -14,9 +14,11 @@
 #include "core/output_file.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
+#include "data/object_data.h"
 #include "data/prepared_outputs.h"
 #include "hub/hub.h"
 #include "hub/texts.h"
+#include "storage/s3_settings.h"
 
 namespace megalith {
 namespace {
@@ -136,7 +138,7 @@ int run_prepare(CommandContext& context) {
     return print_help(context, usage, set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
-  std::vector<UserError> errors = refuse_urls(set);
+  std::vector<UserError> errors = refuse_urls(set, {"input"});
   if (options.input.empty()) errors.emplace_back("no input given", "name JSON-lines or text files with --input");
   if (options.output_prefix.empty()) {
     errors.emplace_back("no output_prefix given", "give the path that the .bin and .idx files shall begin with");
@@ -146,6 +148,10 @@ int run_prepare(CommandContext& context) {
                      options.hub, context.log);
   std::vector<std::string> inputs;
   for (const std::string& input : options.input) {
+    if (is_object_url(input)) {
+      inputs.push_back(fetch_object_texts(input, context.log));
+      continue;
+    }
     for (std::string& file : resolve_hub_texts("input", input, context.environment, options.hub, context.log)) {
       inputs.push_back(std::move(file));
     }

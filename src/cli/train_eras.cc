@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "kinds/kinds.h"
 #include "launch/hang_report.h"
+#include "storage/object_mirror.h"
 
 namespace megalith {
 namespace {
@@ -24,10 +25,10 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 std::string newest_checkpoint_text(const Config& config) {
   const std::optional<std::string>& save = config.checkpoint.save;
   if (!save) return "nothing was saved: the run has no --save";
-  const std::vector<int64_t> iterations = list_checkpoints(*save);
+  const std::vector<int64_t> iterations = list_checkpoints(local_path(*save));
   if (iterations.empty()) return fmt::format("{} (save) has no checkpoint yet", *save);
   const int64_t newest = *std::max_element(iterations.begin(), iterations.end());
-  return fmt::format("the newest checkpoint is {}; start again with --load {}", checkpoint_folder(*save, newest).string(),
+  return fmt::format("the newest checkpoint is {}; start again with --load {}", (std::filesystem::path(*save) / checkpoint_folder_name(newest)).string(),
                      *save);
 }
 

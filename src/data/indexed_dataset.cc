@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "storage/object_mirror.h"
 
 namespace megalith {
 namespace {
@@ -170,7 +171,9 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, int64_t count, int64
   const int64_t length = sequence_length(sequence);
   MEGALITH_CHECK(offset >= 0 && count >= 0 && offset <= length && count <= length - offset,
                  "{}: sequence {}: {} + {} of {} tokens", prefix_, sequence, offset, count, length);
-  const std::byte* from = bin_.bytes().data() + load<int64_t>(offsets_ + sequence * 8) + offset * token_bytes_of(type_);
+  const int64_t begin = load<int64_t>(offsets_ + sequence * 8) + offset * token_bytes_of(type_);
+  fill_mirrored(bin_.path(), begin, count * token_bytes_of(type_));
+  const std::byte* from = bin_.bytes().data() + begin;
   switch (type_) {
     case TokenType::kUint8:
       return widen<uint8_t>(from, count, out);
@@ -201,8 +204,9 @@ std::string IndexedDataset::describe(int64_t sequence) const {
 
 std::span<const std::byte> IndexedDataset::sequence_bytes(int64_t sequence) const {
   const int64_t length = sequence_length(sequence);
-  return bin_.bytes().subspan(static_cast<size_t>(load<int64_t>(offsets_ + sequence * 8)),
-                              static_cast<size_t>(length * token_bytes_of(type_)));
+  const int64_t begin = load<int64_t>(offsets_ + sequence * 8), num_bytes = length * token_bytes_of(type_);
+  fill_mirrored(bin_.path(), begin, num_bytes);
+  return bin_.bytes().subspan(static_cast<size_t>(begin), static_cast<size_t>(num_bytes));
 }
 
 int64_t IndexedDataset::num_unused_bin_bytes() const {

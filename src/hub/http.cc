@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 #include <thread>
 
@@ -106,6 +107,8 @@ bool is_transient_curl_error(CURLcode code) {
 // One exchange, for libcurl's callbacks.
 struct HttpExchange {
   const HttpClient::Sink* sink = nullptr;
+  bool wants_error_body = false;
+  std::span<const std::byte> body, unsent;
   HttpResponse response;
   int64_t num_bytes = 0, num_header_bytes = 0, num_dropped_bytes = 0;
   bool is_stopped = false;  // by the sink
@@ -142,6 +145,23 @@ size_t on_http_header(char* data, size_t size, size_t count, void* context) {
 
 size_t on_http_body(char* data, size_t size, size_t count, void* context);
 
+size_t on_http_send(char* data, size_t size, size_t count, void* context) {
+  auto& exchange = *static_cast<HttpExchange*>(context);
+  const size_t num_bytes = std::min(size * count, exchange.unsent.size());
+  std::memcpy(data, exchange.unsent.data(), num_bytes);
+  exchange.unsent = exchange.unsent.subspan(num_bytes);
+  exchange.num_bytes += static_cast<int64_t>(num_bytes);
+  return num_bytes;
+}
+
+// A kept connection may turn out dead: libcurl then sends the body anew.
+int on_http_rewind(void* context, curl_off_t offset, int origin) {
+  auto& exchange = *static_cast<HttpExchange*>(context);
+  if (origin != SEEK_SET || offset < 0 || static_cast<size_t>(offset) > exchange.body.size()) return CURL_SEEKFUNC_FAIL;
+  exchange.unsent = exchange.body.subspan(static_cast<size_t>(offset));
+  return CURL_SEEKFUNC_OK;
+}
+
 }  // namespace
 
 struct HttpClient::State {
@@ -169,7 +189,7 @@ size_t on_http_body(char* data, size_t size, size_t count, void* context) {
     long status = 0;
     curl_library().easy_getinfo(body.handle, CURLINFO_RESPONSE_CODE, &status);
     exchange.response.status = static_cast<int>(status);
-    if ((status != 200 && status != 206) || !*exchange.sink) {
+    if ((status != 200 && status != 206 && !exchange.wants_error_body) || !*exchange.sink) {
       exchange.num_dropped_bytes += static_cast<int64_t>(size * count);
       exchange.is_stopped = exchange.num_dropped_bytes > kMostDroppedBytes;
       return;
@@ -265,6 +285,8 @@ HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::
   HttpExchange exchange;
   exchange.sink = &sink;
   exchange.response.url = url;
+  exchange.wants_error_body = request.wants_error_body;
+  exchange.body = exchange.unsent = request.body;
   HttpBodyContext body{&exchange, handle};
   std::array<char, CURL_ERROR_SIZE> words{};
   curl.easy_reset(handle);
@@ -289,6 +311,19 @@ HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::
   if (!request.secret.empty() && url_origin(url) == request.secret_origin) {
     headers = curl.slist_append(headers, fmt::format("Authorization: Bearer {}", request.secret).c_str());
   }
+  for (const auto& [name, value] : request.headers) {
+    headers = curl.slist_append(headers, fmt::format("{}: {}", name, value).c_str());
+  }
+  if (request.method == "PUT" || request.method == "POST") {
+    curl.easy_setopt(handle, CURLOPT_UPLOAD, 1L);
+    curl.easy_setopt(handle, CURLOPT_READFUNCTION, on_http_send);
+    curl.easy_setopt(handle, CURLOPT_READDATA, &exchange);
+    curl.easy_setopt(handle, CURLOPT_SEEKFUNCTION, on_http_rewind);
+    curl.easy_setopt(handle, CURLOPT_SEEKDATA, &exchange);
+    curl.easy_setopt(handle, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+    headers = curl.slist_append(headers, "Expect:");  // no round trip before the body
+  }
+  if (!request.method.empty()) curl.easy_setopt(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str());
   curl.easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
   const CURLcode code = transfer(exchange, request);
   curl.slist_free_all(headers);
@@ -320,6 +355,7 @@ HttpResponse HttpClient::send(const HttpRequest& request, const Sink& sink) {
       for (const auto& [name, value] : response.headers) origin_headers[name] = value;
     }
     response.origin_headers = origin_headers;
+    if (!request.follows_redirects) return response;
     if (redirect.empty()) {
       if (response.status < 301 || response.status > 308 || response.status == 304) return response;
       throw HttpError(fmt::format("{} answers {} and does not say where to go", shown_url(url), response.status),

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace megalith {
 
@@ -39,6 +41,11 @@ struct HttpRequest {
   std::string url;
   bool wants_body = true;  // else HEAD
   int64_t first_byte = 0;  // above 0: the rest from there
+  std::string method;      // "": GET or HEAD
+  std::vector<std::pair<std::string, std::string>> headers = {};
+  std::span<const std::byte> body = {};  // sent with PUT and POST; outlives send()
+  bool wants_error_body = false;         // the sink also receives bodies of other statuses
+  bool follows_redirects = true;         // else they are answers like others
   // `Authorization: Bearer`, only to hosts of secret_origin (scheme, name, port).
   std::string secret, secret_origin;
   // Called many times a second; true ends the request with an HttpError. May be empty.

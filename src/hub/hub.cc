@@ -360,10 +360,13 @@ void resolve_hub_option(const std::string& option, std::optional<std::string>& v
   if (value) value = resolve_hub_path(option, *value, need, environment, options, log).string();
 }
 
-std::vector<UserError> refuse_urls(const OptionSet& options) {
+std::vector<UserError> refuse_urls(const OptionSet& options, const std::set<std::string_view>& stored) {
   // A command that lacks one skips it.
   constexpr std::string_view kPathOptions[] = {"load",
                                                "save",
+                                               "output_dir",
+                                               "adapter",
+                                               "save_adapter",
                                                "load_hf",
                                                "save_hf",
                                                "pretrained_checkpoint",
@@ -393,6 +396,7 @@ std::vector<UserError> refuse_urls(const OptionSet& options) {
     const Option* option = options.find(name);
     if (option == nullptr) continue;
     for (const std::string& value : parse_list(option->text()).value_or(std::vector<std::string>{})) {
+      if (url_scheme(value) == "s3" && stored.contains(name)) continue;
       if (std::optional<UserError> refusal = refuse_url(option->named_at(option->source()), value)) {
         errors.push_back(std::move(*refusal));
       }

@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/option.h"
@@ -45,7 +47,8 @@ void resolve_hub_option(const std::string& option, std::optional<std::string>& v
                         const EnvironmentMap& environment, const HubOptions& options, Logger& log);
 
 // An error per URL among the path options.
-std::vector<UserError> refuse_urls(const OptionSet& options);
+//   stored  options that also take addresses of object storage, s3://bucket/prefix
+std::vector<UserError> refuse_urls(const OptionSet& options, const std::set<std::string_view>& stored = {});
 
 // Fetches a revision into the cache, holding the repository's lock.
 class HubFetch {

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "storage/object_mirror.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -229,6 +230,7 @@ std::optional<int64_t> safetensors_bytes(SafetensorsDtype dtype, std::span<const
 
 SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(std::make_shared<MappedFile>(path)) {
   const auto size = static_cast<int64_t>(file_->size());
+  fill_mirrored(path, 0, std::min<int64_t>(size, 8));
   if (size < 8) {
     throw UserError(fmt::format("{} has {} bytes; a safetensors file has at least 8", path.string(), size),
                     kDamagedRemedy);
@@ -242,6 +244,7 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(std::make_shared<
                     path.string(), header_bytes, size, kMaxHeaderBytes),
         "either this is no safetensors file, or it was cut while it was copied: fetch it again");
   }
+  fill_mirrored(path, 0, 8 + static_cast<int64_t>(header_bytes));
   const std::string_view header = file_->text().substr(8, header_bytes);
   if (header.empty() || header.front() != '{') {
     throw UserError(fmt::format("{}: the header at byte 8 does not start with '{{'", path.string()), kDamagedRemedy);
@@ -308,6 +311,7 @@ FileTensor SafetensorsFile::place(const SafetensorsTensor& tensor) const {
 }
 
 std::span<const std::byte> FileTensor::bytes() const {
+  fill_mirrored(file->path(), offset, num_bytes);
   return file->bytes().subspan(static_cast<size_t>(offset), static_cast<size_t>(num_bytes));
 }
 
@@ -320,7 +324,8 @@ at::Tensor FileTensor::view() const {
   const at::ScalarType type = *known;
   const auto options = at::TensorOptions().dtype(type);
   if (num_bytes == 0) return at::empty(shape, options);
-  const std::byte* data = bytes().data();
+  // A mirror's holes are filled by who knows which rows are read (checkpoint/tensor_store.cc).
+  const std::byte* data = file->bytes().data() + offset;
   const auto count = num_bytes / static_cast<int64_t>(c10::elementSize(type));
   at::Tensor elements;
   if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(type) == 0) {

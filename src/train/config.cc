@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/folder_kind.h"
+#include "checkpoint/object_checkpoints.h"
 #include "checkpoint/resume.h"
 #include "comm/context_parallel.h"
 #include "config/option_checks.h"
@@ -14,6 +15,7 @@
 #include "hub/hub.h"
 #include "models/families.h"
 #include "models/model_bounds.h"
+#include "storage/object_mirror.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/device_fit.h"
@@ -451,8 +453,26 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
   return false;
 }
 
+// Mirrors checkpoints in object storage, which is not asked while there are errors.
+void pull_stored_checkpoints(const Config& config, const CommandNeeds& needs, std::vector<UserError>& errors) {
+  const CheckpointOptions& options = config.checkpoint;
+  const bool reads = needs.weights != CommandNeeds::Weights::kIgnored;
+  const bool writes = needs.writes_run && !config.train.skip_train;
+  Logger log;
+  for (const auto& [path, is_used] : {std::pair(&options.save, writes), std::pair(&options.load, reads),
+                                      std::pair(&options.pretrained_checkpoint, reads)}) {
+    if (!is_used || !*path || !is_object_url(**path)) continue;
+    throw_if_any(errors);
+    if (path == &options.save) check_stored_writable(**path, log);
+    if (path == &options.save || *path != options.save) pull_checkpoints(**path, log);
+  }
+}
+
 // Resolves a run's folder to its checkpoints, and a diffusers pipeline's to its transformer.
 CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
+  for (std::optional<std::string>* path : {&options.save, &options.load, &options.pretrained_checkpoint}) {
+    if (*path) *path = local_path(**path);
+  }
   for (std::optional<std::string>* path : {&options.load, &options.pretrained_checkpoint}) {
     if (*path) *path = checkpoints_of(**path).string();
   }
@@ -525,7 +545,8 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   resolved->exports = resolution.exports;
   if (resolution.wants_help) return resolved;
   std::vector<UserError>& errors = resolution.errors;
-  append(errors, refuse_urls(*resolved->options));
+  append(errors, refuse_urls(*resolved->options, {"load", "save", "pretrained_checkpoint", "data_path",
+                                                  "train_data_path", "valid_data_path", "test_data_path"}));
   const OptionSet& options = *resolved->options;
   const TrainOptions& train = resolved->config.train;
   keep_highest(*resolved,
@@ -540,6 +561,7 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   const Config& config = resolved->config;
   if (needs.adjust) needs.adjust(resolved->config);
   if (needs.hold_folders && errors.empty()) needs.hold_folders(config);
+  pull_stored_checkpoints(config, needs, errors);
   resolved->derived.checkpoint = with_folders_of_checkpoints(config.checkpoint);
   continue_automatically(*resolved);
   // Cross-option rules would only add noise to unreadable values.

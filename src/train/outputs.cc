@@ -17,6 +17,7 @@
 #include "core/file.h"
 #include "core/output_file.h"
 #include "core/system_call.h"
+#include "storage/object_mirror.h"
 #include "train/config.h"
 #include "train/tracking.h"
 
@@ -43,7 +44,8 @@ std::vector<Output> outputs_of(const Resolved& resolved) {
     if (path) add(path, *path, is_folder, mark);
   };
   add_named(config.log.output_dir, true);
-  if (!config.train.skip_train) add_named(config.checkpoint.save, true);
+  const bool is_stored = config.checkpoint.save && is_object_url(*config.checkpoint.save);  // tried in train/config.cc
+  if (!config.train.skip_train && !is_stored) add_named(config.checkpoint.save, true);
   add_named(config.checkpoint.save_hf, true);
   add_named(config.checkpoint.save_adapter, true);
   add_named(config.log.log_file, false);
@@ -122,8 +124,9 @@ void check_checkpoints(Resolved& resolved, std::vector<UserError>& errors) {
       fmt::format(
           "save {}: it holds checkpoints of an earlier run, the newest of iteration {}, and this run does not go "
           "on from them",
-          *options.save, present.back()),
-      fmt::format("go on with --load {}, replace them with --overwrite, or name another folder", *options.save));
+          resolved.config.checkpoint.save.value_or(*options.save), present.back()),
+      fmt::format("go on with --load {}, replace them with --overwrite, or name another folder",
+                  resolved.config.checkpoint.save.value_or(*options.save)));
 }
 
 void check_export(const Resolved& resolved, const std::vector<Output>& outputs, std::vector<UserError>& errors) {
@@ -260,7 +263,9 @@ std::vector<std::pair<std::string, std::string>> held_folders(const Config& conf
   std::vector<std::pair<std::string, std::string>> folders;
   const std::optional<std::string>&root = config.log.output_dir, &save = config.checkpoint.save;
   if (root) folders.emplace_back("output_dir", *root);
-  if (save && !config.train.skip_train && !(root && is_same(*root, *save))) folders.emplace_back("save", *save);
+  if (save && !config.train.skip_train && !(root && is_same(*root, *save))) {
+    folders.emplace_back("save", local_path(*save));
+  }
   return folders;
 }
 
@@ -301,7 +306,8 @@ void continue_automatically(Resolved& resolved) {
   checkpoint.finetune = checkpoint.no_load_optim = false;
   checkpoint.ckpt_step.reset();
   resolved.notes.push_back(fmt::format(
-      "{}: loading from {}", checkpoint.auto_continue_train ? "auto_continue_train" : "output_dir", *checkpoint.save));
+      "{}: loading from {}", checkpoint.auto_continue_train ? "auto_continue_train" : "output_dir",
+                                       resolved.config.checkpoint.save.value_or(*checkpoint.save)));
 }
 
 std::optional<UserError> check_writable(const std::string& option, const fs::path& path, bool is_folder) {

@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "metrics/mlflow.h"
 #include "metrics/wandb.h"
+#include "storage/s3_settings.h"
 #include "train/outputs.h"
 #include "train/run_record.h"
 
@@ -122,7 +123,8 @@ TrackedRun tracked_run(const Resolved& resolved, const SinkSettings& settings) {
 
 fs::path wandb_folder(const Config& config) {
   const std::optional<std::string>& folder = config.tracking.wandb_save_dir;
-  return fs::path(folder.value_or(config.checkpoint.save.value_or("."))) / "wandb";
+  const std::string beside = config.checkpoint.save.value_or(".");
+  return fs::path(folder.value_or(is_object_url(beside) ? "." : beside)) / "wandb";
 }
 
 fs::path mlflow_folder(const Config& config) { return config.tracking.mlflow_dir.value_or("mlruns"); }

@@ -450,8 +450,8 @@ def test_weights_and_data_wait_until_nothing_else_is_wrong(hub, client, models, 
         assert not client.repo("org/tokens", "dataset").exists()
     # What cannot be read, or cannot be a path, is said before anything is asked.
     hub.log.clear()
-    _, errors = client.run(*run, "--lr", "many", "--save", "s3://bucket/run", expected=2)
-    assert "many" in errors and "aws s3" in errors and not hub.log
+    _, errors = client.run(*run, "--lr", "many", "--save", "gs://bucket/run", expected=2)
+    assert "many" in errors and "gcloud" in errors and not hub.log
     save = client.home / "run"
     _, errors = client.run(*run, "--save", save, HF_TOKEN=TOKEN)
     assert weights(contents(snapshot)) == weights(files)

@@ -33,6 +33,7 @@ OPENS_TO_WRITE = (
     "launch/folder_lock.cc",
     "data/spool_file.cc",
     "metrics/append_file.cc",
+    "storage/object_mirror.cc",
     "train/outputs.cc",
 )
 

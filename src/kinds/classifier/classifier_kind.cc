@@ -54,6 +54,10 @@ std::vector<UserError> ClassifierKind::check_data(Resolved& run) const {
     const DataOptions data = with_listed_paths(run.config.data);
     if (data.split) collect(errors, [&] { parse_split(*data.split); });
     for (const auto& [option, paths] : path_lists(data)) {
+      for (const std::string& path : *paths) {
+        if (auto refusal = refuse_url(option, path)) errors.push_back(std::move(*refusal));
+      }
+      if (!errors.empty()) continue;
       const bool are_here = std::ranges::all_of(*paths, [](const std::string& path) {
         return std::filesystem::exists(path) || !parse_hub_name(path, HubRepoType::kDataset);
       });

@@ -7,6 +7,7 @@
 
 #include "core/collect_errors.h"
 #include "core/number_of.h"
+#include "hub/names.h"
 #include "kinds/flow/flow_input.h"
 #include "kinds/flow/flux_data.h"
 #include "kinds/flow/picture_data.h"
@@ -84,6 +85,11 @@ void FlowKind::check_task(const Resolved& run, std::vector<UserError>& errors) c
 
 std::vector<UserError> FlowKind::check_data(Resolved& run) const {
   const DataOptions& data = run.config.data;
+  for (const std::vector<std::string>* paths : {&data.data_path, &data.train_data_path, &data.valid_data_path}) {
+    for (const std::string& path : *paths) {
+      if (auto refusal = refuse_url("data_path", path)) return {std::move(*refusal)};
+    }
+  }
   if (!data.has_paths() && run.config.train.dry_run) return no_data(run);
   if (has_unencoded_pictures(run)) return check_unencoded_pictures(run);
   return check_flux_data(data, flux_sample_shape(run.config.model, data.flux));

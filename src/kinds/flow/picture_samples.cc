@@ -10,6 +10,7 @@
 #include "image/png.h"
 #include "image/resize.h"
 #include "kinds/flow/picture_data.h"
+#include "storage/s3_settings.h"
 
 namespace megalith {
 namespace {
@@ -34,7 +35,7 @@ PictureRequest request_of(const Resolved& resolved) {
 std::optional<fs::path> folder_of(const Config& config) {
   if (config.samples.sample_folder) return fs::path(*config.samples.sample_folder);
   if (config.log.output_dir) return fs::path(*config.log.output_dir) / "samples";
-  if (config.checkpoint.save) return fs::path(*config.checkpoint.save) / "samples";
+  if (config.checkpoint.save && !is_object_url(*config.checkpoint.save)) return fs::path(*config.checkpoint.save) / "samples";
   return std::nullopt;
 }
 

@@ -10,6 +10,7 @@
 #include "core/number_of.h"
 #include "data/blend.h"
 #include "data/indexed_dataset.h"
+#include "data/object_data.h"
 #include "data/prepare_input.h"
 #include "data/split.h"
 #include "hub/hub.h"
@@ -21,6 +22,7 @@
 #include "kinds/text/text_data.h"
 #include "kinds/text/text_samples.h"
 #include "models/transformer.h"
+#include "storage/s3_settings.h"
 #include "train/inputs.h"
 
 namespace megalith {
@@ -32,6 +34,10 @@ constexpr int64_t kShortestToySequence = 7;
 
 // Texts, or one prefix of token files. Opening reads the whole .idx, which is left to the run if there is one.
 void check_data_path(const std::string& path, bool opens) {
+  if (is_object_url(path)) {
+    Logger log;
+    return check_object_data(path, log);
+  }
   if (names_texts(path)) {
     (void)find_inputs({path}, /*all_plain=*/false);
     return;
@@ -62,7 +68,9 @@ void fetch_token_files(Resolved& run, const EnvironmentMap& environment, Logger&
     for (std::string& value : *values) {
       collect(errors, [&, option = option] {
         const std::string found =
-            resolve_hub_path(option, value, HubNeed::kTokenData, environment, config.hub, log).string();
+            is_object_url(value)
+                ? pull_object_data(value, log)
+                : resolve_hub_path(option, value, HubNeed::kTokenData, environment, config.hub, log).string();
         has_names = has_names || found != value;
         value = found;
       });
