@@ -1,11 +1,9 @@
 // megalith train: pre-trains or fine-tunes.
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <iterator>
 #include <string_view>
 
 #include "cli/build_commit.h"
@@ -210,27 +208,26 @@ int run_train(CommandContext& context) {
   const Launch launch = join_launch(context);
   RunHold hold;
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(all_kinds(), context.config_inputs(), launch.world_size, /*extra=*/{},
-                          {.opens_data = true,
-                           .weights = CommandNeeds::Weights::kOptional,
-                           .writes_run = true,
-                           .hold_folders =
-                               [&](const Config& config) {
-                                 if (config.train.dry_run) return;
-                                 hold = hold_run_folders(context, launch, config, g_stop);
-                               },
-                           .more_checks =
-                               [&](Resolved& run) {
-                                 for (std::string& note : block_index_notes(*run.options)) {
-                                   run.notes.push_back(std::move(note));
-                                 }
-                                 std::vector<UserError> errors = check_outputs(run);
-                                 // One rank is enough: the others end with it.
-                                 if (run.config.train.faults.check_types && launch.rank == 0) {
-                                   std::ranges::move(type_errors(run), std::back_inserter(errors));
-                                 }
-                                 return errors;
-                               }});
+    const CommandNeeds needs{.opens_data = true,
+                             .weights = CommandNeeds::Weights::kOptional,
+                             .writes_run = true,
+                             .hold_folders =
+                                 [&](const Config& config) {
+                                   if (config.train.dry_run) return;
+                                   hold = hold_run_folders(context, launch, config, g_stop);
+                                 },
+                             .more_checks =
+                                 [](Resolved& run) {
+                                   for (std::string& note : block_index_notes(*run.options)) {
+                                     run.notes.push_back(std::move(note));
+                                   }
+                                   return check_outputs(run);
+                                 }};
+    auto run = resolve_config(all_kinds(), context.config_inputs(), launch.world_size, /*extra=*/{}, needs);
+    // One rank is enough: the others end with it.
+    const bool checks_types = run->config.train.faults.check_types && launch.rank == 0 && !run->wants_help;
+    if (checks_types) throw_if_any(type_errors(*run));
+    return run;
   });
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);

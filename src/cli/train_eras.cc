@@ -28,7 +28,7 @@ std::string newest_checkpoint_text(const Config& config) {
   const std::vector<int64_t> iterations = list_checkpoints(local_path(*save));
   if (iterations.empty()) return fmt::format("{} (save) has no checkpoint yet", *save);
   const int64_t newest = *std::max_element(iterations.begin(), iterations.end());
-  return fmt::format("the newest checkpoint is {}; start again with --load {}", (std::filesystem::path(*save) / checkpoint_folder_name(newest)).string(),
+  return fmt::format("the newest checkpoint is {}/{}; start again with --load {}", *save, checkpoint_folder_name(newest),
                      *save);
 }
 

@@ -115,7 +115,7 @@ std::string record_of(const S3Url& url, const StoredObject& object, bool has_hol
 
 // Without what is beside it, a hole would be read as zeros, and a save would stay on this machine.
 [[noreturn]] void fail_for_cleaned(const fs::path& path) {
-  throw MachineError(fmt::format("{}: what mirrors object storage there was removed while it was in use", path.string()),
+  throw MachineError(fmt::format("{}: its mirror of object storage was removed while it was in use", path.string()),
                      "start again, with TMPDIR in a folder that nothing cleans");
 }
 

@@ -76,7 +76,8 @@ bool may_succeed_later(int status, std::string_view code) {
 
 struct S3Answer {
   HttpResponse response;
-  std::string body;  // unless a reader took it
+  std::string body;     // unless a reader took it
+  std::string sent_at;  // by this machine's clock
 };
 
 }  // namespace
@@ -133,7 +134,7 @@ void ObjectStore::State::refuse(const std::string& what, const S3Call& call, con
   }
   if (code == "RequestTimeTooSkewed") {
     throw UserError(fmt::format("{}: this machine's clock is wrong: it says {}, the storage {} ({})", what,
-                                call.headers.at("x-amz-date"), answer.response.header("date"), said),
+                                answer.sent_at, answer.response.header("date"), said),
                     "set the clock (timedatectl set-ntp true)");
   }
   if (status == 404 && (code == "NoSuchBucket" || call.path == "/" || call.path == "/" + url.bucket)) {
@@ -188,7 +189,7 @@ S3Answer ObjectStore::State::send_once(S3Call call, std::span<const std::byte> b
                                                        .stall_timeout = settings.patience.stall_timeout,
                                                        .ca_file = settings.ca_file});
   }
-  S3Answer answer;
+  S3Answer answer{.response = {}, .body = {}, .sent_at = time};
   answer.response = client->send(request, [&](const HttpResponse& response, std::span<const std::byte> bytes) {
     const bool is_success = response.status == 200 || response.status == 206;
     if (is_success && reader != nullptr && reader->take) return reader->take(response, bytes);

@@ -6,8 +6,8 @@
 
 #include "gpu_kernels/emulation/last_blocks.h"
 #include "gpu_kernels/expect.h"
+#include "ops/activation/kernel.h"
 #include "ops/fp8_cast/kernel.h"
-#include "ops/gelu/kernel.h"
 #include "ops/layer_norm/kernel.h"
 #include "ops/rms_norm/kernel.h"
 #include "ops/swiglu/kernel.h"
@@ -147,13 +147,13 @@ TEST(LargeArrayKernels, Activations) {
         gpu::swiglu_backward({kDtype, rows, kColumns, grad, x, to}, nullptr);
       });
   const auto gelu = [&](int64_t rows, const void* x, void* to) {
-    gpu::bias_gelu({{kDtype, rows, kColumns, x, nullptr, to}, GeluForm::kErf}, nullptr);
+    gpu::activation({kDtype, ActivationKind::kGelu, false, rows, kColumns, x, to, nullptr, nullptr}, nullptr);
   };
   run_last_blocks(kCompared * kBlocksOfRow);
   gelu(kRows, many_dy.data(), many_y.data());
   run_last_blocks(0);
   gelu(kCompared, dy.data(), y.data());
-  expect_last(many_y, y.data(), y.bytes(), "bias_gelu");
+  expect_last(many_y, y.data(), y.bytes(), "activation");
 }
 
 TEST(LargeArrayKernels, CastsToEightBits) {

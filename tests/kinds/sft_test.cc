@@ -225,7 +225,7 @@ class SftMixture : public SftData {
     const Batch batch = sets.train->read({.consumed_samples = 0, .micro_batch_size = rows});
     std::vector<int64_t> found(3);
     for (int64_t row = 0; row < rows; ++row) {
-      const auto set = batch.at(kSetIds)[row].item<int64_t>();
+      const auto set = batch.at(field::kSetIds)[row].item<int64_t>();
       EXPECT_EQ(batch.at(field::kTokens)[row][0].item<int64_t>() / 100, set + 1);
       ++found.at(static_cast<size_t>(set));
     }
@@ -260,7 +260,7 @@ TEST_F(SftMixture, BatchesDependOnThePlaceOnly) {
   const Batch whole = sets.train->read({.consumed_samples = 22, .micro_batch_size = 4});
   for (int rank = 0; rank < 2; ++rank) {
     const Batch part = same.train->read({.consumed_samples = 22, .micro_batch_size = 2, .dp_rank = rank, .dp_size = 2});
-    for (const std::string_view name : {field::kTokens, field::kLossWeights, field::kSampleIndex, kSetIds}) {
+    for (const std::string_view name : {field::kTokens, field::kLossWeights, field::kSampleIndex, field::kSetIds}) {
       EXPECT_TRUE(at::equal(part.at(name), whole.at(name).narrow(0, 2 * rank, 2))) << name;
     }
   }

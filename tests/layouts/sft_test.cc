@@ -120,7 +120,7 @@ TEST(SftRows, MistakesOfPacksAreSeen) {
       {"the mask is one token late",
        [](Batch& batch) { batch.set(field::kLossWeights, batch.at(field::kLossWeights).roll(1, 1)); }},
       {"samples see those before them", [](Batch& batch) { batch.at(field::kDocumentIds).zero_(); }},
-      {"rows count in the other set's loss", [](Batch& batch) { batch.set(kSetIds, 1 - batch.at(kSetIds)); }}};
+      {"rows count in the other set's loss", [](Batch& batch) { batch.set(field::kSetIds, 1 - batch.at(field::kSetIds)); }}};
   PackedRun apart("untied", SftLoss::kNextToken, /*is_packed=*/false);
   apart.read_all_in_rows_of_one();
   for (const auto& [name, change] : mistakes) {

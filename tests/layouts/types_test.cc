@@ -98,7 +98,7 @@ const std::set<std::string> kOfDistributions = {
     "router: weight not summed over cp",
 };
 
-// Of these types see nothing: a scale, and an exchange of what is no parameter's or of runs of one flat buffer.
+// Types see nothing of a scale, nor of an exchange of what is no parameter's or of runs of one flat buffer.
 const std::set<std::string> kNotByTypes = {
     "eight bits: a scale of each rank's part of a tensor",
     "modulation, sequence parallel: gradients of a rank's own tokens",

@@ -14,8 +14,8 @@ mistakes that were reported or mended in {projects} other projects, and the chec
 of `tests/peer_errors/table.py`; a test looks up every check that is named.
 
 *Seeded* mistakes are built into the program on purpose, for its tests only: each of them must be seen, or the build
-fails. The others are tests of the behaviour itself. *Types* says that `megalith doctor --types` refuses the seeded mistake
-before a number is computed. What is promised, and how often it is tested: [trust](trust.md).
+fails. The others are tests of the behaviour itself. *Types* says that `megalith doctor --types` refuses the seeded
+mistake before a number is computed. What is promised, and how often it is tested: [trust](trust.md).
 """
 
 

@@ -35,7 +35,8 @@ PictureRequest request_of(const Resolved& resolved) {
 std::optional<fs::path> folder_of(const Config& config) {
   if (config.samples.sample_folder) return fs::path(*config.samples.sample_folder);
   if (config.log.output_dir) return fs::path(*config.log.output_dir) / "samples";
-  if (config.checkpoint.save && !is_object_url(*config.checkpoint.save)) return fs::path(*config.checkpoint.save) / "samples";
+  const auto& save = config.checkpoint.save;
+  if (save && !is_object_url(*save)) return fs::path(*save) / "samples";
   return std::nullopt;
 }
 
