@@ -149,9 +149,17 @@ RunHold hold_run_folders(CommandContext& context, const Launch& launch, const Co
       ::_exit(kExitFailure);  // anything written now would mix with the other's
     };
     hold.locks.push_back(std::make_unique<FolderLock>(path, fmt::format("{} {}", option, path), std::move(settings)));
-    remove_unfinished(path, context.log);
+    hold.uncleared.push_back(path);
+  }
+  if (config.train.faults.fault_tolerance == FaultTolerance::kNone || launch.world_size == 1) {
+    clear_run_folders(hold, context.log);
+    hold.uncleared.clear();
   }
   return hold;
+}
+
+void clear_run_folders(const RunHold& hold, Logger& log) {
+  for (const std::filesystem::path& folder : hold.uncleared) remove_unfinished(folder, log);
 }
 
 RunFolderState begin_run_folder(CommandContext& context, const Session& session, const Trainer& trainer,

@@ -2,6 +2,7 @@
 // folders against other runs.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,12 +34,16 @@ struct RunHold {
 
   std::string run_id;  // of this start
   std::vector<std::unique_ptr<FolderLock>> locks;
+  std::vector<std::filesystem::path> uncleared;  // may belong to a run under way, which this process joins
 };
 
-// Locks output_dir and save, on rank 0, and removes partial files left by a killed run. UserError if another run holds
-// one; with wait_for_folder all ranks wait for it. SilentExit if a signal arrives meanwhile. Unwritable folders are
-// left to check_outputs().
+// Locks output_dir and save, on rank 0, and removes partial files left by a killed run, except with fault_tolerance.
+// UserError if another run holds one; with wait_for_folder all ranks wait for it. SilentExit if a signal arrives
+// meanwhile. Unwritable folders are left to check_outputs().
 RunHold hold_run_folders(CommandContext& context, const Launch& launch, const Config& config, const StopRequest& stop);
+
+// Removes partial files left by a killed run, once this one is known to begin anew.
+void clear_run_folders(const RunHold& hold, Logger& log);
 
 // Writes the folder's config.yaml and begins the records; collective over the world. Call after the trainer has loaded.
 RunFolderState begin_run_folder(CommandContext& context, const Session& session, const Trainer& trainer,

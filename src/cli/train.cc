@@ -179,7 +179,11 @@ int train_in_eras(CommandContext& context, Session& session, const Launch& launc
                   const RunHold& hold) {
   TrainingEras eras(context, session, launch, g_stop);
   try {
-    if (session.world->is_late()) eras.next();
+    if (session.world->is_late()) {
+      eras.next();
+    } else {
+      clear_run_folders(hold, context.log);
+    }
     while (true) {
       std::unique_ptr<Trainer> trainer;
       try {

@@ -82,16 +82,16 @@ EraHooks TrainingEras::hooks() {
 void TrainingEras::begin(Trainer& trainer) {
   if (is_first() || era_.newest_iteration() < 0) {
     trainer.load();
-    trainer.announce(std::move(events_));
   } else {
-    trainer.take_over(carried_ ? &*carried_ : nullptr, era_.giver(), std::move(events_));
+    trainer.take_over(carried_ ? &*carried_ : nullptr, era_.giver());
   }
-  events_.clear();
+  trainer.announce(std::exchange(events_, {}));
   carried_.reset();
   has_begun_ = true;
 }
 
 void TrainingEras::keep(std::unique_ptr<Trainer> trainer) {
+  if (trainer && has_begun_) events_ = trainer->take_events();
   if (trainer && has_begun_) {
     carried_ = trainer->carry();
     if (carried_->lacks_step) cut_ = std::move(trainer);
@@ -152,6 +152,7 @@ void TrainingEras::next() {
     // Others may make the cut step again, whose sums are of another order: equal iterations are not equal bits.
     carried_.reset();
     cut_.reset();
+    events_.clear();  // others record them
     context_.log.warn("{} {} on without rank {}, whose replica is not whole or did not answer in time: this process "
                       "waits to join them again",
                       ranks_text(without.seats), without.seats.size() == 1 ? "goes" : "go", launch_.rank);
@@ -166,10 +167,10 @@ void TrainingEras::next() {
         fmt::format("the ranks lost one another {} times in a row without a step between: {}\n  {}", num_vain_, reason,
                     newest_checkpoint_text(session_.resolved->config)));
   }
-  events_ = events_of(era, reason, batch_before);
-  for (const EventRecord& event : events_) {
+  for (EventRecord& event : events_of(era, reason, batch_before)) {
     texts_.push_back(event.text);
     if (launch_.rank == era.seats.front()) context_.log.warn("{}", event.text);
+    events_.push_back(std::move(event));
   }
 }
 

@@ -38,6 +38,7 @@ struct CarriedRun {
   std::vector<std::vector<at::Tensor>> tensors;  // in the order of the trainer's, in host memory
   TrainState train;
   int64_t last_saved_iteration = -1, last_evaluated_iteration = -1;
+  bool was_saving = false;     // a checkpoint, beside training
   bool is_after_step = false;  // made by this run, not loaded
   Stopwatch since_saved;
   std::string numbers;     // of the last step made, for ranks that were cut off from them

@@ -234,7 +234,7 @@ StopReason Trainer::train_loop() {
 
 StopReason Trainer::work_after_step(StopReason reason, bool is_cut) {
   const Config& config = resolved_.config;
-  const bool is_due_by_time = reason == StopReason::kSaveDue;
+  const bool is_due_by_time = reason == StopReason::kSaveDue || (is_cut && has_lost_save_);
   const bool is_checked = !is_cut && config.train.check_sync && iteration_ % *config.train.check_sync == 0;
   if (is_checked) check_replicas();
   const bool is_end = iteration_ == resolved_.derived.train_iters;

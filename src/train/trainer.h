@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_saver.h"
@@ -76,9 +77,11 @@ class Trainer {
   // Instead of load(): takes the last era's state, where there is one, and gives it to ranks that have none; then
   // compares all replicas by checksum.
   //   giver   the first world rank with a state
-  void take_over(const CarriedRun* carried, int giver, std::vector<EventRecord> events);
+  void take_over(const CarriedRun* carried, int giver);
   // Events of this iteration that are recorded when run() begins.
   void announce(std::vector<EventRecord> events);
+  // Those not recorded yet.
+  std::vector<EventRecord> take_events() { return std::exchange(events_, {}); }
 
   const BuiltModel& model() const { return built_; }
   int64_t iteration() const { return iteration_; }
@@ -153,8 +156,10 @@ class Trainer {
 
   // ---- trainer_eras.cc
   CheckpointState carried_state() const;
-  void give_state(CheckpointState& state, int giver);
-  void agree_on_counters(TrainState& state, int giver, bool is_taker);
+  void share_state(CheckpointState& state, int giver, bool is_taker);
+  void give_state(CheckpointState& state, int giver, bool is_taker);
+  int agree_on_counters(TrainState& state, int giver);
+  void agree_on_work(int giver, const CarriedRun* carried);
   IssuedStep count_step(PendingStep pending);
 
   const Resolved& resolved_;
@@ -202,6 +207,7 @@ class Trainer {
   EraHooks hooks_;
   bool is_between_eras_ = false;  // no rank answers
   bool is_after_step_ = false;    // iteration_ was made by this run, not loaded
+  bool has_lost_save_ = false;    // a checkpoint was being written beside training when the last era ended
   std::vector<EventRecord> events_;  // to record when run() begins
   int64_t repeated_iteration_ = 0;   // made again after the ranks that began it were lost
   Stopwatch since_settled_;

@@ -10,6 +10,7 @@
 #include "checkpoint/exchange.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/replica_check.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "train/trainer.h"
 
@@ -20,6 +21,9 @@ namespace {
 std::vector<at::Tensor> memory_of(const CheckpointTensor& tensor) {
   return tensor.form ? tensor.form->parts : std::vector<at::Tensor>{tensor.local};
 }
+
+// Transfers of a state to ranks that join; then the way or a memory is at fault.
+constexpr int kMostTransfers = 3;
 
 std::string bytes_of_numbers(const at::Tensor& numbers) {
   if (!numbers.defined()) return "";
@@ -59,7 +63,8 @@ CarriedRun Trainer::carry() {
     for (const at::Tensor& one : memory_of(tensor)) copies.push_back(at::empty_like(one, at::kCPU).copy_(one));
   }
   carried.train = state.train;
-  carried.last_saved_iteration = saver_ && saver_->is_pending() ? -1 : last_saved_iteration_;
+  carried.was_saving = saver_ && saver_->is_pending();
+  carried.last_saved_iteration = carried.was_saving ? -1 : last_saved_iteration_;
   carried.last_evaluated_iteration = last_evaluated_iteration_;
   carried.is_after_step = is_after_step_;
   carried.since_saved = since_saved_;
@@ -73,40 +78,88 @@ CarriedRun Trainer::carry_completed(const std::string& numbers) {
   return carry();
 }
 
-// Along the replica axis, from the giver's replica to those without a state.
-void Trainer::give_state(CheckpointState& state, int giver) {
+// Along the replica axis, from the giver's replica. Ranks that have a state keep their own.
+void Trainer::give_state(CheckpointState& state, int giver, bool is_taker) {
   const Axis axis = replica_axis(resolved_.derived.data_parallel);
   Group& replicas = *groups_.of(axis);
   const int root = groups_.mesh.coordinate(axis, giver);
   for (const CheckpointTensor& tensor : state.tensors) {
     for (at::Tensor memory : memory_of(tensor)) {
       if (memory.numel() == 0) continue;
-      const at::Tensor moved = memory.to(replicas.device()).contiguous();
+      const at::Tensor moved = memory.to(replicas.device(), /*non_blocking=*/false, /*copy=*/true).contiguous();
       replicas.broadcast(moved.view({-1}), root, "state for ranks that join").wait();
-      if (!moved.is_same(memory)) memory.copy_(moved);
+      if (is_taker) memory.copy_(moved);
     }
   }
 }
 
 // The giver's for all. Ranks that hold the same step may differ in what followed it: a loss cuts an evaluation or a
-// checkpoint after some of them have ended it.
-void Trainer::agree_on_counters(TrainState& state, int giver, bool is_taker) {
+// checkpoint after some of them have ended it. Returns the first rank that received another text, or -1.
+int Trainer::agree_on_counters(TrainState& state, int giver) {
   constexpr std::string_view kCounters = "counters of the run";
   Group& world = *groups_.world;
-  const bool is_giver = groups_.rank == giver;
-  state = parse_train_state(broadcast_text(world, is_giver ? train_state_text(state) : "", giver, kCounters),
-                            std::string(kCounters));
+  const std::string text =
+      broadcast_text(world, groups_.rank == giver ? train_state_text(state) : "", giver, kCounters);
+  const auto sum = static_cast<int64_t>(checksum64(text));
+  const at::Tensor sums = world.gathered(at::tensor({sum}, at::kLong), "checksums of counters");
+  const at::Tensor other = sums.ne(sums[giver]).nonzero();
+  if (other.size(0) > 0) return narrow<int>(other[0][0].item<int64_t>());
+  state = parse_train_state(text, std::string(kCounters));
+  return -1;
+}
+
+void Trainer::agree_on_work(int giver, const CarriedRun* carried) {
+  constexpr std::string_view kWork = "work after the last step";
+  Group& world = *groups_.world;
   const auto of_giver = [&](int64_t own) {
-    return static_cast<int64_t>(world.reduced(is_giver ? static_cast<double>(own) : -1, ReduceOp::kMax, kCounters));
+    const double given = groups_.rank == giver ? static_cast<double>(own) : -1;
+    return static_cast<int64_t>(world.reduced(given, ReduceOp::kMax, kWork));
   };
   last_evaluated_iteration_ = of_giver(last_evaluated_iteration_);
   is_after_step_ = of_giver(is_after_step_ ? 1 : 0) > 0;
   // Saved once all have saved it; those that join have not been asked.
+  const bool is_taker = carried == nullptr;
   const double saved = is_taker ? std::numeric_limits<double>::max() : static_cast<double>(last_saved_iteration_);
-  last_saved_iteration_ = static_cast<int64_t>(world.reduced(saved, ReduceOp::kMin, kCounters));
+  last_saved_iteration_ = static_cast<int64_t>(world.reduced(saved, ReduceOp::kMin, kWork));
+  has_lost_save_ = world.reduced(!is_taker && carried->was_saving ? 1 : 0, ReduceOp::kMax, kWork) > 0;
 }
 
-void Trainer::take_over(const CarriedRun* carried, int giver, std::vector<EventRecord> events) {
+// Ranks without a state receive one, again if a bit was changed on the way; then all hold the same.
+void Trainer::share_state(CheckpointState& state, int giver, bool is_taker) {
+  const at::Tensor takers =
+      groups_.world->gathered(at::tensor({int64_t{is_taker}}, at::kLong), "ranks without a state");
+  const auto takes = [&](int rank) { return takers[rank].item<int64_t>() != 0; };
+  for (int transfer = 1;; ++transfer) {
+    if (takers.any().item<bool>()) give_state(state, giver, is_taker);
+    const auto difference = find_replica_difference(state.tensors, groups_);
+    int damaged = -1;
+    std::string what = "the counters of the run";
+    if (difference) {
+      damaged = takes(difference->other_rank) ? difference->other_rank : difference->first_rank;
+      what = difference->text();
+    } else if ((damaged = agree_on_counters(state.train, giver)) < 0) {
+      return;
+    }
+    if (difference && !takes(damaged)) {
+      throw std::runtime_error(
+          fmt::format("after iteration {} the replicas that go on do not hold the same: {}\n  a state was changed in "
+                      "memory or on its way, and none can be trusted: resume from the newest checkpoint",
+                      state.train.iteration, what));
+    }
+    if (transfer < kMostTransfers) {
+      log_.warn("the state that rank {} received is not the one that rank {} sent ({}): it is sent again", damaged,
+                giver, what);
+    } else if (groups_.rank == damaged) {
+      throw std::runtime_error(
+          fmt::format("the state that this rank received from rank {} was changed on its way, {} times in a row ({}): "
+                      "it is not trusted, and this rank leaves\n  start the replacement on another host or network",
+                      giver, transfer, what));
+    }
+    // The others find it gone in the next exchange, and go on without it.
+  }
+}
+
+void Trainer::take_over(const CarriedRun* carried, int giver) {
   const ProfileRange range("take over");
   CheckpointState state = carried_state();
   if (carried != nullptr) {
@@ -129,21 +182,13 @@ void Trainer::take_over(const CarriedRun* carried, int giver, std::vector<EventR
     is_after_step_ = carried->is_after_step;
     since_saved_ = carried->since_saved;
   }
-  const bool has_takers =
-      groups_.world->reduced(carried == nullptr ? 1 : 0, ReduceOp::kMax, "ranks without a state") > 0;
-  if (has_takers) give_state(state, giver);
-  agree_on_counters(state.train, giver, /*is_taker=*/carried == nullptr);
+  // A loss may have cut the gathering of parameters from their owners.
   data_parallel_->publish();
   data_parallel_->wait_for_parameters();
+  share_state(state, giver, /*is_taker=*/carried == nullptr);
+  agree_on_work(giver, carried);
   take_counters(state.train);
   optimizer_->set_num_steps(state.train.optimizer_step);
-  if (const auto difference = find_replica_difference(carried_state().tensors, groups_)) {
-    throw std::runtime_error(
-        fmt::format("after iteration {} the replicas that go on do not hold the same: {}\n  a state was changed in "
-                    "memory or on its way, and none can be trusted: resume from the newest checkpoint",
-                    iteration_, difference->text()));
-  }
-  announce(std::move(events));
 }
 
 void Trainer::announce(std::vector<EventRecord> events) {

@@ -23,6 +23,10 @@ FILES = Path("/etc/netns")  # ip(8) shows the files of a namespace's folder here
 LISTENING = "0A"  # of /proc/net/tcp
 
 
+def ip(*words):
+    subprocess.run(["ip", *words], text=True, capture_output=True, check=True)
+
+
 class HostsUnavailable(Exception):
     """Why there can be no namespaces here."""
 
@@ -63,9 +67,6 @@ class Hosts:
             FILES.rmdir()
 
     def _make(self):
-        def ip(*words):
-            subprocess.run(["ip", *words], text=True, capture_output=True, check=True)
-
         first, second = self.names
         known = "127.0.0.1 localhost\n" + "".join(f"{self.address(host)} host{host}\n" for host in (0, 1))
         for name in self.names:
@@ -114,6 +115,47 @@ class Hosts:
         inside = ["ip", "netns", "exec", self.names[host]]
         rename = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"host{host}"]
         return [*inside, *rename, *(str(word) for word in words)]
+
+
+class Switch:
+    """A "machine" for each rank and a hub, all on one switch, whose cables can be cut: what is sent is lost, and no
+    connection breaks. As a context manager, like Hosts."""
+
+    hub = "10.80.0.254"
+
+    def __init__(self, num_hosts):
+        run = f"{os.getpid()}-{next(NUMBERS)}"
+        self.names = [f"megalith-{run}-rank{host}" for host in range(num_hosts)] + [f"megalith-{run}-hub"]
+
+    __enter__, __exit__ = Hosts.__enter__, Hosts.__exit__
+
+    def _make(self):
+        hub = self.names[-1]
+        for name in self.names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        # With an address of its own: it would have that of a port, and another when the port is cut.
+        ip("-n", hub, "link", "add", "switch", "address", "02:00:00:00:00:fe", "type", "bridge", "forward_delay", "0")
+        ip("-n", hub, "address", "add", f"{self.hub}/24", "dev", "switch")
+        ip("-n", hub, "link", "set", "switch", "up")
+        for host, name in enumerate(self.names[:-1]):
+            ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"port{host}", "netns", hub)
+            ip("-n", name, "address", "add", f"10.80.0.{host + 1}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", hub, "link", "set", f"port{host}", "up")
+            self.mend(host)
+            Hosts._await_up(name, "eth0")
+        subprocess.run(self.command(0, "true"), text=True, capture_output=True, check=True)
+
+    def cut(self, host):
+        ip("-n", self.names[-1], "link", "set", f"port{host}", "nomaster")
+
+    def mend(self, host):
+        ip("-n", self.names[-1], "link", "set", f"port{host}", "master", "switch")
+
+    def command(self, host, *words):
+        """The same there; -1 is the hub. The process that is started becomes it."""
+        return ["ip", "netns", "exec", self.names[host], *(str(word) for word in words)]
 
 
 def ports_listened_at(pid):
