@@ -307,7 +307,7 @@ def test_a_run_outlives_its_ranks(number, count, undisturbed, network, flips, pr
 
 def test_without_the_rank_that_serves_the_store_the_run_ends_with_the_reason(program, data, tmp_path):
     save = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--save_interval", 2)
-    ranks = Ranks(program, tmp_path, data, "--fault_tolerance", "replicas", "--global_batch_size", 12, *save)
+    ranks = Ranks(program, tmp_path, data, "--fault_tolerance", "replicas", "--global_batch_size", 3 * RANKS, *save)
     try:
         ranks.wait_for_steps(5, "the first steps")
         ranks.kill(0)
