@@ -35,7 +35,7 @@ FileTensor covered(const FileTensor& whole, const at::Tensor& view) {
   return part;
 }
 
-// What a file does not align, in steps, so that it is not in memory twice.
+// Unaligned values are copied in steps, so that they are not in memory twice.
 at::Tensor copied(const FileTensor& part, at::ScalarType type) {
   constexpr int64_t kStep = int64_t{16} << 20;
   const at::Tensor elements =

@@ -35,7 +35,7 @@ struct TypeHooks {
 // anything is found.
 TypeReport check_types(const Resolved& run, const TypeHooks& hooks = {});
 
-// What check_types finds, as what is wrong with a run.
+// The findings of check_types as errors of a run.
 std::vector<UserError> type_errors(const Resolved& run, const TypeHooks& hooks = {});
 
 }  // namespace megalith

@@ -68,7 +68,7 @@ def test_a_run_in_storms_goes_on_elsewhere_and_equals_one_on_a_disk(storage, str
     kept = [name for name in local if name.startswith("iter_0000004") or name.startswith("latest")]
     assert storage.names("run") == kept
     assert storage.uploads() == []
-    # What a disk holds is loaded from there, too.
+    # A folder that was copied there is loaded, too.
     for name, file in local.items():
         storage.client.upload_file(str(file), "bucket", f"copied/{name}")
     storage.faults.share = 0

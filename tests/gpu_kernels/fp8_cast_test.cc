@@ -188,7 +188,7 @@ TEST(Fp8CastKernels, GiveTheNearestNumberInEveryOrder) {
   }
 }
 
-// What a chip's instruction makes of all bf16 numbers is what the integers do: the nearest.
+// A chip's instruction and the integers give the same code, the nearest, for every bf16 number.
 TEST(Fp8CastKernels, EveryBFloat16IsTheSameByEveryConversion) {
   if (!testing::is_thorough()) return;
   gpu_emulation::set_settings({});

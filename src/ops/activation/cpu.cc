@@ -125,76 +125,70 @@ struct SquaredRelu {
   }
 };
 
+// Visits rows on all threads, with a zero of their type.
+template <typename Visit>
+void for_each_row(const ActivationCall& a, Visit&& visit) {
+  with_type(a.dtype, [&](auto zero) {
+    at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) visit(zero, row);
+    });
+  });
+}
+
 template <typename Activation>
 void activate(const ActivationCall& a) {
-  with_type(a.dtype, [&](auto zero) {
+  for_each_row(a, [&](auto zero, int64_t row) {
     using T = decltype(zero);
-    at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* x = static_cast<const T*>(a.x) + row * a.columns;
-        T* y = static_cast<T*>(a.y) + row * a.columns;
-        for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
-          store(y + i, Activation::template value<T>(load(x + i, count)), count);
-        });
-      }
+    const T* x = static_cast<const T*>(a.x) + row * a.columns;
+    T* y = static_cast<T*>(a.y) + row * a.columns;
+    for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
+      store(y + i, Activation::template value<T>(load(x + i, count)), count);
     });
   });
 }
 
 template <typename Activation>
 void activate_backward(const ActivationCall& a) {
-  with_type(a.dtype, [&](auto zero) {
+  for_each_row(a, [&](auto zero, int64_t row) {
     using T = decltype(zero);
-    at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* x = static_cast<const T*>(a.x) + row * a.columns;
-        const T* dy = static_cast<const T*>(a.dy) + row * a.columns;
-        T* dx = static_cast<T*>(a.dx) + row * a.columns;
-        for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
-          const Lanes<T> slope = Activation::template value_and_slope<T>(load(x + i, count)).slope;
-          store(dx + i, load(dy + i, count) * slope, count);
-        });
-      }
+    const T* x = static_cast<const T*>(a.x) + row * a.columns;
+    const T* dy = static_cast<const T*>(a.dy) + row * a.columns;
+    T* dx = static_cast<T*>(a.dx) + row * a.columns;
+    for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
+      const Lanes<T> slope = Activation::template value_and_slope<T>(load(x + i, count)).slope;
+      store(dx + i, load(dy + i, count) * slope, count);
     });
   });
 }
 
 template <typename Activation>
 void gate(const ActivationCall& a) {
-  with_type(a.dtype, [&](auto zero) {
+  for_each_row(a, [&](auto zero, int64_t row) {
     using T = decltype(zero);
-    at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(a.x) + row * 2 * a.columns;
-        const T* up = gate + a.columns;
-        T* y = static_cast<T*>(a.y) + row * a.columns;
-        for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
-          const Lanes<T> value = rounded<T>(Activation::template value<T>(load(gate + i, count)));
-          store(y + i, value * load(up + i, count), count);
-        });
-      }
+    const T* gate = static_cast<const T*>(a.x) + row * 2 * a.columns;
+    const T* up = gate + a.columns;
+    T* y = static_cast<T*>(a.y) + row * a.columns;
+    for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
+      const Lanes<T> value = rounded<T>(Activation::template value<T>(load(gate + i, count)));
+      store(y + i, value * load(up + i, count), count);
     });
   });
 }
 
 template <typename Activation>
 void gate_backward(const ActivationCall& a) {
-  with_type(a.dtype, [&](auto zero) {
+  for_each_row(a, [&](auto zero, int64_t row) {
     using T = decltype(zero);
-    at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(a.x) + row * 2 * a.columns;
-        const T* up = gate + a.columns;
-        const T* dy = static_cast<const T*>(a.dy) + row * a.columns;
-        T* dgate = static_cast<T*>(a.dx) + row * 2 * a.columns;
-        T* dup = dgate + a.columns;
-        for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
-          const Lanes<T> grad = load(dy + i, count);
-          const auto [value, slope] = Activation::template value_and_slope<T>(load(gate + i, count));
-          store(dup + i, grad * rounded<T>(value), count);
-          store(dgate + i, grad * load(up + i, count) * slope, count);
-        });
-      }
+    const T* gate = static_cast<const T*>(a.x) + row * 2 * a.columns;
+    const T* up = gate + a.columns;
+    const T* dy = static_cast<const T*>(a.dy) + row * a.columns;
+    T* dgate = static_cast<T*>(a.dx) + row * 2 * a.columns;
+    T* dup = dgate + a.columns;
+    for_each_lanes<T>(a.columns, [&](int64_t i, auto count) {
+      const Lanes<T> grad = load(dy + i, count);
+      const auto [value, slope] = Activation::template value_and_slope<T>(load(gate + i, count));
+      store(dup + i, grad * rounded<T>(value), count);
+      store(dgate + i, grad * load(up + i, count) * slope, count);
     });
   });
 }
