@@ -59,7 +59,11 @@ void make_mirrors_root() {
   }
 }
 
-bool is_mirrored(const fs::path& path) { return path.native().starts_with(mirrors_root().native() + "/"); }
+// Every sample that is read asks.
+bool is_mirrored(const fs::path& path) {
+  static const std::string beginning = mirrors_root().native() + "/";
+  return path.native().starts_with(beginning);
+}
 
 fs::path beside(const fs::path& file, std::string_view ending) {
   return file.parent_path() / fmt::format(".{}.{}", file.filename().string(), ending);
