@@ -1,6 +1,6 @@
 // megalith bench rccl and strided_allgather: collectives of the launched ranks.
 //
-// What Primus's `benchmark rccl` and `benchmark strided-allgather` measure; bandwidths are nccl-tests'.
+// Primus's `benchmark rccl` and `benchmark strided-allgather`; bandwidths are nccl-tests'.
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -36,7 +36,7 @@ class CheckpointSaver {
   // Files that each checkpoint has besides its tensors; rank 0's count.
   void keep(std::vector<KeptFile> files) { settings_.files = std::move(files); }
 
-  // Which old checkpoints the next saves keep.
+  // Sets the old checkpoints that the next saves keep.
   Retention& retention() { return settings_.retention; }
 
   // These are collective over the world, and throw on all ranks if a checkpoint, perhaps the one in flight, could not

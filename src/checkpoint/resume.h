@@ -30,7 +30,7 @@ struct Resumed {
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log);
 
-// What resume() does with a checkpoint that it found, for another trainer's too.
+// Done with a checkpoint that resume() found, and with another trainer's.
 //   folder  for messages
 Resumed resume_from(const std::filesystem::path& folder, const CheckpointOpener& open, bool is_finetune,
                     const CheckpointOptions& options, CheckpointState& state, const Groups& groups, Logger& log);

@@ -100,6 +100,8 @@ struct ConvertOptions {
   std::string_view target() const { return is_gguf() ? "the GGUF file" : "save_hf"; }
   // A model by itself, with its tokenizer, and not a checkpoint.
   bool is_export() const { return save_hf || is_gguf(); }
+  // One of our own checkpoints.
+  bool saves_own() const { return save && !is_gguf() && foreign_target() == nullptr; }
   NonfiniteWeights nonfinite() const {
     return allow_nonfinite_weights ? NonfiniteWeights::kAllowed : NonfiniteWeights::kRefused;
   }
@@ -169,8 +171,7 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   if (same(options.load, options.save) || same(options.load_hf, options.save_hf) ||
       same(options.load_hf, options.save)) {  // beside checkpoints a model is not found
     errors.emplace_back("what is read would be written over", "give another folder to write");
-  } else if (!options.overwrite && options.save && !options.is_gguf() && target == nullptr &&
-             !list_checkpoints(*options.save).empty()) {
+  } else if (!options.overwrite && options.saves_own() && !list_checkpoints(*options.save).empty()) {
     errors.emplace_back(fmt::format("save {}: it holds checkpoints, the newest of iteration {}", *options.save,
                                     list_checkpoints(*options.save).back()),
                         "add this one to them, in place of one of its iteration, with --overwrite, or name another "
@@ -382,6 +383,98 @@ int convert_adapter(const ConvertOptions& options, CommandContext& context) {
   return kExitSuccess;
 }
 
+// Folders and names of the hub become paths; throws everything that is wrong with the options together.
+void complete_options(ConvertOptions& options, const OptionSet& set, CommandContext& context) {
+  if (options.load) options.load = checkpoints_of(*options.load).string();
+  if (options.to == kHf && !options.save_hf) options.save_hf = std::exchange(options.save, std::nullopt);
+  if (options.saves_own()) options.save = checkpoints_to_write(*options.save).string();
+  std::vector<UserError> errors = refuse_urls(set);
+  for (UserError& error : check_options(options)) errors.push_back(std::move(error));
+  throw_if_any(errors);
+  resolve_hub_option("load_hf", options.load_hf, HubNeed::kModel, context.environment, options.hub, context.log);
+  if (options.load_hf) options.load_hf = model_folder_of(*options.load_hf).string();
+  resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
+                     context.log);
+}
+
+void check_foreign(const ConvertOptions& options, const std::optional<ForeignFolder>& foreign) {
+  if (foreign && options.check) {
+    throw UserError(fmt::format("check with {}: logits are compared between our checkpoints and Hugging Face's folders",
+                                foreign->folder.string()),
+                    "leave check out, and give it to a second conversion, of what this one writes");
+  }
+  if (!foreign && (options.hf_config || options.global_batch_size)) {
+    throw UserError("hf_config and global_batch_size describe another trainer's checkpoint, and load names none",
+                    "leave them out");
+  }
+}
+
+StoredModel read_model(const ConvertOptions& options, const std::optional<ForeignFolder>& foreign,
+                       CommandContext& context) {
+  if (!options.load) return open_stored_hf(*options.load_hf, options.nonfinite());
+  if (!foreign) return open_stored_checkpoint(*options.load, options.ckpt_step, context.log, options.nonfinite());
+  return open_stored_foreign(*foreign, {.with_optimizer = !options.is_export() && !options.no_save_optim,
+                                        .hf_config = options.hf_config,
+                                        .global_batch_size = options.global_batch_size,
+                                        .nonfinite = options.nonfinite()});
+}
+
+struct WrittenModel {
+  std::filesystem::path path;
+  bool is_lossless = true;
+};
+
+// `named`: what was converted, in the words of the command line.
+WrittenModel write_export(const ConvertOptions& options, const StoredModel& model, const std::string& named,
+                          CommandContext& context) {
+  // The masters are what training updated: bf16 weights are their rounding.
+  const bool has_masters = !model.tensors_of(kMasterKey).empty();
+  const at::ScalarType dtype = chosen_dtype(options, model.dtype_of(kModelKey));
+  const bool takes_masters = has_masters && c10::elementSize(dtype) > c10::elementSize(model.dtype_of(kModelKey));
+  const std::string_view key = takes_masters ? kMasterKey : kModelKey;
+  HfExport settings{.dtype = dtype};
+  settings.log = &context.log;
+  ModelConfig config = model.config;
+  const TokenizerOptions tokenizer = add_tokenizer(options, model, context, config, settings);
+  WrittenModel written;
+  written.is_lossless = takes_masters == has_masters && c10::promoteTypes(dtype, model.dtype_of(key)) == dtype;
+  if (options.is_gguf()) {
+    written.path = *options.save;
+    save_gguf(written.path, model.tensors_of(key), *model.family, config,
+              gguf_settings(options, settings, model.dtype_of(key), model_name(named), context));
+  } else {
+    written.path = *options.save_hf;
+    save_hf(written.path, model.tensors_of(key), *model.family, config, Groups::single(), settings);
+    if (!config.is_of_diffusers()) complete_export(written.path, tokenizer, options.load_hf);
+  }
+  return written;
+}
+
+WrittenModel write_model(const ConvertOptions& options, StoredModel& model, const std::string& named,
+                         CommandContext& context) {
+  if (options.is_export()) return write_export(options, model, named, context);
+  if (const ForeignTarget* target = options.foreign_target()) {
+    return {save_foreign(*target, *options.save, model,
+                         {.with_optimizer = !options.no_save_optim, .overwrite = options.overwrite}, context.log)};
+  }
+  return {save_checkpoint(*options.save, model.state, Groups::single(), context.log,
+                          {.with_optimizer = !options.no_save_optim, .retention = {}})};
+}
+
+int check_written(const ConvertOptions& options, const StoredModel& model, const std::optional<ReadAdapter>& adapter,
+                  const WrittenModel& written) {
+  const NonfiniteWeights nonfinite = options.nonfinite();
+  if (adapter) {
+    return report_merge(*adapter, *options.merge_adapter, open_stored_hf(written.path, nonfinite),
+                        open_stored_hf(*options.load_hf, nonfinite), nonfinite);
+  }
+  const auto logits = [&](const std::filesystem::path& folder, bool is_checkpoint) {
+    return is_checkpoint ? logits_of_checkpoint(folder, model, nonfinite) : logits_of_hf(folder, nonfinite);
+  };
+  return report_agreement(logits(written.path, options.save.has_value()),
+                          logits(model.folder, options.load.has_value()), written.is_lossless);
+}
+
 }  // namespace
 
 int run_convert(CommandContext& context) {
@@ -397,94 +490,27 @@ int run_convert(CommandContext& context) {
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
   const std::optional<std::string> named = options.load ? options.load : options.load_hf;
-  if (options.load) options.load = checkpoints_of(*options.load).string();
-  if (options.to == kHf && !options.save_hf) options.save_hf = std::exchange(options.save, std::nullopt);
-  if (options.save && !options.is_gguf() && options.foreign_target() == nullptr) {
-    options.save = checkpoints_to_write(*options.save).string();
-  }
-  std::vector<UserError> errors = refuse_urls(set);
-  for (UserError& error : check_options(options)) errors.push_back(std::move(error));
-  throw_if_any(errors);
-  resolve_hub_option("load_hf", options.load_hf, HubNeed::kModel, context.environment, options.hub, context.log);
-  if (options.load_hf) options.load_hf = model_folder_of(*options.load_hf).string();
-  resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
-                     context.log);
-
+  complete_options(options, set, context);
   if (options.is_gguf() && options.load_hf && is_adapter_folder(*options.load_hf)) {
     return convert_adapter(options, context);
   }
   const auto foreign = options.load ? find_foreign(*options.load, options.ckpt_step) : std::nullopt;
-  if (foreign && options.check) {
-    throw UserError(fmt::format("check with {}: logits are compared between our checkpoints and Hugging Face's folders",
-                                foreign->folder.string()),
-                    "leave check out, and give it to a second conversion, of what this one writes");
-  }
-  if (!foreign && (options.hf_config || options.global_batch_size)) {
-    throw UserError("hf_config and global_batch_size describe another trainer's checkpoint, and load names none",
-                    "leave them out");
-  }
+  check_foreign(options, foreign);
   std::optional<FolderLock> hold;  // against a run that writes there
-  if (options.save && !options.is_gguf() && options.foreign_target() == nullptr) {
+  if (options.saves_own()) {
     hold.emplace(*options.save, fmt::format("save {}", *options.save),
                  FolderLockSettings{.self = own_holder(make_run_id(), "", utc_timestamp())});
   }
-  const auto read = [&] {
-    if (!foreign) return open_stored_checkpoint(*options.load, options.ckpt_step, context.log, options.nonfinite());
-    const bool is_checkpoint = options.save && !options.is_gguf();
-    return open_stored_foreign(*foreign, {.with_optimizer = is_checkpoint && !options.no_save_optim,
-                                          .hf_config = options.hf_config,
-                                          .global_batch_size = options.global_batch_size,
-                                          .nonfinite = options.nonfinite()});
-  };
-  StoredModel model = options.load ? read() : open_stored_hf(*options.load_hf, options.nonfinite());
+  StoredModel model = read_model(options, foreign, context);
   for (const std::string& note : model.notes) context.log.note("{}", note);
-  const Groups groups = Groups::single();
-  std::filesystem::path written;
-  bool is_lossless = true;
   std::optional<ReadAdapter> adapter;
   if (options.merge_adapter) {
     adapter = read_adapter_for(*options.merge_adapter, model, options.nonfinite());
     merge_adapter(*adapter, chosen_dtype(options, model.dtype_of(kModelKey)), model);
   }
-  if (const ForeignTarget* target = options.foreign_target()) {
-    written = save_foreign(*target, *options.save, model,
-                           {.with_optimizer = !options.no_save_optim, .overwrite = options.overwrite}, context.log);
-  } else if (options.save && !options.is_gguf()) {
-    written = save_checkpoint(*options.save, model.state, groups, context.log,
-                              {.with_optimizer = !options.no_save_optim, .retention = {}});
-  } else {
-    // The masters are what training updated: bf16 weights are their rounding.
-    const bool has_masters = !model.tensors_of(kMasterKey).empty();
-    const at::ScalarType dtype = chosen_dtype(options, model.dtype_of(kModelKey));
-    const bool takes_masters = has_masters && c10::elementSize(dtype) > c10::elementSize(model.dtype_of(kModelKey));
-    const std::string_view key = takes_masters ? kMasterKey : kModelKey;
-    is_lossless = takes_masters == has_masters && c10::promoteTypes(dtype, model.dtype_of(key)) == dtype;
-    HfExport settings{.dtype = dtype};
-    settings.log = &context.log;
-    ModelConfig config = model.config;
-    const TokenizerOptions tokenizer = add_tokenizer(options, model, context, config, settings);
-    if (options.is_gguf()) {
-      written = *options.save;
-      save_gguf(written, model.tensors_of(key), *model.family, config,
-                gguf_settings(options, settings, model.dtype_of(key), model_name(named.value()), context));
-    } else {
-      written = *options.save_hf;
-      save_hf(written, model.tensors_of(key), *model.family, config, groups, settings);
-      if (!config.is_of_diffusers()) complete_export(written, tokenizer, options.load_hf);
-    }
-  }
-  print_out("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(bytes_in(written)));
-  if (!options.check) return kExitSuccess;
-  const NonfiniteWeights nonfinite = options.nonfinite();
-  if (adapter) {
-    return report_merge(*adapter, *options.merge_adapter, open_stored_hf(written, nonfinite),
-                        open_stored_hf(*options.load_hf, nonfinite), nonfinite);
-  }
-  const auto logits = [&](const std::filesystem::path& folder, bool is_checkpoint) {
-    return is_checkpoint ? logits_of_checkpoint(folder, model, nonfinite) : logits_of_hf(folder, nonfinite);
-  };
-  return report_agreement(logits(written, options.save.has_value()), logits(model.folder, options.load.has_value()),
-                          is_lossless);
+  const WrittenModel written = write_model(options, model, named.value(), context);
+  print_out("{} → {}: {}\n", model.folder.string(), written.path.string(), format_bytes(bytes_in(written.path)));
+  return options.check ? check_written(options, model, adapter, written) : kExitSuccess;
 }
 
 std::vector<CommandOptions> convert_options() { return {options_of<ConvertOptions>("convert")}; }

@@ -1,4 +1,4 @@
-// megalith serve: a model behind HTTP, in OpenAI's interface and that of Megatron-LM's text generation server.
+// megalith serve: a model over HTTP, in OpenAI's interface and that of Megatron-LM's text generation server.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>

@@ -54,7 +54,7 @@ struct CvsLossCurve {
   bool enforces = true;
 };
 
-// What today's files add (cvs_sweep.h). Their entries are MODE/MODEL/RUN.
+// Added by today's files (cvs_sweep.h). Their entries are MODE/MODEL/RUN.
 struct CvsSweep {
   std::vector<std::string> runs;  // as written
   bool enforces_thresholds = true;

@@ -214,7 +214,7 @@ class MeasureFinder {
   std::vector<std::pair<std::string, std::regex>> regexes_;
 };
 
-// What CVS's sweeps find.
+// The values that CVS's sweeps find.
 void read_for_sweeps(std::string_view text, CvsLog& log) {
   MeasureFinder(patterns::kSummary).each(log.tail, [&](const std::string& key, double value) {
     log.summary[key] = value;

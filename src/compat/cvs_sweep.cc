@@ -28,7 +28,7 @@ constexpr std::pair<std::string_view, CvsLimitKind> kLimitKinds[] = {
     {"max_ms", CvsLimitKind::kMax},   {"within", CvsLimitKind::kWithin},      {"min_ratio", CvsLimitKind::kMinRatio},
     {"info", CvsLimitKind::kInfo}};
 
-// What a metric of a threshold file is called here. In torchtitan's files throughput is tokens/s of a device, and
+// A threshold file's metrics and their names here. In torchtitan's files throughput is tokens/s of a device, and
 // tokens_per_gpu is that times the batch size, as their _calculation says.
 std::string measure_of(std::string_view metric, const std::string& trainer) {
   constexpr std::string_view kPrefix = "training.";

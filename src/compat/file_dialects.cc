@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What an entry (config/dialects/entries.table) says before its arguments.
+// The words of an entry (config/dialects/entries.table) before its arguments.
 constexpr std::string_view kEntry = "--dialect=";
 
 std::optional<std::string> take_entry(std::vector<std::string>& arguments) {

@@ -1,4 +1,4 @@
-// Which other trainer a configuration file is of, and which arguments are words of that trainer.
+// Finds the trainer that a configuration file is of, and the arguments that are its words.
 //
 //   megalith train --config 70B_lora.yaml batch_size=4 ~lr_scheduler   torchtune's recipe, changed as by `tune run`
 //   megalith train --config lora-1b.yml learning_rate=1e-4             axolotl's, LLaMA-Factory's or TRL's file

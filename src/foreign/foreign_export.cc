@@ -26,7 +26,7 @@ namespace {
 
 const ForeignTarget* const kTargets[] = {&kToTorchtitan, &kToDcp, &kToFusedDcp, &kToTorchDist};
 constexpr int64_t kCopiedAtOnce = int64_t{64} << 20;
-// What the optimizers of all these trainers keep.
+// Kept by the optimizers of all these trainers.
 constexpr std::string_view kMoments[] = {"exp_avg", "exp_avg_sq"};
 
 // Canonical tensors of a stored model, by key and name.

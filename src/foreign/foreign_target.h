@@ -22,7 +22,7 @@ struct ExportedTensor {
   bool has_state = false;              // set by save_foreign()
 };
 
-// What trainers keep beside the optimizer's state. Defaults, if the checkpoint does not record them.
+// Kept by trainers beside the optimizer's state. Defaults, if the checkpoint does not record them.
 struct RunSettings {
   LearningRateOptions learning_rate;
   OptimizerOptions optimizer;

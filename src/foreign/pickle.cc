@@ -220,6 +220,9 @@ class PickleReader {
   }
 
   void step(unsigned char opcode);
+  // False if the opcode is another's: a number, a text or None; a list, tuple or dict, or an item of one.
+  bool push_scalar(unsigned char opcode);
+  bool collect(unsigned char opcode);
 
   std::string_view bytes_;
   Pickle& pickle_;
@@ -229,7 +232,86 @@ class PickleReader {
   std::unordered_map<uint64_t, PickleValue*> memo_;
 };
 
+bool PickleReader::push_scalar(unsigned char opcode) {
+  switch (opcode) {
+    case 'N':
+      return push(Kind::kNone), true;
+    case 0x88:
+    case 0x89:
+      return push_int(opcode == 0x88 ? 1 : 0, Kind::kBool), true;
+    case 'J':
+      return push_int(take_number<int32_t>()), true;
+    case 'K':
+      return push_int(take_number<uint8_t>()), true;
+    case 'M':
+      return push_int(take_number<uint16_t>()), true;
+    case 0x8a:
+      return push_long(take_counted<uint8_t>()), true;
+    case 0x8b:
+      return push_long(take_counted<int32_t>()), true;
+    case 'G': {
+      auto bits = take_number<uint64_t>();
+      bits = __builtin_bswap64(bits);
+      return push(Kind::kFloat)->real = std::bit_cast<double>(bits), true;
+    }
+    case 'X':
+      return push_text(Kind::kText, take_counted<uint32_t>()), true;
+    case 0x8c:
+    case 'U':  // SHORT_BINSTRING
+      return push_text(Kind::kText, take_counted<uint8_t>()), true;
+    case 'T':  // BINSTRING
+      return push_text(Kind::kText, take_counted<int32_t>()), true;
+    case 0x8d:
+      return push_text(Kind::kText, take_counted<uint64_t>()), true;
+    case 'B':
+      return push_text(Kind::kBytes, take_counted<uint32_t>()), true;
+    case 'C':
+      return push_text(Kind::kBytes, take_counted<uint8_t>()), true;
+    case 0x8e:
+    case 0x96:  // BYTEARRAY8
+      return push_text(Kind::kBytes, take_counted<uint64_t>()), true;
+    default:
+      return false;
+  }
+}
+
+bool PickleReader::collect(unsigned char opcode) {
+  switch (opcode) {
+    case ']':
+      return push_items(Kind::kList, {}), true;
+    case '}':
+      return push_items(Kind::kDict, {}), true;
+    case ')':
+      return push_items(Kind::kTuple, {}), true;
+    case 0x8f:  // EMPTY_SET
+      return push_items(Kind::kList, {}), true;
+    case 'a':
+      return extend(Kind::kList, pop_many(1)), true;
+    case 'e':
+    case 0x90:  // ADDITEMS
+      return extend(Kind::kList, pop_to_mark()), true;
+    case 's':
+      return extend(Kind::kDict, pop_many(2)), true;
+    case 'u':
+      return extend(Kind::kDict, pop_to_mark()), true;
+    case 't':
+    case 0x91:  // FROZENSET
+      return push_items(Kind::kTuple, pop_to_mark()), true;
+    case 'l':
+      return push_items(Kind::kList, pop_to_mark()), true;
+    case 'd':
+      return push_items(Kind::kDict, pop_to_mark()), true;
+    case 0x85:
+    case 0x86:
+    case 0x87:
+      return push_items(Kind::kTuple, pop_many(opcode - 0x84)), true;
+    default:
+      return false;
+  }
+}
+
 void PickleReader::step(unsigned char opcode) {
+  if (push_scalar(opcode) || collect(opcode)) return;
   switch (opcode) {
     case 0x80:  // PROTO
       if (const auto version = static_cast<unsigned char>(take(1)[0]); version > 5) {
@@ -250,72 +332,6 @@ void PickleReader::step(unsigned char opcode) {
       return;
     case '2':  // DUP
       return stack_.push_back(top());
-    case 'N':
-      push(Kind::kNone);
-      return;
-    case 0x88:
-    case 0x89:
-      return push_int(opcode == 0x88 ? 1 : 0, Kind::kBool);
-    case 'J':
-      return push_int(take_number<int32_t>());
-    case 'K':
-      return push_int(take_number<uint8_t>());
-    case 'M':
-      return push_int(take_number<uint16_t>());
-    case 0x8a:
-      return push_long(take_counted<uint8_t>());
-    case 0x8b:
-      return push_long(take_counted<int32_t>());
-    case 'G': {
-      auto bits = take_number<uint64_t>();
-      bits = __builtin_bswap64(bits);
-      push(Kind::kFloat)->real = std::bit_cast<double>(bits);
-      return;
-    }
-    case 'X':
-      return push_text(Kind::kText, take_counted<uint32_t>());
-    case 0x8c:
-    case 'U':  // SHORT_BINSTRING
-      return push_text(Kind::kText, take_counted<uint8_t>());
-    case 'T':  // BINSTRING
-      return push_text(Kind::kText, take_counted<int32_t>());
-    case 0x8d:
-      return push_text(Kind::kText, take_counted<uint64_t>());
-    case 'B':
-      return push_text(Kind::kBytes, take_counted<uint32_t>());
-    case 'C':
-      return push_text(Kind::kBytes, take_counted<uint8_t>());
-    case 0x8e:
-    case 0x96:  // BYTEARRAY8
-      return push_text(Kind::kBytes, take_counted<uint64_t>());
-    case ']':
-      return push_items(Kind::kList, {});
-    case '}':
-      return push_items(Kind::kDict, {});
-    case ')':
-      return push_items(Kind::kTuple, {});
-    case 0x8f:  // EMPTY_SET
-      return push_items(Kind::kList, {});
-    case 'a':
-      return extend(Kind::kList, pop_many(1));
-    case 'e':
-    case 0x90:  // ADDITEMS
-      return extend(Kind::kList, pop_to_mark());
-    case 's':
-      return extend(Kind::kDict, pop_many(2));
-    case 'u':
-      return extend(Kind::kDict, pop_to_mark());
-    case 't':
-    case 0x91:  // FROZENSET
-      return push_items(Kind::kTuple, pop_to_mark());
-    case 'l':
-      return push_items(Kind::kList, pop_to_mark());
-    case 'd':
-      return push_items(Kind::kDict, pop_to_mark());
-    case 0x85:
-    case 0x86:
-    case 0x87:
-      return push_items(Kind::kTuple, pop_many(opcode - 0x84));
     case 'c': {
       const std::string_view module = take_line();
       return push_name(module, take_line());

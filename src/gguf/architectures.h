@@ -1,4 +1,4 @@
-// What llama.cpp calls the families' models: a row of names, keys and limits for each.
+// llama.cpp's names of the families' models: a row of names, keys and limits for each.
 //
 // Names, order and meaning are those that llama.cpp's convert_hf_to_gguf.py writes. Source: ggml-org/llama.cpp,
 // conversion/*.py, gguf-py/gguf/tensor_mapping.py (names), src/models/*.cpp (what the program takes for granted).
@@ -56,7 +56,7 @@ enum class GgufVocabulary {
   kGlm,            // BPE with the family's own turns
 };
 
-// What llama.cpp takes for granted and no key can say.
+// Taken for granted by llama.cpp: no key can say it.
 struct GgufLimit {
   bool (*holds)(const ModelConfig& config);
   std::string_view what;  // of the model that it cannot run

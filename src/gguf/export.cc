@@ -30,7 +30,7 @@ namespace {
 
 constexpr int64_t kBlockValues = int64_t{4} << 20;  // converted at a time
 
-// What a tensor of the file is made of.
+// The parts of a tensor of the file.
 struct Recipe {
   GgufChange change = GgufChange::kNone;
   std::vector<const Chunk*> sources;  // one, or a layer's experts

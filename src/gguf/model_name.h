@@ -1,4 +1,4 @@
-// What a GGUF file tells of its model: the parts of its name, its size, how it is sampled.
+// A GGUF file's description of its model: the parts of its name, its size, how it is sampled.
 #pragma once
 
 #include <cstdint>

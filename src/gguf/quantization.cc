@@ -153,7 +153,7 @@ Line fit_line(const float* x, int most, float first_step, int num_steps) {
   return {scale, -base};
 }
 
-// What Q4_K and Q5_K share: eight lines in 6 bits each, under two common scales; returns numbers 0 … most.
+// Shared by Q4_K and Q5_K: eight lines in 6 bits each, under two common scales; returns numbers 0 … most.
 template <typename Block>
 std::array<uint8_t, kSuperBlock> store_lines(Block& block, const float* x, int most, float first_step, int num_steps) {
   std::array<Line, 8> lines;

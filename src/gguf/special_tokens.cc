@@ -1,4 +1,4 @@
-// What follows from what is as in llama.cpp's gguf-py/gguf/vocab.py (SpecialVocab), so that the keys are the same.
+// One key follows from another as in llama.cpp's gguf-py/gguf/vocab.py (SpecialVocab), so that the keys are the same.
 #include "gguf/special_tokens.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which tensor gets which type, as llama.cpp chooses.
+// The type of each tensor, as llama.cpp chooses it.
 #pragma once
 
 #include <cstdint>

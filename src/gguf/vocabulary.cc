@@ -21,7 +21,7 @@ namespace {
 // GGUF's numbers, which are SentencePiece's.
 enum class TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-// Where SentencePiece has no score for a token.
+// For tokens without a score in SentencePiece.
 constexpr float kHole = -10000, kAdded = -1000;
 
 struct Tokens {

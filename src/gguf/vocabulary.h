@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// Where a tokenizer is. tokenizer.json counts before vocab.json and merges.txt.
+// A tokenizer's files. tokenizer.json counts before vocab.json and merges.txt.
 struct GgufTokenizerFiles {
   std::filesystem::path folder;  // of tokenizer_config.json, chat templates; empty: they are not read
   std::optional<std::filesystem::path> json, sentencepiece, vocab, merges;

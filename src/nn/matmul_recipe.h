@@ -92,7 +92,7 @@ class MatmulRecipe {
 
   // tensor (rows, columns). Collective over scope.group.
   virtual Operand take(const at::Tensor& tensor, OperandRole role, const OperandScope& scope) const;
-  // What the weight's gradient needs of x, taken as `taken`.
+  // The part of x that the weight's gradient needs, taken as `taken`.
   virtual KeptOperand keep(const Activation& x, const Operand& taken, const OperandScope& scope) const;
 
   // t tokens, h in, o out; bias (o), in y's precision, may be undefined.

@@ -60,7 +60,7 @@ void check_units(std::span<const Unit> units);
 // Tensors sent across the border before units[begin], in the order of their first use. Empty at both ends.
 std::vector<std::string> boundary_before(std::span<const Unit> units, int64_t begin);
 
-// What a chunk sends on, given or received. InternalError if one is missing.
+// The tensor that a chunk sends on, given or received. InternalError if one is missing.
 Bundle outgoing_bundle(std::span<const Unit> units, const UnitRange& chunk, const Bundle& given,
                        const Bundle& received);
 

@@ -1,5 +1,5 @@
-// What a pass over meta tensors would do on a device: products, attention, memory-bound operators and collectives, in
-// the program's order, as it runs them (ops/operator.h, comm/group.h). Nothing here knows a model.
+// The work of a pass over meta tensors on a device: products, attention, memory-bound operators and collectives, in the
+// program's order, as it runs them (ops/operator.h, comm/group.h). Nothing here knows a model.
 #pragma once
 
 #include <cstdint>

@@ -81,7 +81,7 @@ void meet_earlier_lines(const char* option, const std::string& path, const char*
   }
 }
 
-// What MLCommons asks a run to say of itself.
+// The facts that MLCommons asks of a run.
 MlperfRun mlperf_run(const Resolved& resolved) {
   const Config& config = resolved.config;
   const Derived& d = resolved.derived;

@@ -66,7 +66,7 @@ double planned_speed(const Resolved& run, const ChipRates& chip);
 // The same on a GPU by its name; null if its rates are not in config_root's file.
 SpeedOf speed_on(const std::string& gpu, const std::filesystem::path& config_root);
 
-// What a rank may need beyond an estimate: communicators' buffers, contexts, workspaces, fragments.
+// Memory that a rank may need beyond an estimate: communicators' buffers, contexts, workspaces, fragments.
 int64_t upper_memory_bound(int64_t estimate_bytes);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// What one microbatch costs in each kind of unit of a run's model, measured on the meta device as memory is: layers
+// The cost of one microbatch in each kind of unit of a run's model, measured on the meta device as memory is: layers
 // that are alike are measured once, whatever the pipeline, so thousands of layouts can be compared.
 #pragma once
 

@@ -13,7 +13,7 @@ namespace megalith::ops::cpu::CPU_CAPABILITY {
 
 enum class Sees { kNothing, kPartly, kAll };
 
-// What block `i` sees of panel `p`.
+// The part of panel `p` that block `i` sees.
 inline Sees seen(const AttentionCall& call, int64_t b, int64_t i, int64_t p) {
   const MaskExtent& query = call.query_extents[b * call.num_query_blocks() + i];
   const MaskExtent& key = call.key_extents[b * call.num_key_panels() + p];

@@ -16,7 +16,7 @@ struct alignas(sizeof(T) * kCount) Vector {
   __device__ const T& operator[](int i) const { return values[i]; }
 };
 
-// Whether 16-byte vectors may begin at all of these; null is fine.
+// True if 16-byte vectors may begin at all of these; null is fine.
 template <typename... Pointers>
 bool are_aligned(Pointers... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % kVectorBytes == 0) && ...);
