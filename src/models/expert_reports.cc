@@ -3,14 +3,21 @@
 #include <ATen/ATen.h>
 
 #include "comm/groups.h"
+#include "nn/expert_balance.h"
 #include "nn/expert_router.h"
 
 namespace megalith {
 namespace {
 
 const char* balance_loss_name(const ModelConfig& config) {
-  return config.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss ? "seq_load_balancing_loss"
-                                                                               : "load_balancing_loss";
+  switch (config.moe_router_load_balancing_type) {
+    case RouterBalancing::kSeqAuxLoss:
+      return "seq_load_balancing_loss";
+    case RouterBalancing::kGlobalAuxLoss:
+      return "global_load_balancing_loss";
+    default:
+      return "load_balancing_loss";
+  }
 }
 
 void add_terms(const ModelConfig& config, const Group& cp, const ExpertRecords& records, ModelOutput& output) {
@@ -32,9 +39,7 @@ void add_terms(const ModelConfig& config, const Group& cp, const ExpertRecords& 
 std::vector<std::string> expert_loss_names(const ModelConfig& config) {
   std::vector<std::string> names;
   if (!config.has_experts()) return names;
-  const RouterBalancing balancing = config.moe_router_load_balancing_type;
-  const bool has_loss = balancing == RouterBalancing::kAuxLoss || balancing == RouterBalancing::kSeqAuxLoss;
-  if (has_loss && config.moe_aux_loss_coeff > 0) names.emplace_back(balance_loss_name(config));
+  if (has_balance_loss(config)) names.emplace_back(balance_loss_name(config));
   if (config.moe_z_loss_coeff.value_or(0) > 0) names.emplace_back("z_loss");
   return names;
 }

@@ -73,6 +73,8 @@ class Model : public Module {
   virtual std::vector<std::string> added_losses() const { return {}; }
   // Observations of any chunk of the whole model, in one order on all ranks.
   virtual std::vector<ObservationSpec> observations() const { return {}; }
+  // Before a step's first microbatch.
+  virtual void begin_step() {}
   // After the optimizer: moves what the model updates itself. observed: all of observations(), in order. is_made: 0-d
   // bool, false where the step was skipped: the model must stay unchanged too, without a host read; undefined: true.
   virtual void after_step(const std::vector<ObservedTensor>& /*observed*/, const at::Tensor& /*is_made*/) {}

@@ -234,6 +234,10 @@ std::vector<ObservationSpec> UnitChunk::observations() const {
   return expert_observations(config_, config_.num_all_layers() + config_.num_prediction_modules());
 }
 
+void UnitChunk::begin_step() {
+  for (const auto& [layer, router] : routers()) router->begin_step();
+}
+
 void UnitChunk::after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) {
   move_expert_biases(config_, routers(), observed, is_made);
 }

@@ -80,6 +80,7 @@ class UnitChunk : public Model {
   std::vector<TensorSpec> boundary(const ForwardContext& context) const final;
   std::vector<std::string> added_losses() const override;
   std::vector<ObservationSpec> observations() const override;
+  void begin_step() override;
   void after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) override;
   std::map<int64_t, ExpertRouter*> routers() override;
   const std::vector<Block>& blocks() const override { return blocks_; }

@@ -30,10 +30,17 @@ struct AttachFunction : torch::autograd::Function<AttachFunction> {
 
 }  // namespace
 
+at::Tensor StepCounts::mean_with(const at::Tensor& counts, Group& dp, std::string_view label) {
+  const at::Tensor all = counts.clone();
+  dp.all_reduce(all, ReduceOp::kSum, label).wait();
+  sum_ = sum_.defined() ? sum_ + all : all;
+  return sum_ / ++num_microbatches_;
+}
+
 bool has_balance_loss(const RouterOptions& options) {
   const RouterBalancing balancing = options.moe_router_load_balancing_type;
-  return options.moe_aux_loss_coeff != 0 &&
-         (balancing == RouterBalancing::kAuxLoss || balancing == RouterBalancing::kSeqAuxLoss);
+  return options.moe_aux_loss_coeff != 0 && balancing != RouterBalancing::kNone &&
+         balancing != RouterBalancing::kSinkhorn;
 }
 
 bool has_router_terms(const RouterOptions& options) {
@@ -55,7 +62,7 @@ ops::RouterSums router_sums(const RouterOptions& options, const MicrobatchTokens
 }
 
 RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOptions& options,
-                                 const MicrobatchTokens& tokens, std::string_view label) {
+                                 const MicrobatchTokens& tokens, std::string_view label, const StepBalance* step) {
   const int64_t e = options.expert_count();
   const at::ScalarType dtype = routed.weights.scalar_type();
   for (const at::Tensor& sums : {routed.counts, routed.score_sums, routed.z_sum}) {
@@ -78,8 +85,13 @@ RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOp
     const auto length = static_cast<double>(std::max<int64_t>(tokens.num_tokens() / std::max<int64_t>(q, 1), 1));
     const auto num_choices = static_cast<double>(options.moe_router_topk * std::max<int64_t>(q, 1));
     const double factor = static_cast<double>(e) / (num_choices * length * length);
-    const at::Tensor all_counts = all.narrow(0, 0, q * e).view({q, e}),
-                     all_score_sums = all.narrow(0, q * e, q * e).view({q, e});
+    at::Tensor all_counts = all.narrow(0, 0, q * e).view({q, e});
+    const at::Tensor all_score_sums = all.narrow(0, q * e, q * e).view({q, e});
+    if (step != nullptr) {
+      if (!step->mean.defined()) step->mean = step->counts.mean_with(all_counts, step->dp, label);
+      // As many tokens as the microbatch has. To a rank they are as its own: its score sums are, and so its gradient.
+      all_counts = as_distributed(step->mean / static_cast<double>(step->dp.size()), all_counts);
+    }
     terms.balance_loss = ((all_counts * all_score_sums).sum() * factor).to(dtype);
     add((all_counts.to(dtype) * routed.score_sums).sum() * (options.moe_aux_loss_coeff * factor));
   }

@@ -12,9 +12,10 @@ void RouterOptions::visit_router(OptionVisitor& v) {
       .alias("moe_top_k")
       .in_toy(InToy::kMade);
   v.choice("moe_router_load_balancing_type", moe_router_load_balancing_type,
-           {"none", "aux_loss", "seq_aux_loss", "sinkhorn"},
+           {"none", "aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn"},
            "What keeps the experts evenly loaded: aux_loss, a loss over each microbatch; seq_aux_loss, a loss over "
-           "each sequence; sinkhorn, an assignment by Sinkhorn's iteration; or none.")
+           "each sequence; global_aux_loss, one whose loads are those of the step so far on all data-parallel ranks; "
+           "sinkhorn, an assignment by Sinkhorn's iteration; or none.")
       .changes_weights(false);
   v.field("moe_aux_loss_coeff", moe_aux_loss_coeff,
           "Weight of the load-balancing loss, which is 1 for perfectly balanced experts.")

@@ -12,7 +12,7 @@
 namespace megalith {
 
 enum class RouterScore { kSoftmax, kSigmoid };
-enum class RouterBalancing { kNone, kAuxLoss, kSeqAuxLoss, kSinkhorn };
+enum class RouterBalancing { kNone, kAuxLoss, kSeqAuxLoss, kGlobalAuxLoss, kSinkhorn };
 enum class RouterPrecision { kModel, kFp32, kFp64 };
 // A group's score: the sum of its k / open groups best; its best; the sum of its two best.
 enum class GroupScore { kTopSum, kMax, kTwo };
@@ -48,6 +48,11 @@ struct RouterOptions {
 
   int64_t expert_count() const { return num_experts.value_or(0); }
   bool has_experts() const { return expert_count() > 0; }
+  // global_aux_loss is on.
+  bool balances_over_step() const {
+    return has_experts() && moe_router_load_balancing_type == RouterBalancing::kGlobalAuxLoss &&
+           moe_aux_loss_coeff != 0;
+  }
   bool has_capacity() const { return moe_expert_capacity_factor.value_or(0) > 0; }
 };
 

@@ -241,7 +241,13 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
   if (keep.defined()) routing.keep = tokens.padded(keep);
 
   RouterTerms terms;
-  if (has_terms) terms = compute_router_terms(routed, options_, tokens, site_.weight_name + " balance");
+  at::Tensor mean_counts;
+  if (has_records) mean_counts = (*forward.expert_records)[site_.layer].mean_counts;
+  if (has_terms) {
+    const StepBalance step{step_counts_, *groups_->dp, mean_counts};
+    terms = compute_router_terms(routed, options_, tokens, site_.weight_name + " balance",
+                                 options_.balances_over_step() && forward.is_training ? &step : nullptr);
+  }
   if (attaches && terms.objective.defined()) {
     result.x = attach_objective(x, terms.objective * forward.objective_scale);
   }
@@ -249,6 +255,7 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
     ExpertRecord& record = (*forward.expert_records)[site_.layer];
     record = {};
     record.counts = routed.loads;
+    record.mean_counts = mean_counts;
     if (terms.balance_loss.defined()) record.balance_loss = terms.balance_loss.to(weight_dtype_);
     if (terms.z_loss.defined()) record.z_loss = terms.z_loss.to(weight_dtype_);
     if (routing.capacity > 0 && !keep.is_meta()) record.num_dropped = keep.logical_not().sum();

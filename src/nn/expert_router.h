@@ -8,19 +8,23 @@
 //   aux_loss      coeff e / (k T^2) sum_i f_i P_i       over a microbatch's T tokens: f_i have i among their k largest
 //                                                       scores, P_i is the sum of i's normalised scores
 //   seq_aux_loss  the same per sequence, averaged
+//   global_aux_loss  coeff e / (k T D) sum_i g_i P_i    D: tokens of the dp ranks' microbatches together; g_i: the mean
+//                                                       over the step's microbatches so far of what i has of D tokens.
+//                                                       In evaluation aux_loss
 //   z_loss        coeff mean(logsumexp(logits)^2)
 //
 // Sinkhorn: training picks the k largest logits scaled for even use, evaluation the k largest scores; weights are
 // sigmoid(logits) for k = 1, else the softmax over all experts.
 //
 // Sums and capacities, ceil(T k / e factor), cover the tp and cp ranks that share the microbatch. Sources:
-// arXiv:2101.03961 (balance), arXiv:2202.08906 (z), arXiv:2405.04434 (groups, sequences), arXiv:2412.19437 (sigmoid,
-// bias), arXiv:2202.01169 (Sinkhorn).
+// arXiv:2101.03961 (balance), arXiv:2501.11873 (of a step), arXiv:2202.08906 (z), arXiv:2405.04434 (groups, sequences),
+// arXiv:2412.19437 (sigmoid, bias), arXiv:2202.01169 (Sinkhorn).
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "nn/expert_balance.h"
 #include "nn/expert_options.h"
 #include "nn/forward.h"
 #include "nn/module.h"
@@ -52,13 +56,16 @@ class ExpertRouter : public Module {
   };
   // x (t, h): this rank's own tokens; without sequence parallelism the caller splits them over tp: tokens [rank * t,
   // (rank + 1) * t) of the b * s. Tokens from num_tokens on (over all tp ranks) are padding: experts 0, weights 0, keep
-  // false. Later layers must use the returned x, which carries the objectives. Collective over tp and cp (with
+  // false. Later layers must use the returned x, which carries the objectives. Collective over tp and cp, with
+  // global_aux_loss and training also over dp (with
   // ForwardContext::row_length 0, over tp).
   struct Result {
     at::Tensor x;
     Routing routing;
   };
   Result forward(const at::Tensor& x, const ForwardContext& forward, int64_t num_tokens);
+  // Forgets the counts of the last step's microbatches.
+  void begin_step() { step_counts_ = {}; }
 
   Parameter& weight() { return *weight_; }
   Parameter* expert_bias() { return bias_; }
@@ -89,10 +96,8 @@ class ExpertRouter : public Module {
   Parameter* weight_;
   Parameter* linear_bias_ = nullptr;
   Parameter* bias_ = nullptr;
+  StepCounts step_counts_;
 };
-
-// Returns x; its backward also runs `objective`'s (0-d).
-at::Tensor attach_objective(const at::Tensor& x, const at::Tensor& objective);
 
 // bias += rate * sign(mean of counts - counts), after an optimizer step; counts (e) of the global batch. Source:
 // arXiv:2408.15664.

@@ -32,9 +32,11 @@ struct KvCache {
 struct ExpertRecord {
   at::Tensor counts;  // (e) int64: this rank's tokens per expert, before dropping
   // 0-d wide, of the whole microbatch, without coefficients like Megatron-LM's logs; undefined if off.
-  at::Tensor balance_loss;  // aux_loss or seq_aux_loss
+  at::Tensor balance_loss;  // aux_loss, seq_aux_loss or global_aux_loss
   at::Tensor z_loss;
   at::Tensor num_dropped;  // 0-d int64, of this rank; undefined without a capacity
+  // (1, e) fp64, of global_aux_loss in training: what recomputation takes again, since the step's counts have grown.
+  at::Tensor mean_counts;
 };
 using ExpertRecords = std::map<int64_t, ExpertRecord>;  // by layer
 

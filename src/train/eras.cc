@@ -48,6 +48,9 @@ std::vector<UserError> check_fault_tolerance(const Config& config, const Derived
              parallel.tensor_model_parallel_size,
          " and an expert_tensor_parallel_size of its own: an expert's replicas are not those of the other layers",
          "leave --expert_tensor_parallel_size out");
+  refuse(config.model.balances_over_step(),
+         " and moe_router_load_balancing_type global_aux_loss, whose counts of a step would be those of ranks that left",
+         "take --moe_router_load_balancing_type aux_loss");
   const OptimizerKind optimizer = config.optimizer.optimizer;
   refuse(optimizer == OptimizerKind::kMuon || optimizer == OptimizerKind::kAdafactor,
          fmt::format(" and optimizer {}: its update exchanges matrices between ranks, and a rank lost meanwhile leaves "

@@ -53,6 +53,8 @@ std::vector<UserError> check_graph_options(const Config& config, std::vector<std
       {config.task.task == TaskKind::kT5, "task t5", "its rows differ in length"},
       {config.task.task == TaskKind::kIct, "task ict", "its rows differ in length"},
       {config.task.task == TaskKind::kClassification, "task classification", "its rows differ in length"},
+      {config.model.balances_over_step(), "moe_router_load_balancing_type global_aux_loss",
+       "the host counts the step's microbatches"},
       {config.model.has_experts() && config.runtime.kernels == Kernels::kReference, "kernels reference and experts",
        "their products read on the host where each expert's rows begin"},
       {config.profile.dump_pp_data, "dump_pp_data", "the host does not see when the parts of a graph run"},

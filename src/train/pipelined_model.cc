@@ -184,6 +184,7 @@ void PipelinedModel::train_with_graphs(int num_microbatches, const MakeInput& ma
 void PipelinedModel::train(int num_microbatches, const MakeInput& make_input,
                            const std::function<void(bool)>& before_forward,
                            const std::function<void(const ModelOutput&)>& on_output) {
+  for (Model* model : chunks_.models) model->begin_step();
   if (graphs_) return train_with_graphs(num_microbatches, make_input, before_forward, on_output);
   const PipelineSchedule& schedule = schedule_for(num_microbatches, /*is_training=*/true);
   for (const auto& stage : stages_) {

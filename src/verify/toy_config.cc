@@ -170,7 +170,7 @@ void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers
 }
 
 // One rank reads a step in one microbatch, unless the objective is defined over each (experts' balance); a biencoder's
-// spans a microbatch of all ranks.
+// and a step's balance span a microbatch of all ranks.
 void gather_on_one_rank(const Config& layout, const Kind& kind, int64_t data_parallel_size, Config& config) {
   config.parallel = {};
   config.pipeline = {};
@@ -178,7 +178,7 @@ void gather_on_one_rank(const Config& layout, const Kind& kind, int64_t data_par
   config.data_parallel = {};
   config.sequence_parallel = false;
   config.model.moe_shared_expert_overlap = false;
-  if (kind.has_objective_of_sets()) {
+  if (kind.has_objective_of_sets() || config.model.balances_over_step()) {
     config.train.micro_batch_size = layout.train.micro_batch_size * data_parallel_size;
   } else if (!config.model.has_experts()) {
     config.train.micro_batch_size = *layout.train.global_batch_size;

@@ -358,6 +358,58 @@ TEST(ExpertRouter, ParametersSayWhatRanksHold) {
   }
 }
 
+TEST(ExpertRouter, AStepsBalanceIsOfItsMicrobatchesSoFarOnAllRanks) {
+  // Two dp ranks with two steps of three microbatches; each is passed twice, as recomputation does.
+  RouterCase test = objective_cases()[0];
+  test.options.moe_router_load_balancing_type = RouterBalancing::kGlobalAuxLoss;
+  const int64_t e = test.options.expert_count(), k = test.options.moe_router_topk, n = test.b * test.s;
+  const at::Tensor weight = inputs_of(test).weight;
+  const auto x_of = [&](int step, int m, int rank) {
+    return drawn({n, kRouterHidden}, static_cast<uint64_t>(100 + step * 6 + m * 2 + rank), 2);
+  };
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    ExpertRouter router(router_context(groups), test.options, router_site());
+    router.weight().data().copy_(weight);
+    attach_gradients(router);
+    const at::Tensor w = weight.clone().requires_grad_(true);
+    at::Tensor objective = at::zeros({}, at::kDouble);
+    for (int step = 0; step < 2; ++step) {
+      router.begin_step();
+      at::Tensor so_far = at::zeros({e}, at::kDouble);
+      for (int m = 0; m < 3; ++m) {
+        for (int rank = 0; rank < 2; ++rank) {
+          const at::Tensor chosen = std::get<1>(x_of(step, m, rank).mm(weight.t()).topk(k));
+          for (int64_t t = 0; t < n; ++t)
+            for (int64_t j = 0; j < k; ++j) so_far[chosen[t][j].item<int64_t>()] += 1;
+        }
+        const at::Tensor probabilities = x_of(step, m, groups.rank).mm(w.t()).softmax(1).sum(0);
+        const double factor = static_cast<double>(e) / static_cast<double>(k * n * 2 * n);
+        const at::Tensor loss = (so_far / (m + 1) * probabilities).sum() * factor;
+        objective = objective + loss * (0.25 * test.options.moe_aux_loss_coeff);
+
+        ForwardContext forward{.b = test.b, .s = test.s, .objective_scale = 0.25};
+        forward.expert_records = std::make_shared<ExpertRecords>();
+        const at::Tensor x = x_of(step, m, groups.rank).set_requires_grad(true);
+        {
+          const at::NoGradGuard first_pass;
+          router.forward(x, forward, n);
+        }
+        router.forward(x, forward, n).x.sum().backward();
+        EXPECT_NEAR(forward.expert_records->at(5).balance_loss.item<double>(), loss.item<double>(), 1e-12);
+      }
+    }
+    objective.backward();
+    EXPECT_LT(relative_difference(router.weight().grad(), w.grad()), 1e-12);
+    // Evaluation neither counts nor asks the other rank.
+    if (groups.rank == 1) return;
+    ForwardContext forward{.b = test.b, .s = test.s, .is_training = false};
+    forward.expert_records = std::make_shared<ExpertRecords>();
+    const at::NoGradGuard no_grad;
+    router.forward(x_of(0, 0, 0), forward, n);
+    EXPECT_FALSE(forward.expert_records->at(5).mean_counts.defined());
+  });
+}
+
 TEST(ExpertRouter, AttachedObjectivesEnterBackwardOnce) {
   const at::Tensor x = drawn({2, 3}, 1, 1).set_requires_grad(true), p = drawn({4}, 2, 1).set_requires_grad(true);
   const at::Tensor once = attach_objective(x, p.square().sum());
