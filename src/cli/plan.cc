@@ -102,12 +102,14 @@ int64_t count_microbatches(const Config& config, const PlanOptions& own, const s
 
 // A stage's work in layers. One with only the embedding or the head counts as one layer, as in
 // account_for_embedding_in_pipeline_split and its sister.
-double layers_worth(std::span<const Unit> stage, const PipelineOptions& options) {
+double layers_worth(std::span<const Unit> stage, const PipelinePlan& pipeline, const PipelineOptions& options) {
+  const bool embedding = pipeline.counts_ends || options.account_for_embedding_in_pipeline_split;
+  const bool loss = pipeline.counts_ends || options.account_for_loss_in_pipeline_split;
   int64_t layers = 0;
   for (const Unit& unit : stage) {
     layers += unit.layers_worth;
-    if (unit.letter == UnitLetter::kEmbedding && options.account_for_embedding_in_pipeline_split) ++layers;
-    if (unit.letter == UnitLetter::kHead && options.account_for_loss_in_pipeline_split) ++layers;
+    if (unit.letter == UnitLetter::kEmbedding && embedding) ++layers;
+    if (unit.letter == UnitLetter::kHead && loss) ++layers;
   }
   return static_cast<double>(std::max<int64_t>(layers, 1));
 }
@@ -117,7 +119,7 @@ PipelineCosts costs_of_layers(const PipelinePlan& pipeline, const PipelineOption
   std::vector<double> worths;
   double all = 0;
   for (const UnitRange& stage : pipeline.stages) {
-    all += worths.emplace_back(layers_worth(units_in(pipeline.units, stage), options));
+    all += worths.emplace_back(layers_worth(units_in(pipeline.units, stage), pipeline, options));
   }
   PipelineCosts costs;
   costs.transfer = own.transfer_time;

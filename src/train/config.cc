@@ -182,7 +182,8 @@ void check_encoder_ranks(const Config& config, std::vector<std::string>& notes, 
 }
 
 // All numbers of microbatches in the run must fit the schedule.
-void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& errors) {
+void resolve_pipeline(const Config& config, Derived& d, std::vector<std::string>& notes,
+                      std::vector<UserError>& errors) {
   const int64_t size = config.parallel.pipeline_model_parallel_size;
   ModelConfig model = config.model;
   model.vocab_size.reset();  // perhaps still unknown, and irrelevant to units
@@ -190,6 +191,13 @@ void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& 
   std::vector<UserError> found = check_pipeline(config.pipeline, size, units);
   if (found.empty()) {
     d.pipeline = make_pipeline_plan(config.pipeline, size, units);
+    if (d.pipeline.counts_ends) {
+      std::vector<int64_t> layers;
+      for (const UnitRange& stage : d.pipeline.stages) layers.push_back(d.pipeline.layers_of(stage).count);
+      notes.push_back(fmt::format("{} layers are shared by {} pipeline stages by their work, the embedding and the "
+                                  "head as a layer each: {} (pipeline_model_parallel_layout says it otherwise)",
+                                  count_units(units, UnitLetter::kLayer), layers.size(), fmt::join(layers, ", ")));
+    }
     std::set<int64_t> numbers;
     for (int64_t consumed = 0; errors.empty() && consumed < d.train_samples;) {
       numbers.insert(d.batches.num_microbatches(consumed));
@@ -381,7 +389,9 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   resolve_sequence_parallel(resolved, reads_batches, errors);
   check_encoder_ranks(config, resolved.notes, errors);
   // FLUX's units need both kinds of blocks.
-  if (config.model.has_vocabulary() || architecture_errors.empty()) resolve_pipeline(config, d, errors);
+  if (config.model.has_vocabulary() || architecture_errors.empty()) {
+    resolve_pipeline(config, d, resolved.notes, errors);
+  }
 }
 
 // Checks of the tokenizer, after check_model().

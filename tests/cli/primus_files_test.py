@@ -278,13 +278,14 @@ def test_the_newer_trainer_preset_resolves_as_it_stands(model, program, tmp_path
     assert "muon_tp_mode blockwise: this build does not support" in errors
 
 
-def test_layers_that_no_stages_share_evenly_are_padded_where_the_file_allows_it(program, tmp_path):
+def test_layers_that_no_stages_share_evenly_are_shared_by_their_work_or_padded(program, tmp_path):
     (tmp_path / "exp.yaml").write_text(SMALL.replace("workspace: ./output\n", ""))
     (tmp_path / "tiny.yaml").write_text(TINY.replace("num_layers: 2", "num_layers: 3"))
     words = ("train", "--config", "exp.yaml", "--pipeline_model_parallel_size", 2, "--dry_run", "--dry_run_world_size", 2)
-    errors = program.run(*words, cwd=tmp_path, expected=2)[2]
-    assert "num_layers 3 cannot be cut into pipeline_model_parallel_size 2 equal stages" in errors
-    program.run(*words, "--allow_padding_num_layers", cwd=tmp_path)
+    errors = program.run(*words, cwd=tmp_path)[2]
+    assert "3 layers are shared by 2 pipeline stages by their work, the embedding and the head as a layer each: 2, 1" in errors
+    errors = program.run(*words, "--allow_padding_num_layers", cwd=tmp_path)[2]
+    assert "by their work" not in errors
 
 
 PAGE = ROOT / "docs" / "migrate_primus.md"

@@ -62,15 +62,26 @@ TEST(PipelineOptions, LayersAreSharedOutEvenly) {
   EXPECT_EQ(layout_of({.num_layers_per_virtual_pipeline_stage = 3}, 2, 6), "Ettt|tttL");
   EXPECT_EQ(layout_of({.pp_algorithm = "zbv"}, 2, 4), "Et|t|t|tL");
   EXPECT_EQ(layout_of({}, 2, 4, 1), "Ett|ttmL");
-  EXPECT_EQ(refusals({}, 4, 10),
-            "num_layers 10 cannot be cut into pipeline_model_parallel_size 4 equal stages / make num_layers a multiple "
-            "of 4, or cut unevenly: decoder_first_pipeline_num_layers, account_for_embedding_in_pipeline_split, "
-            "pipeline_model_parallel_layout or allow_padding_num_layers");
-  EXPECT_EQ(refusals({.num_virtual_stages_per_pipeline_rank = 3}, 4, 20).substr(0, 99),
-            "num_layers 20 cannot be cut into pipeline_model_parallel_size 4 × 3 virtual stages = 12 equal stag");
   EXPECT_EQ(
       refusals({.num_layers_per_virtual_pipeline_stage = 3}, 2, 8).substr(0, 105),
       "num_layers 8 cannot be cut into stages of num_layers_per_virtual_pipeline_stage 3 on 2 pipeline ranks / m");
+}
+
+// The embedding and the head are a layer each, a prediction module is one, and no rank has more than it must.
+TEST(PipelineOptions, LayersThatStagesDoNotDivideAreSharedByTheirWork) {
+  EXPECT_EQ(layout_of({}, 4, 10), "Ett|ttt|ttt|ttL");
+  EXPECT_EQ(layout_of({}, 2, 5), "Ettt|ttL");
+  EXPECT_EQ(layout_of({}, 4, 9, 1), "Ett|ttt|ttt|tmL");
+  EXPECT_EQ(layout_of({}, 4, 2), "E|t|t|L");
+  EXPECT_EQ(layout_of({.num_virtual_stages_per_pipeline_rank = 2}, 2, 6), "Et|tt|tt|tL");
+  EXPECT_EQ(layout_of({.num_virtual_stages_per_pipeline_rank = 2}, 2, 5), "Et|tt|tt|L");
+  EXPECT_EQ(layout_of({.pp_algorithm = "zbv"}, 2, 7), "Ett|tt|tt|tL");
+  EXPECT_TRUE(make_pipeline_plan({}, 2, decoder(5)).counts_ends);
+  EXPECT_FALSE(make_pipeline_plan({}, 2, decoder(4)).counts_ends);
+  EXPECT_FALSE(make_pipeline_plan({.allow_padding_num_layers = true}, 2, decoder(5)).counts_ends);
+  EXPECT_EQ(refusals({.num_virtual_stages_per_pipeline_rank = 1'000'000'000'000}, 4, 20),
+            "4 pipeline ranks with 1000000000000 stages each cannot share the 22 parts of this model / give every "
+            "pipeline rank layers, or use fewer virtual stages");
 }
 
 TEST(PipelineOptions, LayersThatCannotBeSharedOutEvenlyMayFillTheFirstStages) {
@@ -102,9 +113,9 @@ TEST(PipelineOptions, TheEmbeddingAndTheLossMayCountAsLayers) {
                       2, 2),
             "E|t|t|L");
   EXPECT_EQ(
-      refusals({.account_for_embedding_in_pipeline_split = true, .account_for_loss_in_pipeline_split = true}, 4, 8)
-          .substr(0, 99),
-      "num_layers 8 and the embedding and the loss cannot be cut into pipeline_model_parallel_size 4 equal");
+      layout_of({.account_for_embedding_in_pipeline_split = true, .account_for_loss_in_pipeline_split = true}, 4, 8),
+      "Ett|ttt|tt|tL");
+  EXPECT_EQ(layout_of({.account_for_loss_in_pipeline_split = true}, 4, 8), "Ettt|tt|tt|tL");
 }
 
 TEST(PipelineOptions, FirstAndLastRanksMayDiffer) {
@@ -225,9 +236,7 @@ TEST(PipelineOptions, AnyListOfUnitsIsCut) {
   std::vector<Unit> longer = t5;
   longer.insert(longer.begin() + 3, layer("encoder.2", 1));
   std::swap(longer[2].stays_with_next, longer[3].stays_with_next);
-  EXPECT_EQ(refusals({.pipeline_model_parallel_split_rank = 2}, 3, longer),
-            "the 3 layers of the encoder cannot be shared evenly by its 2 pipeline ranks / move "
-            "pipeline_model_parallel_split_rank, or use pipeline_model_parallel_layout or allow_padding_num_layers");
+  EXPECT_EQ(layout_of({.pipeline_model_parallel_split_rank = 2}, 3, longer), "Et|tt.|.ttL");
   EXPECT_EQ(layout_of({.allow_padding_num_layers = true, .pipeline_model_parallel_split_rank = 2}, 3, longer),
             "Ett|t.|.ttL");
 
@@ -258,8 +267,9 @@ TEST(PipelineOptions, AnyListOfUnitsIsCut) {
   EXPECT_EQ(layout_of({}, 2, flux), "Ett|ttttL");
   EXPECT_EQ(layout_of({}, 4, flux), "Et|t|tt|ttL");
   EXPECT_EQ(layout_of({.num_virtual_stages_per_pipeline_rank = 2}, 2, flux), "Et|t|tt|ttL");
-  EXPECT_EQ(refusals({}, 8, flux).substr(0, 73),  // an eighth is half a double block
-            "num_layers 6 cannot be cut into pipeline_model_parallel_size 8 equal stag");
+  EXPECT_EQ(layout_of({}, 3, flux), "Et|ttt|ttL");
+  // An eighth is half a double block.
+  EXPECT_EQ(refusals({}, 8, flux).substr(0, 31), "stage 3 of 8 would hold nothing");
 }
 
 TEST(PipelineLayout, TheParserRepeatsAndPointsAtMistakes) {

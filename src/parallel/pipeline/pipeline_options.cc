@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "config/option.h"
+#include "core/number_of.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -52,12 +53,12 @@ void PipelineOptions::visit(OptionVisitor& v) {
           "Count the head and the loss as a layer when layers are shared out: the last stage gets one less.");
   v.field(
       "allow_padding_num_layers", allow_padding_num_layers,
-      "Where the layers cannot be shared out evenly, share them out as evenly as they can be: the first stages hold "
-      "one more.");
+      "Where the stages do not divide the layers, the first stages hold one more. Otherwise the embedding and the head "
+      "count as a layer each.");
   v.field(
        "pipeline_model_parallel_split_rank", pipeline_model_parallel_split_rank,
        "With model_type t5: the pipeline rank that the decoder begins on. The ranks in front share the encoder's "
-       "layers evenly, it and those behind the decoder's. Default: all ranks share the layers of both stacks evenly.")
+       "layers, it and those behind the decoder's. Default: all ranks share the layers of both stacks.")
       .at_least(1);
   v.field("encoder_pipeline_model_parallel_size", encoder_pipeline_model_parallel_size,
           "The same as pipeline_model_parallel_split_rank in newer words: how many of the pipeline's ranks hold the "
@@ -272,13 +273,11 @@ class PlanMaker {
                                   stack, ranks),
                       "move pipeline_model_parallel_split_rank, or take fewer pipeline ranks");
       }
-      if (layers % ranks != 0 && !o_.allow_padding_num_layers) {
-        return refuse(fmt::format("the {} layers of the {} cannot be shared evenly by its {} pipeline ranks", layers,
-                                  stack, ranks),
-                      "move pipeline_model_parallel_split_rank, or use pipeline_model_parallel_layout or "
-                      "allow_padding_num_layers");
-      }
-      for (int64_t rank = 0; rank < ranks; ++rank) sizes.push_back(layers / ranks + (rank < layers % ranks ? 1 : 0));
+      const bool is_encoder = sizes.empty(), is_spread = layers % ranks != 0 && !o_.allow_padding_num_layers;
+      std::vector<int64_t> work(static_cast<size_t>(ranks), 0);
+      if (is_spread) ++(is_encoder ? work.front() : work.back());
+      plan.counts_ends |= is_spread;
+      for (const int64_t share : share_by_work(std::move(work), layers)) sizes.push_back(share);
     };
     share("encoder", num_encoder_layers_, *split_);
     share("decoder", num_layers_ - num_encoder_layers_, p_ - *split_);
@@ -406,68 +405,73 @@ class PlanMaker {
     cut_by_layers(sizes);
   }
 
+  // Where the stages do not divide the layers, the ends count without being asked.
   void share_out_evenly() {
-    const int64_t embedding = o_.account_for_embedding_in_pipeline_split, loss = o_.account_for_loss_in_pipeline_split;
-    int64_t counted = embedding + loss;
-    for (const Unit& unit : plan.units) counted += unit.letter == UnitLetter::kLayer ? unit.layers_worth : 0;
-    const std::string layers =
-        embedding + loss == 0
-            ? fmt::format("num_layers {}", num_layers_)
-            : fmt::format("num_layers {} and the {}", num_layers_,
-                          embedding + loss == 2 ? "embedding and the loss" : (embedding == 1 ? "embedding" : "loss"));
+    int64_t embedding = o_.account_for_embedding_in_pipeline_split, loss = o_.account_for_loss_in_pipeline_split;
+    int64_t layers = 0;
+    for (const Unit& unit : plan.units) layers += unit.letter == UnitLetter::kLayer ? unit.layers_worth : 0;
+    const int64_t counted = layers + embedding + loss;
     int64_t chunks = plan.order == StageOrder::kVee ? 2 : 1;
     if (o_.num_virtual_stages_per_pipeline_rank) chunks = *o_.num_virtual_stages_per_pipeline_rank;
     if (const auto per_stage = o_.num_layers_per_virtual_pipeline_stage) {
-      if (counted % (p_ * *per_stage) != 0 && !o_.allow_padding_num_layers) {
-        return refuse(fmt::format("{} cannot be cut into stages of num_layers_per_virtual_pipeline_stage {} on {} "
-                                  "pipeline ranks",
-                                  layers, *per_stage, p_),
-                      even_remedy(p_ * *per_stage));
+      const int64_t of_ranks = p_ * *per_stage;
+      if (counted % of_ranks != 0 && !o_.allow_padding_num_layers) {
+        const std::string ends =
+            embedding + loss == 2 ? "embedding and the loss" : (embedding == 1 ? "embedding" : "loss");
+        return refuse(fmt::format("num_layers {}{} cannot be cut into stages of num_layers_per_virtual_pipeline_stage "
+                                  "{} on {} pipeline ranks",
+                                  num_layers_, embedding + loss == 0 ? "" : " and the " + ends, *per_stage, p_),
+                      fmt::format("make num_layers a multiple of {}, or say how many stages there are with "
+                                  "num_virtual_stages_per_pipeline_rank, which share them by their work",
+                                  of_ranks));
       }
-      chunks = (counted + p_ * *per_stage - 1) / (p_ * *per_stage);
+      chunks = div_up(counted, of_ranks);
     }
-    const auto refuse_shares = [&] {
-      refuse(chunks == 1
-                 ? fmt::format("{} cannot be cut into pipeline_model_parallel_size {} equal stages", layers, p_)
-                 : fmt::format("{} cannot be cut into pipeline_model_parallel_size {} × {} virtual stages = {} equal "
-                               "stages",
-                               layers, p_, chunks, p_ * chunks),
-             even_remedy(p_ * chunks));
-    };
-    if (counted % (p_ * chunks) != 0 && !o_.allow_padding_num_layers) return refuse_shares();
-    std::vector<int64_t> shares(static_cast<size_t>(p_ * chunks), counted / (p_ * chunks));
-    // Later stages get fewer: the last one also has the head.
-    for (int64_t i = 0; i < counted % (p_ * chunks); ++i) ++shares[static_cast<size_t>(i)];
-    shares.front() -= embedding;
-    shares.back() -= loss;
-    const std::vector<int64_t> sizes = layers_of_shares(shares);
-    if (sizes.empty()) return refuse_shares();
+    if (chunks > std::ssize(plan.units) / p_) {
+      return refuse(fmt::format("{} pipeline ranks with {} each cannot share the {} parts of this model", p_,
+                                number_of(chunks, "stage", "stages"), plan.units.size()),
+                    "give every pipeline rank layers, or use fewer virtual stages");
+    }
+    std::vector<int64_t> work(static_cast<size_t>(p_ * chunks), 0);
+    if (embedding + loss == 0 && counted % std::ssize(work) != 0 && !o_.allow_padding_num_layers) {
+      plan.counts_ends = true;
+      embedding = 1, loss = 1 + num_modules_;
+    }
+    work.front() += embedding;
+    work.back() += loss;
     plan.num_chunks = narrow<int>(chunks);
-    cut_by_layers(sizes);
+    cut_by_layers(layers_of_shares(share_by_work(std::move(work), layers)));
   }
 
-  // Layers in each share; nothing if a share ends within a layer.
+  // Hands out layers one by one, each to the stage with the least work, the first of equals: in loops and in Vs, ranks
+  // then differ by no more than stages must.
+  // work  that stages have besides, in layers
+  static std::vector<int64_t> share_by_work(std::vector<int64_t> work, int64_t layers) {
+    std::vector<int64_t> shares(work.size(), 0);
+    for (; layers > 0; --layers) {
+      const auto least = std::ranges::min_element(work) - work.begin();
+      ++work[static_cast<size_t>(least)];
+      ++shares[static_cast<size_t>(least)];
+    }
+    return shares;
+  }
+
+  // Layers in each share, of which one within a layer ends before or after it, as is nearer.
   std::vector<int64_t> layers_of_shares(const std::vector<int64_t>& shares) const {
     std::vector<int64_t> sizes;
     auto unit = plan.units.begin();
+    int64_t end = 0, worth = 0;
     for (const int64_t share : shares) {
-      int64_t worth = 0;
+      end += share;
       sizes.push_back(0);
-      for (; worth < share && unit != plan.units.end(); ++unit) {
+      for (; unit != plan.units.end(); ++unit) {
         if (unit->letter != UnitLetter::kLayer) continue;
+        if (2 * worth + unit->layers_worth >= 2 * end) break;
         worth += unit->layers_worth;
         ++sizes.back();
       }
-      if (worth != share) return {};
     }
     return sizes;
-  }
-
-  static std::string even_remedy(int64_t stages) {
-    return fmt::format(
-        "make num_layers a multiple of {}, or cut unevenly: decoder_first_pipeline_num_layers, "
-        "account_for_embedding_in_pipeline_split, pipeline_model_parallel_layout or allow_padding_num_layers",
-        stages);
   }
 
   // ---- cuts ----

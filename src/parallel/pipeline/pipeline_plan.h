@@ -24,6 +24,7 @@ struct PipelinePlan {
   StageOrder order = StageOrder::kLoop;
   int num_ranks = 1, num_chunks = 1;
   int microbatch_group = 0;  // 0: num_ranks
+  bool counts_ends = false;  // layers were shared with the embedding and the head as a layer each
   std::vector<Unit> units;
   std::vector<UnitRange> stages;  // consecutive, in model order
 
