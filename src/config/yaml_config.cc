@@ -71,13 +71,25 @@ class ConfigReader {
   }
 
   void read_layout(const YamlNode& root) {
+    std::vector<Setting> beside;  // modules
     for (const auto& [key, node] : root.children) {
       if (key == "modules") {
         read_modules(node);
-      } else if (!read_common(key, node)) {
-        unknown_key(node, key, kLayoutKeys, "options belong under modules.pre_trainer.overrides");
+      } else if (read_common(key, node)) {
+        continue;
+      } else if (!nearest_word(key, kLayoutKeys).empty()) {
+        unknown_key(node, key, kLayoutKeys, "");
+      } else {
+        read_setting(key, node, OptionLayer::kFile, beside);
       }
     }
+    if (beside.empty()) return;
+    std::vector<std::string> names;
+    for (const Setting& setting : beside) names.push_back(setting.name);
+    result_.notes.push_back(fmt::format("{}: {} beside modules: read as overrides of the trainer, though Primus leaves "
+                                        "them unread there",
+                                        beside.front().source.where, join(names, ", ")));
+    result_.settings.insert(result_.settings.end(), beside.begin(), beside.end());
   }
 
   void read_flat(const YamlNode& root) {

@@ -211,11 +211,19 @@ modules:
 )");
   EXPECT_EQ(errors("exp.yaml"),
             "exp.yaml:1: unknown key 'work_gruop'. Did you mean 'work_group'?\n"
-            "exp.yaml:2: unknown key 'micro_batch_size'\n"
             "exp.yaml:8: module 'platform' is no trainer\n"
             "exp.yaml:6: no preset 'llama3.1_8b.yml'. Did you mean 'llama3.1_8B.yaml'?\n"
             "exp.yaml:7: unknown key 'override'. Did you mean 'overrides'?\n");
-  EXPECT_NE(read("exp.yaml").errors[1].remedy().find("modules.pre_trainer.overrides"), std::string::npos);
+}
+
+// As llama3_8B-BF16-lora-sft.yaml of Primus v26.5.1 is written.
+TEST_F(YamlConfig, OptionsBesideModulesAreOverrides) {
+  folder.write("base.yaml", "modules: {post_trainer: {overrides: {lr: 1, clip_grad: 1}}}\n");
+  folder.write("exp.yaml", "extends: [base.yaml]\nlora: {enabled: true}\nlr: 2\n");
+  EXPECT_EQ(settings("exp.yaml"), "lr=1 clip_grad=1 lora.enabled=true lr=2");
+  ASSERT_EQ(read("exp.yaml").notes.size(), 1u);
+  EXPECT_NE(read("exp.yaml").notes[0].find("exp.yaml:2: lora.enabled, lr beside modules: read as overrides"),
+            std::string::npos);
 }
 
 TEST_F(YamlConfig, StructureErrorsAreNamed) {
