@@ -83,7 +83,7 @@ void adopt_torchtitan_name(ConfigInputs& inputs, const std::string& name) {
   std::error_code ignored;
   if (module->find('/') != std::string::npos || !fs::is_regular_file(file, ignored)) {
     throw UserError(fmt::format("torchtitan's module {} is not read", *module),
-                    "take llama3, qwen3, deepseek_v3 or gpt_oss, or a model of ours ('megalith presets')");
+                    "take llama3, qwen3, deepseek_v3, gpt_oss or flux, or a model of ours ('megalith presets')");
   }
   for (std::string& word : words) {
     if (word == name) word = file.string();

@@ -140,7 +140,7 @@ class JobFileReader : public FileWords {
   bool has_experts() const {
     const std::string name = text("model.name"), flavor = text("model.flavor");
     if (name == "qwen3") return flavor.find("-A") != std::string::npos || flavor.ends_with("_moe");
-    return name != "llama3";
+    return name != "llama3" && name != "flux";
   }
 
   void choose_model() {

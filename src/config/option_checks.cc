@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "core/strings.h"
+
 namespace megalith {
 namespace {
 
@@ -47,6 +49,22 @@ void check_readers(const OptionSet& given, const OptionSet& fresh, ModelType typ
     errors.emplace_back(fmt::format("{} is for model_type {}, which is {}", name, words, is),
                         fmt::format("{}leave {} out", other, name));
   }
+}
+
+std::vector<std::string> leave_out_unread(const OptionSet& options, ModelType type, const Option& also) {
+  std::vector<std::string> names;
+  for (const auto& option : options.options()) {
+    if (option->traits().read_by.contains(type) || option->text_always(type) != nullptr) continue;
+    if (option->is_default()) continue;
+    const OptionSource source = option->source();
+    const OptionLayer highest = option.get() == &also ? OptionLayer::kFile : OptionLayer::kPreset;
+    if (source.layer < OptionLayer::kPreset || source.layer > highest) continue;
+    names.push_back(fmt::format("{} {}", option->name(), option->text()));
+    option->reset(source);
+  }
+  if (names.empty()) return {};
+  return {fmt::format("not read by model_type {}, so the file's do not count: {}",
+                      kModelTypeWords[static_cast<size_t>(type)], join(names, ", "))};
 }
 
 }  // namespace megalith

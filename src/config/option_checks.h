@@ -15,4 +15,8 @@ void check_ranges(const OptionSet& options, std::vector<UserError>& errors);
 // defaults. Options only in `given` are not checked.
 void check_readers(const OptionSet& given, const OptionSet& fresh, ModelType type, std::vector<UserError>& errors);
 
+// Resets what a preset set and such a model does not read: Primus's presets list the options of all models. also: the
+// one that its experiments must set for any model. Returns notes.
+std::vector<std::string> leave_out_unread(const OptionSet& options, ModelType type, const Option& also);
+
 }  // namespace megalith

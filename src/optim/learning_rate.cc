@@ -49,6 +49,8 @@ void LearningRateOptions::visit(OptionVisitor& v) {
       .at_least(0);
   v.field("lr_warmup_fraction", lr_warmup_fraction, "Length of the warm-up as a fraction of the decay's.").within(0, 1);
   v.field("lr_warmup_init", lr_warmup_init, "Learning rate at the start of the warm-up.").at_least(0);
+  v.field("nemo_aligned_lr_warmup", nemo_aligned_lr_warmup,
+          "The warm-up is a step ahead, as NeMo's: lr (step + 1) / (lr_warmup_iters + 1) from step 0 on.");
   v.choice("lr_wsd_decay_style", lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"},
            "Shape of the final decay of WSD.");
   v.field("lr_wsd_decay_iters", lr_wsd_decay_iters, "Length of the final decay of WSD.")
@@ -115,6 +117,7 @@ LearningRateCurve::LearningRateCurve(const LearningRateOptions& options, int64_t
     errors.emplace_back("a weight-decay curve needs start_weight_decay at most end_weight_decay",
                         "give both, or use weight_decay_incr_style constant");
   }
+  if (o.nemo_aligned_lr_warmup) ahead_ = static_cast<double>(global_batch_size);
   if (!errors.empty()) throw UserErrors(std::move(errors));
 }
 
@@ -122,7 +125,9 @@ double LearningRateCurve::learning_rate(int64_t consumed_samples, double peak, d
   const LearningRateOptions& o = options_;
   const double x = static_cast<double>(consumed_samples);
   const double warmup = static_cast<double>(warmup_), decay = static_cast<double>(decay_);
-  if (warmup_ > 0 && consumed_samples <= warmup_) return o.lr_warmup_init + (peak - o.lr_warmup_init) * x / warmup;
+  if (warmup_ > 0 && consumed_samples <= warmup_) {
+    return o.lr_warmup_init + (peak - o.lr_warmup_init) * (x + ahead_) / (warmup + ahead_);
+  }
   if (o.lr_decay_style == DecayStyle::kConstant) return peak;
   if (consumed_samples > decay_) return lowest;
   if (o.lr_decay_style == DecayStyle::kInverseSquareRoot) {

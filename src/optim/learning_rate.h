@@ -1,6 +1,6 @@
 // Megatron-LM's curves of learning rate and weight decay, over the samples x consumed before a step.
 //
-//   warm-up  W > 0 and x <= W:  init + (lr - init) x / W
+//   warm-up  W > 0 and x <= W:  init + (lr - init) x / W; aligned with NeMo's, B of a step:  … (x + B) / (W + B)
 //   constant lr;  x > D: min_lr;  with r = (x - W) / (D - W):
 //   linear   min + (1 - r)(lr - min)            cosine  min + (1 + cos pi r)/2 (lr - min)
 //   inverse-square-root  max(min, lr sqrt(max(W, 1)) / sqrt(max(x, 1)))
@@ -31,6 +31,7 @@ struct LearningRateOptions {
   std::optional<int64_t> lr_warmup_iters, lr_warmup_samples;
   std::optional<double> lr_warmup_fraction;
   double lr_warmup_init = 0;
+  bool nemo_aligned_lr_warmup = false;
   WsdStyle lr_wsd_decay_style = WsdStyle::kExponential;
   std::optional<int64_t> lr_wsd_decay_iters, lr_wsd_decay_samples;
   double weight_decay = 0.01;
@@ -66,6 +67,7 @@ class LearningRateCurve {
 
   LearningRateOptions options_;
   int64_t train_samples_, warmup_ = 0, decay_ = 0, wsd_decay_ = 0;
+  double ahead_ = 0;  // samples
 };
 
 }  // namespace megalith

@@ -535,6 +535,9 @@ std::unique_ptr<Resolved> resolve_config(Kinds kinds, const ConfigInputs& inputs
   const bool is_readable = errors.empty();
   if (is_readable) check_run(*resolved, world_size, errors);
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
+  for (std::string& note : leave_out_unread(options, config.model.model_type, options.of(train.seq_length))) {
+    resolved->notes.push_back(std::move(note));
+  }
   name_task_of_model(*resolved);
   leave_out_dropout_of_pairs(*resolved);
   resolved->derived.tokenizer = config.tokenizer;

@@ -453,6 +453,16 @@ def test_primuss_words_for_flux_are_understood(program, tmp_path):
     options = options_of(dry_run(program, file, (), 8, run)[0])
     expected = {"model_type": "diffusion_model", "timestep_sampling_strategy": None, "dataloader_type": "cyclic"}
     assert {name: options.get(name) for name in expected} == expected
-    file.write_text(FLUX.replace("0.3611", "0.5").replace("out_channels: 64", "nemo_aligned_lr_warmup: true"))
+    file.write_text(FLUX.replace("0.3611", "0.5").replace("out_channels: 64", "nemo_chimera_init: true"))
     errors = program.run("train", "--config", file, "--dry_run", expected=2)[2]
-    assert "vae_scale 0.5" in errors and "lr_warmup_init of lr / (lr_warmup_iters + 1) has it" in errors
+    assert "vae_scale 0.5" in errors and "ranks that begin with different weights" in errors
+    # Its presets name what models of texts have, and its experiments a length; on the command line these are mistakes.
+    (tmp_path / "flux_here.yaml").write_text("extends: [base.yaml]\nnum_joint_layers: 1\nnum_single_layers: 1\n")
+    base = "num_layers: 2\nvocab_size: 1\ntokenizer_type: NullTokenizer\nuntie_embeddings_and_output_weights: true\n"
+    (tmp_path / "base.yaml").write_text(base + "hidden_size: 64\nnum_attention_heads: 4\naxes_dim: [4, 4, 8]\n")
+    file.write_text(FLUX.replace("flux_535M.yaml", "flux_here.yaml").replace("out_channels: 64", "seq_length: 512"))
+    output, errors = dry_run(program, file, ("--nemo_aligned_lr_warmup", "true"), 8, run)
+    assert "not read by model_type diffusion_model, so the file's do not count: num_layers 2" in errors
+    assert "seq_length 512" in errors and "seq_length" not in options_of(output)
+    errors = program.run("train", "--config", file, "--seq_length", 512, "--dry_run", expected=2)[2]
+    assert "seq_length is for model_type" in errors

@@ -310,6 +310,17 @@ TEST_F(TorchtitanJob, ConfigurationsOfItsMainHaveTheSameNumbers) {
         {"expert_model_parallel_size", "8"},
         {"lr_wsd_decay_style", "cosine"}}},
       {"deepseek_v3", "deepseek_v3_debugmodel_hybridep", {{"num_layers", "6"}, {"moe_ffn_hidden_size", "256"}}},
+      {"flux",
+       "flux_schnell",
+       {{"num_joint_layers", "19"},
+        {"micro_batch_size", "64"},
+        {"text_length", "256"},
+        {"cfg_dropout_prob", "[0.447]"},
+        {"lr_decay_style", "constant"},
+        {"train_iters", "30000"},
+        {"guidance_embed", "false"}}},
+      {"flux", "flux_dev", {{"text_length", "512"}, {"micro_batch_size", "32"}, {"guidance_embed", "false"}}},
+      {"flux", "flux_debugmodel", {{"num_single_layers", "2"}, {"hidden_size", "1536"}, {"clip_grad", "2"}}},
       {"gpt_oss", "gpt_oss_debugmodel_flex", {{"num_layers", "4"}, {"vocab_size", "2048"}, {"num_experts", "8"}}},
   };
   for (const Row& row : rows) {
@@ -337,7 +348,7 @@ TEST_F(TorchtitanJob, ConfigurationsOfItsMainHaveTheSameNumbers) {
       }
     }
   }
-  EXPECT_EQ(counts, (std::map<bool, int>{{false, 30}, {true, 13}}));
+  EXPECT_EQ(counts, (std::map<bool, int>{{false, 33}, {true, 15}}));
 }
 
 TEST_F(TorchtitanJob, BadFilesAreRefusedWithTheirLine) {

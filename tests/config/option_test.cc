@@ -338,6 +338,25 @@ TEST(OptionChecks, AnOptionThatAModelDoesNotReadMayBeSaidAsItAlwaysIs) {
   EXPECT_TRUE(refused_by(causal, ModelType::kBert).empty());
 }
 
+TEST(OptionChecks, WhatAPresetSaysOfOtherModelsIsLeftOut) {
+  OfModels given;
+  const OptionSet options(given);
+  const OptionSource preset{OptionLayer::kPreset, "tiny.yaml:1"}, file{OptionLayer::kFile, "exp.yaml:1"};
+  options.of(given.width).set("6", preset);
+  options.of(given.window).set("3", preset);
+  options.of(given.modules).set("2", file);
+  const Option& also = options.of(given.is_causal);
+  EXPECT_EQ(leave_out_unread(options, ModelType::kDiffusion, also),
+            std::vector<std::string>{"not read by model_type diffusion_model, so the file's do not count: window 3"});
+  EXPECT_EQ(given.window, 0);
+  EXPECT_EQ(given.width, 6);
+  EXPECT_EQ(given.modules, 2);
+  const auto notes = leave_out_unread(options, ModelType::kDiffusion, options.of(given.modules));
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_TRUE(notes[0].ends_with("do not count: modules 2"));
+  EXPECT_TRUE(leave_out_unread(options, ModelType::kGpt, also).empty());
+}
+
 TEST(OptionChecks, NumbersBeyondTheirRangeAreTold) {
   OfModels given{.width = 9};
   std::vector<UserError> errors;

@@ -23,6 +23,11 @@ TEST(LearningRateCurve, WarmUpIsLinearInSamplesAndReachesThePeakAtItsEnd) {
   EXPECT_DOUBLE_EQ(curve.learning_rate(0), 0);
   EXPECT_DOUBLE_EQ(curve.learning_rate(8), 1e-4);
   EXPECT_DOUBLE_EQ(curve.learning_rate(80), 1e-3);
+  // NeMo's is lr (step + 1) / (steps + 1).
+  LearningRateOptions ahead = cosine();
+  ahead.nemo_aligned_lr_warmup = true;
+  const LearningRateCurve nemo(ahead, 800, 8);
+  for (int step = 0; step <= 10; ++step) EXPECT_DOUBLE_EQ(nemo.learning_rate(8 * step), 1e-3 * (step + 1) / 11);
 }
 
 TEST(LearningRateCurve, CosineIsHalfWayInTheMiddleAndMinimalAtTheEnd) {
