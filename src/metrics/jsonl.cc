@@ -100,6 +100,7 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
   line["memory_peak_bytes"] = record.memory_peak_bytes;
   if (record.params_norm) line["params_norm"] = *record.params_norm;
   if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
+  if (record.num_sanitized) line["num_sanitized"] = *record.num_sanitized;
   if (const std::vector<ExpertLoad> loads = expert_loads_of(record.observations); !loads.empty()) {
     line["expert_load_max_over_mean"] = max_over_mean(loads);
     if (const auto share = dropped_share(loads)) line["expert_dropped_share"] = *share;

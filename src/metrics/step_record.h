@@ -23,6 +23,7 @@ struct StepRecord {
   std::optional<double> grad_norm;           // before clipping
   std::optional<double> params_norm;         // after the step, if requested
   std::optional<int64_t> num_zeros;          // in the gradient, if requested
+  std::optional<int64_t> num_sanitized;      // its elements that were not finite, with sft_sanitize_nan_grads
   std::vector<ObservedValues> observations;  // over the global batch
   double learning_rate = 0;                  // this step's
   std::optional<double> next_learning_rate;

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kMasterState = "master";  // checkpoint/ knows this key
 
 // Indices of a step's numbers; from kRanks on one per world rank.
-constexpr int64_t kSquare = 0, kZeros = 1, kRanks = 2;
+constexpr int64_t kSquare = 0, kZeros = 1, kSanitized = 2, kRanks = 3;
 static_assert(kZeros == kSquare + 1);  // as in ops::squared_norm_and_zeros
 
 // True on one of the part's replicas, which world sums count; gradients are reduced, so replicas agree.
@@ -173,6 +173,14 @@ at::Tensor Optimizer::local_numbers() const {
   const std::vector<at::Tensor> counted = counted_gradients();
   const auto doubles = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor numbers = at::zeros({kRanks + groups_.world->size()}, doubles);
+  if (options_.sft_sanitize_nan_grads) {
+    // Gradients are sums, so replicas do the same.
+    for (const OwnedPart& part : data_.parts()) {
+      const at::Tensor is_bad = at::isfinite(part.grad).logical_not();
+      if (counts_here(part, groups_)) numbers[kSanitized].add_(is_bad.sum());
+      part.grad.masked_fill_(is_bad, 0);
+    }
+  }
   if (counted.empty()) return numbers;
   const at::Tensor square = numbers[kSquare];
   if (options_.log_num_zeros_in_grad) {
@@ -260,6 +268,7 @@ OptimizerStep Optimizer::read(const at::Tensor& numbers, double loss_scale, bool
   const double* const first = numbers.const_data_ptr<double>();
   OptimizerStep result;
   result.grad_norm = std::sqrt(first[kSquare]) / loss_scale;
+  result.num_sanitized = first[kSanitized];
   if (std::isfinite(first[kSquare])) {
     if (options_.log_num_zeros_in_grad) result.num_zeros = first[kZeros];
     const bool is_large = options_.grad_norm_skip_threshold && result.grad_norm > *options_.grad_norm_skip_threshold;

@@ -56,6 +56,7 @@ enum class SkipReason {
 struct OptimizerStep {
   double grad_norm = 0;       // before clipping; 0 if neither clip_grad nor logging needs it
   double num_zeros = 0;       // in the gradient, with log_num_zeros_in_grad
+  double num_sanitized = 0;   // elements of it that were not finite, with sft_sanitize_nan_grads
   SkipReason skipped = SkipReason::kNone;
   int first_bad_rank = -1;    // world rank with a non-finite gradient, if that is the reason
   std::string bad_parameter;  // its first such parameter, known on that rank while gradients exist
@@ -75,8 +76,9 @@ class Optimizer {
   // A step's place in the run, from 1; before local_numbers().
   void set_iteration(int64_t iteration) { iteration_ = iteration; }
 
-  // This rank's addends to a step's numbers, (2 + ranks) float64 on the gradients' device: squared norm; zeros, with
-  // log_num_zeros_in_grad; 1 at its own place if the norm is not finite. After DataParallel::finish_step().
+  // This rank's addends to a step's numbers, (3 + ranks) float64 on the gradients' device: squared norm; zeros, with
+  // log_num_zeros_in_grad; elements set to zero, with sft_sanitize_nan_grads; 1 at its own place if the norm is not
+  // finite. After DataParallel::finish_step().
   at::Tensor local_numbers() const;
   // Issues the update and publishes it. numbers: local_numbers() summed over ranks. loss_scale divides the gradients.
   // is_allowed: 0-d bool on the same device; undefined: true. Reads these only on the CPU.

@@ -40,6 +40,9 @@ void OptimizerOptions::visit(OptionVisitor& v) {
       .above(0);
   v.field("check_for_nan_in_loss_and_grad", check_for_nan_in_loss_and_grad,
           "Stop the run when the loss or a gradient is not finite. With false, that step is skipped and counted.");
+  v.field("sft_sanitize_nan_grads", sft_sanitize_nan_grads,
+          "Set elements of the gradient that are not finite to 0 once it is summed over all ranks, and count them, "
+          "instead of leaving the step out: for benchmarks whose numbers do not matter.");
   v.field("log_num_zeros_in_grad", log_num_zeros_in_grad, "Log the number of zeros in the gradient.");
   v.field("use_precision_aware_optimizer", use_precision_aware_optimizer,
           "Allow moments in a narrower dtype than the master weights'.");

@@ -64,6 +64,7 @@ struct OptimizerOptions {
   double clip_grad = 1.0;
   std::optional<double> grad_norm_skip_threshold;
   bool check_for_nan_in_loss_and_grad = true;
+  bool sft_sanitize_nan_grads = false;
   bool log_num_zeros_in_grad = false;
   bool use_precision_aware_optimizer = false;
   MomentDtype exp_avg_dtype = MomentDtype::kFp32, exp_avg_sq_dtype = MomentDtype::kFp32;

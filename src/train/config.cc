@@ -88,6 +88,10 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
     errors.emplace_back("main_grads_dtype bf16 is about the gradients of 16-bit weights, and the model is fp32",
                         "add --bf16, or leave --main_grads_dtype out");
   }
+  if (config.optimizer.sft_sanitize_nan_grads && train.fp16 && !train.loss_scaling.loss_scale) {
+    errors.emplace_back("sft_sanitize_nan_grads hides from fp16's loss scale that a gradient overflowed",
+                        "train in bf16, give a fixed --loss_scale, or leave --sft_sanitize_nan_grads out");
+  }
   if (train.fp16) {
     const std::vector<UserError> scaling = check_loss_scale_options(train.loss_scaling);
     errors.insert(errors.end(), scaling.begin(), scaling.end());

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/number_of.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "device/graph.h"
@@ -412,6 +413,10 @@ StopReason Trainer::settle() {
   loss_scaler_.update(result.optimizer.is_finite());
   loss_watch_.add(step.iteration, result.losses.front().value);
   if (finder_) finder_->add(step.iteration, result.losses.front().value);
+  if (result.optimizer.num_sanitized > 0) {
+    log_.warn("iteration {}: {} of the gradient were not finite and are 0 now (sft_sanitize_nan_grads)", step.iteration,
+              number_of(static_cast<int64_t>(result.optimizer.num_sanitized), "element", "elements"));
+  }
   if (result.optimizer.was_skipped()) {
     // The step issued meanwhile, if any, used the rates after this one's.
     schedule_samples_ -= step.num_samples;
@@ -487,6 +492,9 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   record.is_nan = !result.is_loss_finite;
   if (resolved_.config.optimizer.log_num_zeros_in_grad) {
     record.num_zeros = static_cast<int64_t>(result.optimizer.num_zeros);
+  }
+  if (resolved_.config.optimizer.sft_sanitize_nan_grads) {
+    record.num_sanitized = static_cast<int64_t>(result.optimizer.num_sanitized);
   }
   if (resolved_.config.log.is_params_norm_due(step.iteration, d.train_iters) && !is_between_eras_) {
     record.params_norm = optimizer_->params_norm();  // this step's, because it was awaited

@@ -109,11 +109,13 @@ at::Tensor canonical_gradient(const std::string& name, const std::vector<int64_t
   return (at::sin(0.37 * i * i + seed) * at::exp(3 * at::cos(1.7 * i + seed))).to(at::kFloat).view(shape);
 }
 
-at::Tensor gradient_of(const OwnedPart& part, int64_t step) {
+using Gradient = at::Tensor (*)(const std::string& name, const std::vector<int64_t>& shape, int64_t step);
+
+at::Tensor gradient_of(const OwnedPart& part, int64_t step, Gradient gradient) {
   const Placement& placement = part.parameter->placement();
   at::Tensor local = at::zeros(placement.local_shape, at::kFloat);
   for_each_piece(part, local, [&](const Piece& piece, const auto& cut, const at::Tensor& mine) {
-    mine.copy_(cut(canonical_gradient(piece.name, piece.shape, step)));
+    mine.copy_(cut(gradient(piece.name, piece.shape, step)));
   });
   return part.range ? local.view({-1}).narrow(0, part.range->begin, part.range->size()) : local;
 }
@@ -137,7 +139,8 @@ void collect(const OwnedPart& part, const std::string& key, const at::Tensor& va
 }
 
 // Weights and state after a few steps, put together from all ranks.
-Canonical trained(const Mesh::Sizes& sizes, Sharded how, const OptimizerOptions& options, Kernels kernels) {
+Canonical trained(const Mesh::Sizes& sizes, Sharded how, const OptimizerOptions& options, Kernels kernels,
+                  Gradient gradient = canonical_gradient, double num_sanitized = 0) {
   const Mesh mesh(sizes);
   Canonical all;
   std::mutex mutex;
@@ -149,8 +152,8 @@ Canonical trained(const Mesh::Sizes& sizes, Sharded how, const OptimizerOptions&
     data->initialise(3);
     Optimizer optimizer(*data, groups, options, kernels);
     for (int64_t step = 0; step < 6; ++step) {
-      for (const OwnedPart& part : data->parts()) part.grad.copy_(gradient_of(part, step));
-      optimizer.step(/*lr=*/1e-2, /*weight_decay=*/0.1);
+      for (const OwnedPart& part : data->parts()) part.grad.copy_(gradient_of(part, step, gradient));
+      EXPECT_EQ(optimizer.step(/*lr=*/1e-2, /*weight_decay=*/0.1).num_sanitized, num_sanitized);
     }
     data->wait_for_parameters();
     const std::lock_guard lock(mutex);
@@ -204,6 +207,28 @@ TEST(NarrowStates, RemaindersAreFp32MastersToTheBit) {
       expect_same(trained({.dp = 2}, how, narrow_options(MasterWeights::kRemainder, moments, false), Kernels::kFused),
                   whole, "remainders");
     }
+  }
+}
+
+// sft_sanitize_nan_grads: each element that is not finite counts once, and as 0.
+TEST(NarrowStates, GradientsThatAreNotFiniteAreZeroOnEveryLayout) {
+  constexpr Gradient kHoles = [](const std::string& name, const std::vector<int64_t>& shape, int64_t step) {
+    const at::Tensor holed = canonical_gradient(name, shape, step);
+    holed.view({-1}).slice(0, 0, std::nullopt, 5).zero_();
+    return holed;
+  };
+  constexpr Gradient kBad = [](const std::string& name, const std::vector<int64_t>& shape, int64_t step) {
+    const at::Tensor bad = canonical_gradient(name, shape, step);
+    bad.view({-1}).slice(0, 0, std::nullopt, 5).fill_(std::nan(""));
+    bad.view({-1}).slice(0, 5, std::nullopt, 10).fill_(-INFINITY);
+    return bad;
+  };
+  constexpr double kNumBad = 24 + 16 + 8 + 8 + 17 + 21 + 3;  // of down, q, k, v, c_attn, table and norm
+  OptimizerOptions options{.clip_grad = 0};
+  const Canonical expected = trained({}, Sharded::kNot, options, Kernels::kFused, kHoles);
+  options.sft_sanitize_nan_grads = true;
+  for (const Sharded how : {Sharded::kNot, Sharded::kZero, Sharded::kFsdp}) {
+    expect_same(trained({.tp = 2, .dp = 2}, how, options, Kernels::kFused, kBad, kNumBad), expected, "sanitized");
   }
 }
 
