@@ -12,23 +12,25 @@ BacktrackingBpe::BacktrackingBpe(const MergeTable& merges, const Vocabulary& voc
       vocabulary_(vocabulary),
       byte_ids_(byte_ids),
       tokens_(static_cast<size_t>(vocabulary.end_id())) {
-  std::vector<int32_t> by_length;
+  std::vector<std::pair<uint32_t, int32_t>> by_length;
   for (int32_t id = 0; id < static_cast<int32_t>(tokens_.size()); ++id) {
     const std::string_view bytes = vocabulary.bytes(id);
-    if (!bytes.empty() && vocabulary.find(bytes) == id) by_length.push_back(id);
-    tokens_[static_cast<size_t>(id)].length = narrow<uint32_t>(bytes.size());
+    const auto length = narrow<uint32_t>(bytes.size());
+    if (!bytes.empty() && vocabulary.find(bytes) == id) by_length.emplace_back(length, id);
+    tokens_[static_cast<size_t>(id)].length = length;
   }
-  std::sort(by_length.begin(), by_length.end(),
-            [&](int32_t a, int32_t b) { return token(a).length < token(b).length; });
+  std::sort(by_length.begin(), by_length.end());
 
-  for (const int32_t id : by_length) {
+  std::vector<int32_t> symbols;
+  for (const auto& [length, id] : by_length) {
     Token& made = tokens_[static_cast<size_t>(id)];
     const std::string_view bytes = vocabulary.bytes(id);
     if (made.length == 1) {
       made.phase = 0;
       made.is_plain = true;
     } else {
-      std::vector<int32_t> symbols = bytes_of(id);
+      symbols.clear();
+      for (const char c : bytes) symbols.push_back(byte_ids_[static_cast<uint8_t>(c)]);
       symbols.resize(merges_.merge(symbols.data(), symbols.size(), 2));
       const Merge last = symbols.size() == 2 ? merges_.find(symbols[0], symbols[1]) : Merge{};
       if (last.id != id) continue;

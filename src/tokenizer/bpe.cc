@@ -42,11 +42,16 @@ class ByteLevelBpe final : public TokenModel {
   void encode(std::string_view piece, std::vector<int32_t>& ids) const override {
     PieceCache::encode(owner_, piece, ids, [&](std::vector<int32_t>& out) { compute(piece, out); });
   }
+  void encode_all(std::string_view text, size_t begin, std::span<const size_t> ends,
+                  std::vector<int32_t>& ids) const override {
+    PieceCache::encode_all(owner_, text, begin, ends, ids,
+                           [&](std::string_view piece, std::vector<int32_t>& out) { compute(piece, out); });
+  }
 
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
  private:
-  static constexpr size_t kFewBytes = 32;  // up to here merging is as fast
+  static constexpr size_t kFewBytes = 12;  // up to here merging is as fast
 
   void compute(std::string_view piece, std::vector<int32_t>& ids) const {
     const int32_t whole = options_.ignore_merges ? vocabulary_.find(piece) : -1;
@@ -64,7 +69,7 @@ class ByteLevelBpe final : public TokenModel {
 
   // Making the tables takes as long as merging a few megabytes: short inputs do without.
   bool pays_for_tables(size_t num_bytes) const {
-    constexpr size_t kFewLongBytes = 16 << 10;
+    constexpr size_t kFewLongBytes = 128 << 10;
     if (long_bytes_.load(std::memory_order_relaxed) > kFewLongBytes) return true;
     return long_bytes_.fetch_add(num_bytes, std::memory_order_relaxed) + num_bytes > kFewLongBytes;
   }

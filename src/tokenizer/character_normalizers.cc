@@ -3,6 +3,8 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "core/json.h"
 #include "tokenizer/byte_alphabet.h"
@@ -92,10 +94,41 @@ class BertNormalizer final : public CharacterNormalizer {
       if (!options_.lowercase) result = kept;
       ascii_[c] = result.empty() ? kDropped : static_cast<int16_t>(result[0]);
     }
+    for (uint32_t c = 0x80; c < short_cuts_.size(); ++c) {
+      if (utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class != 0) continue;
+      NormalText text;
+      append_utf8(c, text.text);
+      apply_to_any(text);
+      short_cuts_[c] = text.text;
+    }
   }
 
+  // ASCII in one go, and whatever is between by itself: no form joins the two.
   void apply(NormalText& text) const override {
     if (is_ascii(text.text)) return apply_to_ascii(text);
+    const std::string whole = std::move(text.text);
+    std::string out;
+    out.reserve(whole.size() + whole.size() / 8);
+    for (size_t begin = 0, end = 0; begin < whole.size(); begin = end) {
+      const bool is_plain = static_cast<signed char>(whole[begin]) >= 0;
+      while (end < whole.size() && (static_cast<signed char>(whole[end]) >= 0) == is_plain) ++end;
+      NormalText part{{}, text.starts_input};
+      if (is_plain) {
+        part.text.assign(whole, begin, end - begin);
+        apply_to_ascii(part);
+        out += part.text;
+      } else if (!put_short_cuts(std::string_view(whole).substr(begin, end - begin), out)) {
+        part.text.assign(whole, begin, end - begin);
+        apply_to_any(part);
+        out += part.text;
+      }
+      if (begin == 0) text.starts_input = part.starts_input;
+    }
+    text.text = std::move(out);
+  }
+
+  // One step after the other, for any text.
+  void apply_to_any(NormalText& text) const {
     if (options_.clean_text) rewrite(text, put_clean);
     if (options_.handle_chinese_chars) {
       rewrite(text, [](uint32_t c, std::string& out) {
@@ -116,6 +149,28 @@ class BertNormalizer final : public CharacterNormalizer {
 
  private:
   static constexpr int16_t kDropped = -1;
+
+  // The same for a text of characters whose results are known; else false, and nothing is put.
+  bool put_short_cuts(std::string_view text, std::string& out) const {
+    const size_t before = out.size();
+    for (size_t i = 0; i < text.size();) {
+      const auto byte = static_cast<uint8_t>(text[i]);
+      const size_t length = utf8_length(text[i]);
+      const std::string_view character = text.substr(i, length);
+      if (byte < 0xE0 && !short_cuts_[decode_utf8(character).code_point].empty()) {
+        out += short_cuts_[decode_utf8(character).code_point];
+      } else if (byte >= 0xE5 && byte <= 0xE8) {  // ideographs of U+5000 to U+8FFF
+        if (options_.handle_chinese_chars) out += ' ';
+        out += character;
+        if (options_.handle_chinese_chars) out += ' ';
+      } else {
+        out.resize(before);
+        return false;
+      }
+      i += length;
+    }
+    return true;
+  }
 
   static void put_clean(uint32_t c, std::string& out) {
     const bool is_line_or_tab = c == '\t' || c == '\n' || c == '\r';
@@ -141,6 +196,8 @@ class BertNormalizer final : public CharacterNormalizer {
                                                 {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
   Options options_;
   std::array<int16_t, 128> ascii_;  // what a character becomes
+  // Of characters below U+0800 that begin anew after whatever precedes them; empty for others.
+  std::vector<std::string> short_cuts_ = std::vector<std::string>(0x800);
 };
 
 // Spells the bytes in ByteLevel's alphabet.

@@ -44,25 +44,27 @@ std::string_view Charsmap::replacement_at(uint32_t offset) const {
 
 // Units, as in Darts: bit 8: a key may end here; bits 10–30 (shifted by 8 more if bit 9 is set): offset to the
 // children; low byte and bit 31: the label that a child must carry. A key's value is at its child 0.
+// Returns whether the text's end was reached.
 template <typename OnMatch>
-void Charsmap::walk(std::string_view text, OnMatch&& on_match) const {
-  if (units_.empty()) return;
+bool Charsmap::walk(std::string_view text, OnMatch&& on_match) const {
+  if (units_.empty()) return false;
   const auto offset_of = [](uint32_t unit) { return size_t{(unit >> 10) << ((unit & (1u << 9)) >> 6)}; };
   size_t node = offset_of(units_[0]);
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<uint8_t>(text[i]);
-    if (byte == 0) return;
+    if (byte == 0) return false;
     node ^= byte;
-    if (node >= units_.size()) return;
+    if (node >= units_.size()) return false;
     const uint32_t unit = units_[node];
-    if ((unit & ((1u << 31) | 0xFF)) != byte) return;
+    if ((unit & ((1u << 31) | 0xFF)) != byte) return false;
     node ^= offset_of(unit);
-    if (node >= units_.size()) return;
+    if (node >= units_.size()) return false;
     const bool is_cut = i + 1 < text.size() && is_inside_character(text[i + 1]);
     if (((unit >> 8) & 1) && !is_cut) {
-      if (!on_match(i + 1, units_[node] & ((1u << 31) - 1))) return;
+      if (!on_match(i + 1, units_[node] & ((1u << 31) - 1))) return false;
     }
   }
+  return true;
 }
 
 Charsmap::Match Charsmap::longest_prefix(std::string_view text) const {
@@ -83,6 +85,15 @@ Charsmap::Match Charsmap::shortest_prefix(std::string_view text) const {
     return false;
   });
   return match;
+}
+
+bool Charsmap::touches(std::string_view text) const {
+  bool has_match = false;
+  const bool is_alive = walk(text, [&](size_t, uint32_t) {
+    has_match = true;
+    return false;
+  });
+  return has_match || is_alive;
 }
 
 }  // namespace megalith

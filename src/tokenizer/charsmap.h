@@ -25,10 +25,12 @@ class Charsmap {
   };
   Match longest_prefix(std::string_view text) const;
   Match shortest_prefix(std::string_view text) const;
+  // True if an entry begins the text, or the text an entry.
+  bool touches(std::string_view text) const;
 
  private:
   template <typename OnMatch>
-  void walk(std::string_view text, OnMatch&& on_match) const;
+  bool walk(std::string_view text, OnMatch&& on_match) const;
   std::string_view replacement_at(uint32_t offset) const;
 
   std::vector<uint32_t> units_;

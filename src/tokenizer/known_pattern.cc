@@ -3,12 +3,15 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
+#include "tokenizer/ascii_cuts.h"
 #include "tokenizer/unicode_additions.h"
 #include "tokenizer/utf8.h"
 
@@ -85,29 +88,18 @@ uint64_t bytes_in_range(uint64_t eight, uint8_t first, uint8_t last) {
   return (low + kOnes * (0x80u - first)) & ~(low + kOnes * (0x7Fu - last)) & ~eight & kHighBits;
 }
 
-struct Scan {
+// kEndsAtIdeographs: these are ideographs only, no letters or symbols, and they and numbers end a text
+template <bool kEndsAtIdeographs>
+struct ScanOf {
   std::string_view text;
   const uint16_t* traits = trait_table();
 
   // The traits of the character at i and its length in bytes.
   unsigned at(size_t i, size_t& length) const {
-    const auto byte = static_cast<uint8_t>(text[i]);
-    if (byte < 0x80) {
-      length = 1;
-      return traits[byte];
-    }
-    const auto low = [&](size_t k) { return static_cast<uint32_t>(static_cast<uint8_t>(text[i + k]) & 0x3F); };
-    if (byte < 0xE0) {
-      length = 2;
-      return traits[(byte & 0x1Fu) << 6 | low(1)];
-    }
-    if (byte < 0xF0) {
-      length = 3;
-      return traits[(byte & 0x0Fu) << 12 | low(1) << 6 | low(2)];
-    }
-    length = 4;
-    return traits[(byte & 0x07u) << 18 | low(1) << 12 | low(2) << 6 | low(3)];
+    const unsigned all = all_at(i, length);
+    return kEndsAtIdeographs && (all & kIdeograph) != 0 ? unsigned{kIdeograph} : all;
   }
+  unsigned all_at(size_t i, size_t& length) const { return traits[valid_code_point(text, i, length)]; }
   bool is(unsigned wanted, size_t i, size_t& length) const { return i < text.size() && (at(i, length) & wanted) != 0; }
 
   // The end of the run of wanted characters from i, of at most `most`.
@@ -139,7 +131,8 @@ struct Scan {
   // \s+(?!\S)|\s+ from i, for white space ending at `end`: all of it at the end of the text, else all but its last
   // character, unless it is a single one.
   size_t blanks(size_t i, size_t end) const {
-    if (end == text.size()) return end;
+    size_t length = 0;
+    if (end == text.size() || (kEndsAtIdeographs && is(kNumber | kIdeograph, end, length))) return end;
     size_t last = end - 1;
     while (last > i && (static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
     return last > i ? last : end;
@@ -160,21 +153,8 @@ struct Scan {
     return after_line > 0 ? after_line : blanks(i, end);
   }
 };
-
-// 's|'t|'re|'ve|'m|'ll|'d at i, the index of an apostrophe; 0 if none matches.
-size_t contraction_end(std::string_view text, size_t i, bool ignore_case) {
-  const auto letter = [&](size_t k) -> char {
-    if (i + k >= text.size()) return '\0';
-    const char c = text[i + k];
-    return ignore_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  };
-  const char first = letter(1), second = letter(2);
-  if (first == 's' || first == 't' || first == 'm' || first == 'd') return i + 2;
-  if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l'))
-    return i + 3;
-  if (ignore_case && text.substr(i + 1).starts_with("\u017F")) return i + 3;  // ſ matches s if case is ignored
-  return 0;
-}
+using Scan = ScanOf<false>;
+using DeepSeekScan = ScanOf<true>;
 
 // The matchers: the end of the match that begins at `begin`, or `begin` if there is none.
 
@@ -259,7 +239,8 @@ size_t match_o200k(const Scan& scan, size_t begin) {
   return scan.white_space(begin);
 }
 
-size_t match_deepseek(const Scan& scan, size_t begin) {
+template <bool kEndsAtIdeographs>
+size_t match_deepseek(const ScanOf<kEndsAtIdeographs>& scan, size_t begin) {
   const std::string_view text = scan.text;
   const auto is_ascii_letter = [&](size_t i) {
     return i < text.size() && static_cast<uint8_t>((text[i] | 0x20) - 'a') < 26;
@@ -288,6 +269,20 @@ size_t match_numbers(const Scan& scan, size_t begin) { return scan.run(kNumber, 
 // [一-龥぀-ゟ゠-ヿ]+
 size_t match_cjk(const Scan& scan, size_t begin) { return scan.run(kIdeograph, begin); }
 
+// DeepSeek's three splits at once: a number, ideographs, or a match or the text before the next one.
+size_t match_deepseek_splits(const DeepSeekScan& scan, size_t begin) {
+  size_t length = 0;
+  for (size_t i = begin; i < scan.text.size(); i += length) {
+    const unsigned trait = scan.at(i, length);
+    if (trait & (kNumber | kIdeograph)) {
+      if (i > begin) return i;
+      return trait & kNumber ? scan.run(kNumber, i, 3) : scan.run(kIdeograph, i);
+    }
+    if (const size_t end = match_deepseek(scan, i); end > i) return i > begin ? i : end;
+  }
+  return scan.text.size();
+}
+
 // The first number, or ideograph, at or after i.
 template <Trait kWanted>
 size_t find_first(const Scan& scan, size_t i) {
@@ -302,6 +297,39 @@ size_t find_first(const Scan& scan, size_t i) {
 }
 
 using Matcher = size_t (*)(const Scan&, size_t);
+
+// See FindEnds. match: for stretches that are not ASCII, and pieces longer than 64 characters
+template <AsciiRules rules, typename AnyScan, size_t (*match)(const AnyScan&, size_t)>
+size_t find_ends(std::string_view text, size_t& at, std::span<size_t> ends) {
+  const AnyScan scan{text};
+  const auto is_ascii_at = [&](size_t i) { return i >= text.size() || static_cast<uint8_t>(text[i]) < 0x80; };
+  size_t count = 0;
+  const auto put = [&](size_t end) { ends[count++] = at = end; };
+  while (at < text.size() && count + kFewestEnds <= ends.size()) {
+    if (is_ascii_at(at) && is_ascii_at(at + 1)) {
+      std::array<char, 64> rest;
+      const std::string_view block = text.substr(at, rest.size());
+      if (block.size() < rest.size()) {
+        rest.fill(0);
+        std::memcpy(rest.data(), block.data(), block.size());
+      }
+      const AsciiMasks masks = find_ascii_masks(block.size() < rest.size() ? rest.data() : block.data());
+      const uint64_t strange = masks.other | (rules.digits_end_blanks ? masks.control : 0);
+      const size_t size = std::min(block.size(), static_cast<size_t>(std::countr_zero(strange)));
+      const size_t begin = at;
+      uint64_t starts = size > 1 ? ascii_piece_starts<rules>(block.substr(0, size), masks) : 0;
+      for (; starts != 0; starts &= starts - 1) put(begin + static_cast<size_t>(std::countr_zero(starts)));
+      if (at > begin && size == rest.size()) continue;
+    }
+    size_t end = match(scan, at);
+    if (end == at) {  // the text before the next match
+      do end += utf8_length(text[end]);
+      while (end < text.size() && match(scan, end) == end);
+    }
+    put(end);
+  }
+  return count;
+}
 
 // skip(scan, i): the first place at or after i where a match may begin
 template <Matcher match, typename Skip>
@@ -343,8 +371,16 @@ std::optional<KnownPattern> find_known_pattern(std::string_view expression) {
        R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
        R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
   };
+  std::string spelt;  // DeepSeek's own file holds the line ends themselves
+  for (const char c : expression) {
+    if (c == '\r' || c == '\n') {
+      spelt += c == '\r' ? "\\r" : "\\n";
+    } else {
+      spelt += c;
+    }
+  }
   for (const Row& row : kRows) {
-    if (expression == row.expression) return row.pattern;
+    if (spelt == row.expression) return row.pattern;
   }
   return std::nullopt;
 }
@@ -367,8 +403,31 @@ void split_known(KnownPattern pattern, const TextPiece& piece, PieceSink sink) {
     case KnownPattern::kCjk:
       return split_by<match_cjk>(piece, sink, find_first<kIdeograph>);
     case KnownPattern::kDeepSeek:
-      return split_by<match_deepseek>(piece, sink, stay);
+      return split_by<match_deepseek<false>>(piece, sink, stay);
   }
+}
+
+FindEnds find_ends_of(std::span<const KnownPattern> splits) {
+  constexpr KnownPattern kThree[] = {KnownPattern::kNumbers, KnownPattern::kCjk, KnownPattern::kDeepSeek};
+  if (std::ranges::equal(splits, kThree)) return find_ends<kDeepSeekRules, DeepSeekScan, match_deepseek_splits>;
+  if (splits.size() != 1) return nullptr;
+  switch (splits[0]) {
+    case KnownPattern::kGpt2:
+      return find_ends<kGpt2Rules, Scan, match_gpt2>;
+    case KnownPattern::kLlama3:
+      return find_ends<kLlama3Rules, Scan, match_llama3<3>>;
+    case KnownPattern::kQwen2:
+      return find_ends<kQwen2Rules, Scan, match_llama3<1>>;
+    case KnownPattern::kO200k:
+      return find_ends<kO200kRules, Scan, match_o200k<true, 3>>;
+    case KnownPattern::kTekken:
+      return find_ends<kTekkenRules, Scan, match_o200k<false, 1>>;
+    case KnownPattern::kNumbers:
+    case KnownPattern::kCjk:
+    case KnownPattern::kDeepSeek:
+      return nullptr;  // these leave text between their matches
+  }
+  return nullptr;
 }
 
 }  // namespace megalith

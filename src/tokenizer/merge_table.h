@@ -18,16 +18,23 @@ struct Merge {
   int32_t id = -1;
 };
 
-// (left id, right id) → merge, by open addressing.
+// (left id, right id) → merge, by open addressing. Most pairs do not merge: a filter of a bit a pair, which the nearer
+// caches hold, rules nearly all of these out.
 class MergeTable {
  public:
-  explicit MergeTable(size_t count) : mask_(std::bit_ceil(count + count / 2 + 2) - 1), slots_(mask_ + 1) {}
+  explicit MergeTable(size_t count)
+      : mask_(std::bit_ceil(count + count / 2 + 2) - 1), slots_(mask_ + 1), filter_(std::bit_ceil(count / 8 + 2)) {}
 
   // At most `count` pairs, as given to the constructor. A repeated pair's last merge counts.
   void insert(int32_t left, int32_t right, Merge merge) {
-    slots_[locate(key_of(left, right))] = {key_of(left, right), merge};
+    const uint64_t key = key_of(left, right), hash = hash_of(key);
+    slots_[locate(key, hash)] = {key, merge};
+    filter_[filter_word(hash)] |= filter_bit(hash);
   }
-  Merge find(int32_t left, int32_t right) const { return slots_[locate(key_of(left, right))].merge; }
+  Merge find(int32_t left, int32_t right) const {
+    const uint64_t key = key_of(left, right), hash = hash_of(key);
+    return (filter_[filter_word(hash)] & filter_bit(hash)) == 0 ? Merge{} : slots_[locate(key, hash)].merge;
+  }
 
   // Merges symbols[0 … size) in place and returns the number left; ends early when only `least` are left.
   size_t merge(int32_t* symbols, size_t size, size_t least = 1) const;
@@ -43,14 +50,18 @@ class MergeTable {
   static uint64_t key_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
-  size_t locate(uint64_t key) const {
-    size_t slot = (key * 0x9E3779B97F4A7C15 >> 32) & mask_;
+  static uint64_t hash_of(uint64_t key) { return key * 0x9E3779B97F4A7C15; }
+  size_t filter_word(uint64_t hash) const { return hash >> (64 - std::countr_zero(filter_.size())); }
+  static uint64_t filter_bit(uint64_t hash) { return uint64_t{1} << (hash >> 32 & 63); }
+  size_t locate(uint64_t key, uint64_t hash) const {
+    size_t slot = (hash >> 32) & mask_;
     while (slots_[slot].key != key && slots_[slot].key != UINT64_MAX) slot = (slot + 1) & mask_;
     return slot;
   }
 
   size_t mask_;
   HugePageVector<Slot> slots_;
+  HugePageVector<uint64_t> filter_;
 };
 
 }  // namespace megalith

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "tokenizer/byte_alphabet.h"
@@ -60,6 +61,7 @@ std::vector<AddedToken> select_added(const PipelineTokenizer::Parts& parts, bool
 
 PipelineTokenizer::PipelineTokenizer(Parts parts)
     : parts_(std::move(parts)),
+      find_ends_(find_ends_of(parts_.pre_tokenizer->patterns())),
       raw_matcher_(select_added(parts_, false)),
       normalized_matcher_(select_added(parts_, true)),
       vocab_size_(parts_.model->vocabulary().end_id()) {
@@ -102,22 +104,18 @@ void PipelineTokenizer::append_ids(std::string_view text, bool add_special, std:
   }
   if (add_special) ids.insert(ids.end(), parts_.frame.before.begin(), parts_.frame.before.end());
   const auto put_token = [&](int32_t id) { ids.push_back(id); };
-  const auto put_piece = [&](std::string_view piece) {
-    parts_.model->encode(piece, ids);
+  const auto flush = [&] {
     if (on_ids == nullptr || ids.size() < kRunIds) return;
     (*on_ids)(ids);
     ids.clear();
   };
-  const auto put_text = [&](std::string_view stretch, bool starts_input) {
-    parts_.pre_tokenizer->split({stretch, starts_input}, [&](const TextPiece& piece) {
-      std::string_view rest = piece.text;
-      while (rest.size() > kLongPart) {
-        const size_t cut = parts_.model->find_cut(rest, kLongPart);
-        put_piece(rest.substr(0, cut));
-        rest.remove_prefix(cut);
-      }
-      if (!rest.empty()) put_piece(rest);
-    });
+  const auto put_piece = [&](std::string_view piece) {
+    parts_.model->encode(piece, ids);
+    flush();
+  };
+  const auto put_all = [&](std::string_view stretch, size_t begin, std::span<const size_t> ends) {
+    parts_.model->encode_all(stretch, begin, ends, ids);
+    flush();
   };
   raw_matcher_.split(
       text,
@@ -128,11 +126,37 @@ void PipelineTokenizer::append_ids(std::string_view text, bool add_special, std:
           stretch = normal.text;
         }
         normalized_matcher_.split(
-            stretch, [&](std::string_view part, bool is_first) { put_text(part, is_first && normal.starts_input); },
+            stretch,
+            [&](std::string_view part, bool is_first) {
+              cut({part, is_first && normal.starts_input}, put_piece, put_all);
+            },
             put_token);
       },
       put_token);
   if (add_special) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
+}
+
+// Passes on a text's pieces, one by one or many at a time; long ones in parts where that changes no id.
+template <typename PutPiece, typename PutAll>
+void PipelineTokenizer::cut(const TextPiece& text, const PutPiece& put_piece, const PutAll& put_all) const {
+  const auto put_parts = [&](const TextPiece& piece) {
+    std::string_view rest = piece.text;
+    while (rest.size() > kLongPart) {
+      const size_t cut = parts_.model->find_cut(rest, kLongPart);
+      put_piece(rest.substr(0, cut));
+      rest.remove_prefix(cut);
+    }
+    if (!rest.empty()) put_piece(rest);
+  };
+  if (find_ends_ == nullptr) return parts_.pre_tokenizer->split(text, put_parts);
+  std::array<size_t, 512> ends;
+  for (size_t begin = 0, at = 0; const size_t count = find_ends_(text.text, at, ends); begin = at) {
+    if (at - begin <= kLongPart) {
+      put_all(text.text, begin, std::span(ends).first(count));
+      continue;
+    }
+    for (size_t i = 0; i < count; begin = ends[i++]) put_parts({text.text.substr(begin, ends[i] - begin)});
+  }
 }
 
 std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
+#include "tokenizer/known_pattern.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
@@ -46,9 +47,12 @@ class PipelineTokenizer final : public Tokenizer {
 
  private:
   void append_ids(std::string_view text, bool add_special, std::vector<int32_t>& ids, const OnIds* on_ids) const;
+  template <typename PutPiece, typename PutAll>
+  void cut(const TextPiece& text, const PutPiece& put_piece, const PutAll& put_all) const;
   std::string spelling(int32_t id) const;
 
   Parts parts_;
+  FindEnds find_ends_;  // null: the pre-tokenizer passes pieces on one by one
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   std::map<int32_t, AddedToken> added_by_id_;
   int64_t vocab_size_;

@@ -44,6 +44,10 @@ class ByteLevel final : public PreTokenizer {
       last(whole);
     }
   }
+  std::vector<KnownPattern> patterns() const override {
+    if (add_prefix_space_ || !keep_bytes_ || !pattern_) return {};
+    return pattern_->patterns();
+  }
 
  private:
   bool add_prefix_space_;
@@ -119,6 +123,15 @@ class PreTokenizerSequence final : public PreTokenizer {
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
 
   void split(const TextPiece& piece, PieceSink sink) const override { run(0, piece, sink); }
+  std::vector<KnownPattern> patterns() const override {
+    std::vector<KnownPattern> all;
+    for (const auto& step : steps_) {
+      const std::vector<KnownPattern> patterns = step->patterns();
+      if (patterns.empty()) return {};
+      all.insert(all.end(), patterns.begin(), patterns.end());
+    }
+    return all;
+  }
 
  private:
   void run(size_t step, const TextPiece& piece, PieceSink sink) const {

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace megalith {
 
@@ -31,11 +32,15 @@ class PieceSink {
   void (*call_)(void*, const TextPiece&);
 };
 
+enum class KnownPattern;
+
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   // Passes on the non-empty pieces of a text, in order.
   virtual void split(const TextPiece& piece, PieceSink sink) const = 0;
+  // The patterns that cut one after the other, if nothing else happens to a text; else none.
+  virtual std::vector<KnownPattern> patterns() const { return {}; }
 };
 
 struct PreTokenizerSpec {

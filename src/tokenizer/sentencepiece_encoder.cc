@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "core/error.h"
 #include "tokenizer/piece_cache.h"
@@ -21,6 +24,11 @@ using PieceType = SentencePiece::Type;
 bool is_normal_piece(PieceType type) {
   return type == PieceType::kNormal || type == PieceType::kUserDefined || type == PieceType::kUnused;
 }
+
+constexpr size_t kPairBits = size_t{1} << 20;
+size_t pair_bit(uint32_t left, uint32_t right) {
+  return ((uint64_t{left} << 21 | right) * 0x9E3779B97F4A7C15) >> (64 - std::countr_zero(kPairBits));
+}
 }  // namespace
 
 SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceRules& rules, bool whitespace_as_suffix,
@@ -30,7 +38,56 @@ SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceRules& rules
       remove_extra_whitespaces_(rules.remove_extra_whitespaces),
       escape_whitespaces_(rules.escape_whitespaces),
       whitespace_as_suffix_(whitespace_as_suffix),
-      user_symbols_(user_symbols) {}
+      user_symbols_(user_symbols) {
+  find_steady();
+}
+
+void SentencePieceNormalizer::find_steady() {
+  const auto is_touched = [&](std::string_view text) {
+    if (map_.touches(text)) return true;
+    if (user_symbols_ == nullptr) return false;
+    uint32_t node = ByteTrie::kRoot;
+    for (const char c : text) {
+      const ByteTrie::Step step = user_symbols_->step(node, static_cast<uint8_t>(c));
+      if (step.node == ByteTrie::kNone || step.value >= 0) return step.value >= 0;
+      node = step.node;
+    }
+    return true;
+  };
+  for (uint32_t c = 0; c < 128; ++c) {
+    steady_ascii_[c] = c != ' ';
+    for (uint32_t next = 0; next < 128 && steady_ascii_[c]; ++next) {
+      const std::array<char, 2> both = {static_cast<char>(c), static_cast<char>(next)};
+      steady_ascii_[c] = !is_touched({both.data(), 2});
+    }
+  }
+  steady_.resize(0x10000);
+  std::string character;
+  for (uint32_t c = 0x80; c < 0x10000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    character.clear();
+    append_utf8(c, character);
+    steady_[c] = !is_touched(character);
+  }
+}
+
+size_t SentencePieceNormalizer::steady_length(std::string_view text) const {
+  size_t i = 0;
+  while (i < text.size()) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (byte < 0x80) {
+      const bool is_before_ascii = i + 1 == text.size() || static_cast<uint8_t>(text[i + 1]) < 0x80;
+      if (!steady_ascii_[byte] || !is_before_ascii) break;
+      ++i;
+      continue;
+    }
+    size_t length = 0;
+    const uint32_t c = valid_code_point(text, i, length);
+    if (c >= steady_.size() || !steady_[c]) break;
+    i += length;
+  }
+  return i;
+}
 
 std::string_view SentencePieceNormalizer::prefix(std::string_view text, size_t& length) const {
   if (user_symbols_ != nullptr && !user_symbols_->is_empty()) {
@@ -54,6 +111,12 @@ std::string SentencePieceNormalizer::normalize(std::string_view text) const {
   if (add_dummy_prefix_ && !whitespace_as_suffix_) out += blank;
   bool after_blank = remove_extra_whitespaces_;
   while (!text.empty()) {
+    if (const size_t steady = steady_length(text); steady > 0) {
+      out += text.substr(0, steady);
+      after_blank = false;
+      text.remove_prefix(steady);
+      continue;
+    }
     std::string_view part = prefix(text, length);
     while (after_blank && part.starts_with(' ')) part.remove_prefix(1);
     for (const char c : part) {
@@ -108,6 +171,10 @@ SentencePieceEncoder::SentencePieceEncoder(const SentencePieceModel& model, std:
     if (piece.type == PieceType::kUnknown) unk_id_ = id;
     if (piece.type == PieceType::kByte) byte_ids_[static_cast<size_t>(fallback_byte(piece.text))] = id;
     if (piece.type == PieceType::kNormal) lowest_score_ = std::min(lowest_score_, piece.score);
+    // As SentencePiece 0.2.3 scores user symbols: above any word, and a long one above the short ones inside it.
+    const bool is_user = piece.type == PieceType::kUserDefined;
+    const double user_score = 0.1 * (static_cast<double>(piece.text.size()) - 1);
+    scores_.push_back(is_user ? static_cast<float>(user_score) : piece.score);
     if (!is_normal_piece(piece.type)) {
       reserved_.insert(piece.text, id);
     } else if (!is_unigram || piece.type != PieceType::kUnused) {
@@ -116,7 +183,21 @@ SentencePieceEncoder::SentencePieceEncoder(const SentencePieceModel& model, std:
     can_cut_ = can_cut_ && !(is_normal_piece(piece.type) && has_inner_word(piece.text));
   }
   can_cut_ = can_cut_ && pieces_.longest_prefix(kWordMark).value >= 0;
-  if (model.kind == SentencePieceModel::Kind::kBpe) make_merges();
+  if (model.kind != SentencePieceModel::Kind::kBpe) return;
+  make_merges();
+  // Without bytes for them, unknown characters fuse with their neighbours.
+  if (!can_cut_ || !model.byte_fallback) return;
+  inner_pairs_.resize(kPairBits);
+  for (const SentencePiece& piece : model.pieces) {
+    if (!is_normal_piece(piece.type)) continue;
+    uint32_t last = 0;
+    for (size_t i = 0; i < piece.text.size();) {
+      const Utf8Step step = decode_utf8(std::string_view(piece.text).substr(i));
+      if (i > 0) inner_pairs_[pair_bit(last, step.code_point)] = true;
+      last = step.code_point;
+      i += static_cast<size_t>(step.length);
+    }
+  }
 }
 
 int32_t SentencePieceEncoder::find(std::string_view piece) const {
@@ -175,28 +256,45 @@ void SentencePieceEncoder::encode(std::string_view text, std::vector<int32_t>& i
     case SentencePieceModel::Kind::kUnigram:
       return encode_unigram(normal, run);
     case SentencePieceModel::Kind::kBpe:
-      if (!can_cut_) return encode_bpe(normal, run);
-      return for_each_word(normal, [&](std::string_view word) {
-        PieceCache::encode(cache_owner_, word, ids, [&](std::vector<int32_t>& out) {
-          Run word_run{*this, out};
-          encode_bpe(word, word_run);
-        });
-        if (on_word) on_word();
-      });
+      return can_cut_ ? encode_bpe_words(normal, ids, on_word) : encode_bpe(normal, run);
     case SentencePieceModel::Kind::kWord:
     case SentencePieceModel::Kind::kCharacter:
       return encode_words(normal, run);
   }
 }
 
+// The first place after `from` where a cut changes no id: before a ▁ as in word_cuts.h, or between two characters, not
+// both ASCII, that are neighbours in no piece.
+size_t SentencePieceEncoder::find_cut(std::string_view text, size_t from) const {
+  if (inner_pairs_.empty()) return std::min(find_word_cut(text, from + 1), text.size());
+  size_t length = 0;
+  uint32_t last = valid_code_point(text, from, length);
+  for (size_t i = from + length; i < text.size(); i += length) {
+    const uint32_t next = valid_code_point(text, i, length);
+    if ((last >= 0x80 || next >= 0x80) && !inner_pairs_[pair_bit(last, next)]) return i;
+    last = next;
+  }
+  return text.size();
+}
+
+void SentencePieceEncoder::encode_bpe_words(std::string_view text, std::vector<int32_t>& ids,
+                                            const std::function<void()>& on_word) const {
+  std::array<size_t, 256> ends;
+  for (size_t begin = 0, at = 0; begin < text.size(); begin = at) {
+    size_t count = 0;
+    for (; at < text.size() && count < ends.size(); ends[count++] = at) at = find_cut(text, at);
+    PieceCache::encode_all(cache_owner_, text, begin, std::span(ends).first(count), ids,
+                           [&](std::string_view word, std::vector<int32_t>& out) {
+                             Run run{*this, out};
+                             encode_bpe(word, run);
+                           });
+    if (on_word) on_word();
+  }
+}
+
 void SentencePieceEncoder::encode_unigram(std::string_view text, Run& run) const {
-  // As SentencePiece 0.2.3 scores user symbols: above any word, and a long one above the short ones inside it.
   constexpr float kUnknownPenalty = 10.0F, kLargest = 1e5F;
-  const auto score = [this](int32_t id, size_t length) {
-    const SentencePiece& piece = model_.pieces[static_cast<size_t>(id)];
-    if (piece.type != PieceType::kUserDefined) return piece.score;
-    return static_cast<float>(0.1 * (static_cast<double>(length) - 1));
-  };
+  const auto score = [this](int32_t id, size_t) { return scores_[static_cast<size_t>(id)]; };
   const auto path = unigram_path<float>(text, pieces_, lowest_score_ - kUnknownPenalty, score, kLargest);
   for (const UnigramStep& step : path) {
     run.put(step.value < 0 ? unk_id_ : step.value, text.substr(step.begin, step.end - step.begin));

@@ -49,6 +49,7 @@ class KnownPatternSplit final : public PreTokenizer {
   explicit KnownPatternSplit(KnownPattern pattern) : pattern_(pattern) {}
 
   void split(const TextPiece& piece, PieceSink sink) const override { split_known(pattern_, piece, sink); }
+  std::vector<KnownPattern> patterns() const override { return {pattern_}; }
 
  private:
   KnownPattern pattern_;
@@ -95,7 +96,7 @@ class BertSplit final : public PreTokenizer {
     for (size_t i = 0; i < piece.text.size();) {
       const auto byte = static_cast<uint8_t>(piece.text[i]);
       const Utf8Step step = byte < 0x80 ? Utf8Step{byte, 1, true} : decode_utf8(piece.text.substr(i));
-      const Kind kind = byte < 0x80 ? ascii_[byte] : kind_of(step.code_point);
+      const Kind kind = byte < 0x80 ? ascii_[byte] : known_kind(step.code_point);
       const size_t end = i + static_cast<size_t>(step.length);
       if (kind != kWord) {
         put(begin, i);
@@ -110,6 +111,15 @@ class BertSplit final : public PreTokenizer {
  private:
   enum Kind : uint8_t { kWord, kSpace, kMark };
   static Kind kind_of(uint32_t c) { return is_space(c) ? kSpace : is_punctuation(c) ? kMark : kWord; }
+
+  static Kind known_kind(uint32_t c) {
+    static const std::vector<Kind> kinds = [] {
+      std::vector<Kind> table(0x10000);
+      for (uint32_t i = 0; i < table.size(); ++i) table[i] = kind_of(i);
+      return table;
+    }();
+    return c < kinds.size() ? kinds[c] : kind_of(c);
+  }
 
   std::array<Kind, 128> ascii_;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,14 @@ class TokenModel {
   virtual ~TokenModel() = default;
   // Appends the ids of one non-empty piece. Thread-safe.
   virtual void encode(std::string_view piece, std::vector<int32_t>& ids) const = 0;
+  // The same for the pieces text[begin, ends[0]), text[ends[0], ends[1]) ….
+  virtual void encode_all(std::string_view text, size_t begin, std::span<const size_t> ends,
+                          std::vector<int32_t>& ids) const {
+    for (const size_t end : ends) {
+      encode(text.substr(begin, end - begin), ids);
+      begin = end;
+    }
+  }
   virtual const Vocabulary& vocabulary() const = 0;
   // The first offset at or after `from` (above 0) where the piece can be cut without changing its ids; its end if none
   // is known.

@@ -58,6 +58,16 @@ bool is_valid_utf8(std::string_view text) {
       ++i;
       continue;
     }
+    // Most others: two bytes, or three of no lead that restricts the second.
+    const auto low = static_cast<uint32_t>(eight), lead = low & 0xFF;
+    if (lead >= 0xC2 && (low & 0xC0E0) == 0x80C0) {
+      i += 2;
+      continue;
+    }
+    if ((low & 0xC0C0F0) == 0x8080E0 && lead != 0xE0 && lead != 0xED) {
+      i += 3;
+      continue;
+    }
     const Utf8Step step = decode_utf8(text.substr(i));
     if (!step.is_valid) return false;
     i += static_cast<size_t>(step.length);
@@ -66,6 +76,11 @@ bool is_valid_utf8(std::string_view text) {
 }
 
 bool is_ascii(std::string_view text) {
+  for (; text.size() >= 8; text.remove_prefix(8)) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, text.data(), sizeof eight);
+    if ((eight & 0x8080808080808080) != 0) return false;
+  }
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
 }
 

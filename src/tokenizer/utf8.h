@@ -17,6 +17,26 @@ struct Utf8Step {
 };
 Utf8Step decode_utf8(std::string_view text);  // text must not be empty
 
+// The character at i of valid UTF-8, and its length in bytes.
+inline uint32_t valid_code_point(std::string_view text, size_t i, size_t& length) {
+  const auto byte = static_cast<uint8_t>(text[i]);
+  const auto low = [&](size_t k) { return static_cast<uint32_t>(static_cast<uint8_t>(text[i + k]) & 0x3F); };
+  if (byte < 0x80) {
+    length = 1;
+    return byte;
+  }
+  if (byte < 0xE0) {
+    length = 2;
+    return (byte & 0x1Fu) << 6 | low(1);
+  }
+  if (byte < 0xF0) {
+    length = 3;
+    return (byte & 0x0Fu) << 12 | low(1) << 6 | low(2);
+  }
+  length = 4;
+  return (byte & 0x07u) << 18 | low(1) << 12 | low(2) << 6 | low(3);
+}
+
 bool is_valid_utf8(std::string_view text);
 bool is_ascii(std::string_view text);
 // Replaces every malformed sequence (its longest valid beginning, at least one byte) by one U+FFFD; size_… is the size

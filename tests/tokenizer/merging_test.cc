@@ -1,15 +1,22 @@
 // The fast ways of cutting and merging against the slow ones.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/json.h"
+#include "tokenizer/ascii_cuts.h"
 #include "tokenizer/backtracking_bpe.h"
 #include "tokenizer/byte_trie.h"
 #include "tokenizer/known_pattern.h"
 #include "tokenizer/merge_table.h"
+#include "tokenizer/piece_cache.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/normalizer.h"
 #include "tokenizer/regex.h"
+#include "tokenizer/sentencepiece_encoder.h"
 #include "tokenizer/unigram.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/word_cuts.h"
@@ -82,6 +89,9 @@ TEST(KnownPattern, CutsAsTheRegularExpressionDoes) {
     }
   }
   EXPECT_FALSE(find_known_pattern(R"(\w+)"));
+  std::string with_line_ends = kPatterns[7];
+  for (size_t at; (at = with_line_ends.find("\\r\\n")) != std::string::npos;) with_line_ends.replace(at, 4, "\r\n");
+  EXPECT_EQ(find_known_pattern(with_line_ends), KnownPattern::kDeepSeek);
 }
 
 TEST(KnownPattern, AgreesWithTheRegularExpressionOnEveryCharacter) {
@@ -99,6 +109,98 @@ TEST(KnownPattern, AgreesWithTheRegularExpressionOnEveryCharacter) {
       ASSERT_EQ(ours[i], theirs[i]) << pattern << " after " << (i > 0 ? ours[i - 1] : "");
     }
     EXPECT_EQ(ours.size(), theirs.size());
+  }
+}
+
+TEST(AsciiMasks, WidestWayFindsWhatTheSlowOneFinds) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text;
+    while (text.size() < 64) text += static_cast<char>(random() % (i % 2 == 0 ? 128 : 256));
+    ASSERT_EQ(find_ascii_masks(text.data()), find_ascii_masks_one_by_one(text.data())) << text;
+  }
+}
+
+// Text like a program's or a letter's, all ASCII but for a character now and then.
+std::string random_ascii(std::mt19937& random, size_t length) {
+  constexpr std::string_view kParts[] = {
+      "word", "Word", "WORD", "camelCase", "x",     " ",   " ",   "  ",    "    ", "\n",   "\n\n", "\r\n",  "\t",  "\t\t",
+      "\f",   "'",    "'s",   "'LL",       "'rE",   "'ve", "don't", "!",   ".",    "((",   "/",    "//\n",  "!\n", "1",
+      "22",   "4444", "\n ",  " \n",       "\n/",   "_",   "-",   "!\n \n", "=",    "\x01", "\x7F", "'d've"};
+  std::string text;
+  for (size_t i = 0; i < length; ++i) text += kParts[random() % std::size(kParts)];
+  if (random() % 3 == 0) text += random_text(random, 1 + random() % 3);
+  return text;
+}
+
+TEST(KnownPattern, ManyAtATimeCutsAsOneByOne) {
+  const KnownPattern deepseek[] = {KnownPattern::kNumbers, KnownPattern::kCjk, KnownPattern::kDeepSeek};
+  std::vector<std::vector<KnownPattern>> all = {{std::begin(deepseek), std::end(deepseek)}};
+  for (size_t i = 0; i < 5; ++i) all.push_back({*find_known_pattern(kPatterns[i])});
+  EXPECT_EQ(find_ends_of({deepseek, 2}), nullptr);
+  for (const std::vector<KnownPattern>& splits : all) {
+    const FindEnds find_ends = find_ends_of(splits);
+    ASSERT_NE(find_ends, nullptr);
+    std::mt19937 random(13);
+    for (int round = 0; round < 6000; ++round) {
+      std::string text = random_ascii(random, 1 + random() % 60);
+      if (round % 4 == 0) text = random_text(random, 1 + random() % 30) + text;
+      std::vector<std::string> expected = {text};
+      for (const KnownPattern pattern : splits) {
+        std::vector<std::string> finer;
+        for (const std::string& piece : expected) {
+          const std::vector<std::string> parts = pieces_of(pattern, piece);
+          finer.insert(finer.end(), parts.begin(), parts.end());
+        }
+        expected = finer;
+      }
+      std::vector<std::string> found;
+      std::array<size_t, kFewestEnds + 10> ends;
+      for (size_t begin = 0, at = 0; const size_t count = find_ends(text, at, ends);) {
+        for (size_t i = 0; i < count; begin = ends[i++]) found.push_back(text.substr(begin, ends[i] - begin));
+        ASSERT_EQ(begin, at);
+      }
+      ASSERT_EQ(found, expected) << static_cast<int>(splits.back()) << " on " << text;
+    }
+  }
+}
+
+// Ids that tell every piece from any other, of all lengths; so many pieces that the cache is emptied several times.
+TEST(PieceCache, GivesWhatIsComputed) {
+  const auto compute = [](std::string_view piece, std::vector<int32_t>& ids) {
+    for (size_t i = 0; i < piece.size(); i += 1 + piece.size() % 5) ids.push_back(piece[i] + 1000 * piece[i / 2]);
+  };
+  const uint32_t owners[] = {PieceCache::new_owner(), PieceCache::new_owner()};
+  std::mt19937 random(17);
+  for (int round = 0; round < 60; ++round) {
+    std::string text;
+    std::vector<size_t> ends;
+    std::vector<int32_t> expected = {round}, found = {round};
+    for (int i = 0; i < 700; ++i) {
+      size_t size = random() % 4 == 0 ? 1 + random() % 100 : 1 + random() % 20;
+      if (round % 4 == 3 && i % 100 == 0) size = (1 << 14) << (random() % 9);
+      const size_t begin = text.size();
+      text.resize(begin + size, static_cast<char>('a' + random() % 26));
+      for (size_t k = 0; k < std::min<size_t>(size, 5); ++k) {
+        text[begin + random() % size] = static_cast<char>(random() % 3);
+      }
+      ends.push_back(text.size());
+      compute(std::string_view(text).substr(begin), expected);
+      if (round % 2 == 1) expected.push_back(-1);  // the second tokenizer has one id more
+    }
+    const auto compute_once = [&](std::string_view piece, std::vector<int32_t>& ids) {
+      compute(piece, ids);
+      if (round % 2 == 1) ids.push_back(-1);
+    };
+    PieceCache::encode_all(owners[round % 2], text, 0, ends, found, compute_once);
+    std::vector<int32_t> alone = {round};
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      const std::string piece = text.substr(begin, end - begin);
+      PieceCache::encode(owners[round % 2], piece, alone, [&](auto& ids) { compute_once(piece, ids); });
+      begin = end;
+    }
+    ASSERT_TRUE(found == expected && alone == expected) << "round " << round;
   }
 }
 
@@ -189,6 +291,107 @@ TEST(WordCuts, CutOnlyWhereAWordBegins) {
   EXPECT_EQ(words, (std::vector<std::string>{"▁▁a", "▁b", "▁▁c", "▁"}));
   EXPECT_TRUE(has_inner_word("a▁"));
   EXPECT_FALSE(has_inner_word("▁▁a"));
+}
+
+SentencePieceModel random_bpe(std::mt19937& random) {
+  using Type = SentencePiece::Type;
+  SentencePieceModel model{.kind = SentencePieceModel::Kind::kBpe, .byte_fallback = true};
+  model.pieces = {{"<unk>", 0, Type::kUnknown}, {"b日", 0, Type::kUserDefined}};
+  for (int byte = 0; byte < 256; ++byte) model.pieces.push_back({fmt::format("<0x{:02X}>", byte), 0, Type::kByte});
+  for (const char* piece : {"▁", "a", "b", "日", "本", "é", "▁▁"}) model.pieces.push_back({piece, -100});
+  const std::vector<std::string> parts = {"a", "b", "日", "本", "語", "ab", "日本", "é"};
+  for (int i = 0; i < 30; ++i) {
+    std::string piece = random() % 3 == 0 ? "▁" : "";
+    for (size_t k = 0; k < 2 + random() % 2; ++k) piece += parts[random() % parts.size()];
+    const auto is_same = [&](const SentencePiece& other) { return other.text == piece; };
+    if (std::any_of(model.pieces.begin(), model.pieces.end(), is_same)) continue;
+    model.pieces.push_back({piece, -1.0F - static_cast<float>(random() % 20)});
+  }
+  return model;
+}
+
+TEST(SentencePieceEncoder, CutsChangeNoId) {
+  std::mt19937 random(19);
+  constexpr std::string_view kParts[] = {"a", "b", "ab", "日", "本", "日本", "語", "é", "x", " ", "  ", "b日", "中", "🦙"};
+  for (int round = 0; round < 60; ++round) {
+    const SentencePieceModel model = random_bpe(random);
+    SentencePieceModel uncut = model;
+    uncut.pieces.push_back({"q▁q", -1000});  // a word within a piece: texts are merged as a whole
+    const SentencePieceEncoder fast(model, "fast"), slow(uncut, "slow");
+    for (int i = 0; i < 40; ++i) {
+      std::string text;
+      for (size_t k = 0; k < 1 + random() % 60; ++k) text += kParts[random() % std::size(kParts)];
+      std::vector<int32_t> ids, expected;
+      fast.encode(text, ids);
+      slow.encode(text, expected);
+      ASSERT_EQ(ids, expected) << "round " << round << ": " << text;
+    }
+  }
+}
+
+TEST(SentencePieceNormalizer, SteadyStretchesEqualCharacters) {
+  std::mt19937 random(23);
+  constexpr std::string_view kParts[] = {"a", "b", "ab", "abc", "é", "日", "本", "🦙", " ", "  ", "▁", "b日", "\n", "日本"};
+  ByteTrie symbols;
+  for (const char* symbol : {"ab", "b日", "日本"}) symbols.insert(symbol, 0);
+  for (int round = 0; round < 3000; ++round) {
+    SentencePieceRules rules;
+    rules.remove_extra_whitespaces = round % 2 == 0;
+    rules.add_dummy_prefix = round % 3 == 0;
+    std::string text, expected;
+    for (size_t k = 0; k < 1 + random() % 12; ++k) text += kParts[random() % std::size(kParts)];
+    const auto prefix = [&](size_t i) {
+      const size_t symbol = symbols.longest_prefix(std::string_view(text).substr(i)).length;
+      return std::string_view(text).substr(i, symbol > 0 ? symbol : utf8_length(text[i]));
+    };
+    size_t begin = 0;
+    while (rules.remove_extra_whitespaces && begin < text.size() && text[begin] == ' ') ++begin;
+    if (rules.add_dummy_prefix && begin < text.size()) expected = kWordMark;
+    for (bool after_blank = rules.remove_extra_whitespaces; begin < text.size();) {
+      const std::string_view part = prefix(begin);
+      begin += part.size();
+      if (part == " " && after_blank) continue;
+      after_blank = rules.remove_extra_whitespaces && part == " ";
+      expected += part == " " ? kWordMark : part;
+    }
+    while (rules.remove_extra_whitespaces && expected.ends_with(kWordMark)) {
+      expected.resize(expected.size() - kWordMark.size());
+    }
+    const SentencePieceNormalizer normalizer(rules, false, &symbols, "test");
+    ASSERT_EQ(normalizer.normalize(text), expected) << text;
+  }
+}
+
+// A Thai letter has no short cut: with one, a stretch goes through the steps one after the other.
+TEST(BertNormalizer, ShortCutsEqualTheSteps) {
+  std::mt19937 random(29);
+  constexpr std::string_view kParts[] = {"a", "B", " ", "\t", "\x01", "é", "É", "İ", "ß", "ы", "日", "漢", "Ω", "\u0085",
+                                         "\u00AD", "\u0301", "א", "\u00A0", "ǅ", "龥", "ñ"};
+  for (int options = 0; options < 16; ++options) {
+    const Json json = {{"clean_text", options % 2 == 0},
+                       {"handle_chinese_chars", options / 2 % 2 == 0},
+                       {"strip_accents", options / 4 % 2 == 0},
+                       {"lowercase", options / 8 == 0}};
+    const auto normalizer = make_character_normalizer("BertNormalizer", json, "test");
+    const auto apply = [&](const std::string& text) {
+      NormalText normal{text, true};
+      normalizer->apply(normal);
+      return std::pair(normal.text, normal.starts_input);
+    };
+    for (int i = 0; i < 500; ++i) {
+      std::string text, expected;
+      bool starts_input = true;
+      for (size_t k = 0; k < 1 + random() % 15; ++k) text += kParts[random() % std::size(kParts)];
+      for (size_t at = 0, end = 0; at < text.size(); at = end) {
+        while (end < text.size() && is_ascii(text.substr(end, 1)) == is_ascii(text.substr(at, 1))) ++end;
+        const bool is_plain = is_ascii(text.substr(at, 1));
+        auto [part, starts] = apply(text.substr(at, end - at) + (is_plain ? "" : "ก"));
+        if (at == 0) starts_input = starts;
+        expected += is_plain ? part : part.substr(0, part.size() - std::string("ก").size());
+      }
+      ASSERT_EQ(apply(text), std::pair(expected, starts_input)) << options << ": " << text;
+    }
+  }
 }
 
 // All cuts of a short text, the first of the best sums in the order in which they are found.

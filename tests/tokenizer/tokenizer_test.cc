@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "core/error.h"
 #include "support/temporary_folder.h"
 #include "tokenizer/regex.h"
@@ -120,6 +122,31 @@ TEST(Utf8, ReplacesWhatPythonReplaces) {
             "aRRb");
   EXPECT_FALSE(is_valid_utf8("\xed\xa0\x80"));
   EXPECT_TRUE(is_valid_utf8("é日\U0010FFFF"));
+}
+
+TEST(Utf8, IsValidWhereEveryStepIs) {
+  constexpr uint8_t kBytes[] = {0x41, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC2,
+                                0xDF, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF4, 0xF5};
+  std::mt19937 random(4);
+  int num_valid = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    std::string text;
+    for (size_t k = 0; k < 1 + random() % 12; ++k) {
+      constexpr std::string_view kWhole[] = {"é", "日", "x", "🦙"};
+      const size_t which = random() % 8;
+      text += which < 7 ? std::string(kWhole[which % 4]) : std::string(1, static_cast<char>(kBytes[random() % 17]));
+    }
+    bool is_valid = true;
+    for (size_t at = 0; is_valid && at < text.size();) {
+      const Utf8Step step = decode_utf8(std::string_view(text).substr(at));
+      is_valid = step.is_valid;
+      at += static_cast<size_t>(step.length);
+    }
+    ASSERT_EQ(is_valid_utf8(text), is_valid) << i;
+    num_valid += is_valid ? 1 : 0;
+  }
+  EXPECT_GT(num_valid, 50'000);
+  EXPECT_LT(num_valid, 150'000);
 }
 
 TEST(Utf8, EncodesAndDecodesEveryLength) {
