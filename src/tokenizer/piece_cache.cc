@@ -32,7 +32,7 @@ int32_t* PieceCache::make_room(size_t count) {
   if (arena_.size() + count > kArena) {
     arena_.clear();
     std::fill(pairs_.begin(), pairs_.end(), Pair());
-    std::fill(long_slots_.begin(), long_slots_.end(), LongSlot());
+    std::fill(buckets_.begin(), buckets_.end(), Bucket());
   }
   arena_.resize(arena_.size() + count);
   return arena_.data() + arena_.size() - count;
@@ -50,12 +50,11 @@ void PieceCache::keep_short(uint32_t owner, const Key& key, size_t size, Pair& p
     slot.ids = {static_cast<int32_t>(room - arena_.data()), static_cast<int32_t>(ids.size()), 0};
   }
   slot.tag = owner << 8 | static_cast<uint32_t>(size << 3 | (is_few ? ids.size() : kFewIds + 1));
-  pair.slots[choose(pair.slots[0].tag == 0, pair.slots[1].tag == 0)] = slot;
+  choose(pair.slots, [](const ShortSlot& other) { return other.tag == 0; }) = slot;
 }
 
-const PieceCache::LongSlot* PieceCache::find_long(uint32_t owner, std::string_view piece, uint64_t hash) const {
-  for (const size_t at : {hash & (kLongSlots - 1), (hash ^ 1) & (kLongSlots - 1)}) {
-    const LongSlot& slot = long_slots_[at];
+const PieceCache::LongSlot* PieceCache::find_long(uint32_t owner, std::string_view piece, const Bucket& bucket) const {
+  for (const LongSlot& slot : bucket.slots) {
     if (slot.owner == owner && slot.num_bytes == piece.size() &&
         std::memcmp(arena_.data() + slot.place, piece.data(), piece.size()) == 0) {
       return &slot;
@@ -64,16 +63,15 @@ const PieceCache::LongSlot* PieceCache::find_long(uint32_t owner, std::string_vi
   return nullptr;
 }
 
-void PieceCache::keep_long(uint32_t owner, std::string_view piece, uint64_t hash, std::span<const int32_t> ids) {
+void PieceCache::keep_long(uint32_t owner, std::string_view piece, Bucket& bucket, std::span<const int32_t> ids) {
   const size_t num_words = words_of(piece.size());
   int32_t* room = make_room(num_words + ids.size());
   if (room == nullptr) return;
   std::memcpy(room, piece.data(), piece.size());
   std::copy(ids.begin(), ids.end(), room + num_words);
-  LongSlot &first = long_slots_[hash & (kLongSlots - 1)], &second = long_slots_[(hash ^ 1) & (kLongSlots - 1)];
-  LongSlot& slot = choose(first.owner == 0, second.owner == 0) == 0 ? first : second;
-  slot = {owner, static_cast<uint32_t>(room - arena_.data()), static_cast<uint32_t>(piece.size()),
-          static_cast<uint32_t>(ids.size())};
+  choose(bucket.slots, [](const LongSlot& slot) { return slot.owner == 0; }) = {
+      owner, static_cast<uint32_t>(room - arena_.data()), static_cast<uint32_t>(piece.size()),
+      static_cast<uint32_t>(ids.size())};
 }
 
 }  // namespace megalith

@@ -30,7 +30,9 @@ class PieceCache {
   template <typename Compute>
   static void encode(uint32_t owner, std::string_view piece, std::vector<int32_t>& ids, const Compute& compute) {
     PieceCache& cache = of_thread();
-    if (piece.size() > kShort) return cache.encode_long(owner, piece, ids, compute);
+    if (piece.size() > kShort) {
+      return cache.encode_long(owner, piece, cache.bucket_of(owner, piece), ids, compute);
+    }
     const Key key = key_of(piece);
     cache.encode_short(owner, key, piece.size(), cache.pair_of(hash_of(key, owner)), ids, compute);
   }
@@ -49,7 +51,7 @@ class PieceCache {
 
  private:
   static constexpr size_t kShort = 16, kFewIds = 3, kGroup = 64;
-  static constexpr size_t kPairs = 1 << 16, kLongSlots = 1 << 17;  // 4 and 2 MiB
+  static constexpr size_t kPairs = 1 << 16, kBuckets = 1 << 15;  // 4 and 2 MiB
   static constexpr size_t kArena = 4 << 20;                        // in int32_t; then the cache begins anew
 
   struct Key {
@@ -65,6 +67,9 @@ class PieceCache {
   };
   struct LongSlot {
     uint32_t owner = 0, place = 0, num_bytes = 0, num_ids = 0;  // in the arena: the bytes, then the ids
+  };
+  struct alignas(64) Bucket {
+    std::array<LongSlot, 4> slots;
   };
 
   static Key key_of(std::string_view piece);
@@ -86,21 +91,34 @@ class PieceCache {
     return (key.low + std::rotl(key.high * 0x9FB21C651E98DF25, 29) + owner) * 0x9E3779B97F4A7C15;
   }
   Pair& pair_of(uint64_t hash) { return pairs_[hash >> (64 - std::bit_width(kPairs - 1))]; }
+  Bucket& bucket_of(uint32_t owner, std::string_view piece) {
+    return buckets_[(checksum64(piece) + owner) & (kBuckets - 1)];
+  }
 
   template <typename Compute>
   void encode_group(uint32_t owner, std::string_view text, size_t begin, std::span<const size_t> ends,
                     std::vector<int32_t>& ids, const Compute& compute) {
     std::array<Key, kGroup> keys;
     std::array<Pair*, kGroup> pairs;
+    std::array<Bucket*, kGroup> buckets;
+    size_t num_long = 0;
     for (size_t i = 0, at = begin; i < ends.size(); at = ends[i++]) {
       const size_t size = ends[i] - at;
-      if (size > kShort) continue;
+      if (size > kShort) {
+        buckets[num_long] = &bucket_of(owner, text.substr(at, size));
+        __builtin_prefetch(buckets[num_long++]);
+        continue;
+      }
       keys[i] = at + kShort <= text.size() ? key_in(text.data() + at, size) : key_of(text.substr(at, size));
       pairs[i] = &pair_of(hash_of(keys[i], owner));
       __builtin_prefetch(pairs[i]);
     }
+    for (size_t i = 0; i < num_long; ++i) {
+      for (const LongSlot& slot : buckets[i]->slots) __builtin_prefetch(arena_.data() + slot.place);
+    }
     std::array<int32_t, (kGroup + 1) * kFewIds> few;
     size_t count = 0;
+    num_long = 0;
     for (size_t i = 0; i < ends.size(); begin = ends[i++]) {
       const size_t size = ends[i] - begin;
       if (size <= kShort) {
@@ -118,7 +136,7 @@ class PieceCache {
       if (size <= kShort) {
         encode_short(owner, keys[i], size, *pairs[i], ids, compute_piece);
       } else {
-        encode_long(owner, piece, ids, compute_piece);
+        encode_long(owner, piece, *buckets[num_long++], ids, compute_piece);
       }
     }
     ids.insert(ids.end(), few.data(), few.data() + count);
@@ -148,33 +166,36 @@ class PieceCache {
   void keep_short(uint32_t owner, const Key& key, size_t size, Pair& pair, std::span<const int32_t> ids);
 
   template <typename Compute>
-  void encode_long(uint32_t owner, std::string_view piece, std::vector<int32_t>& ids, const Compute& compute) {
-    const uint64_t hash = checksum64(piece) + owner;
-    if (const LongSlot* slot = find_long(owner, piece, hash)) {
+  void encode_long(uint32_t owner, std::string_view piece, Bucket& bucket, std::vector<int32_t>& ids,
+                   const Compute& compute) {
+    if (const LongSlot* slot = find_long(owner, piece, bucket)) {
       const int32_t* cached = arena_.data() + slot->place + words_of(piece.size());
       ids.insert(ids.end(), cached, cached + slot->num_ids);
       return;
     }
     const size_t before = ids.size();
     compute(ids);
-    keep_long(owner, piece, hash, std::span(ids).subspan(before));
+    keep_long(owner, piece, bucket, std::span(ids).subspan(before));
   }
-  const LongSlot* find_long(uint32_t owner, std::string_view piece, uint64_t hash) const;
-  void keep_long(uint32_t owner, std::string_view piece, uint64_t hash, std::span<const int32_t> ids);
+  const LongSlot* find_long(uint32_t owner, std::string_view piece, const Bucket& bucket) const;
+  void keep_long(uint32_t owner, std::string_view piece, Bucket& bucket, std::span<const int32_t> ids);
 
   static size_t words_of(size_t num_bytes) { return (num_bytes + sizeof(int32_t) - 1) / sizeof(int32_t); }
-  // The slot to use for a new piece. If both are taken it is either: in a text with more words than slots none would be
+  // The slot to use for a new piece. If all are taken it is any: in a text with more words than slots none would be
   // found if the oldest always left.
-  size_t choose(bool first_is_free, bool second_is_free) {
-    if (first_is_free || second_is_free) return first_is_free ? 0 : 1;
+  template <typename Slots, typename IsFree>
+  auto& choose(Slots& slots, const IsFree& is_free) {
+    for (auto& slot : slots) {
+      if (is_free(slot)) return slot;
+    }
     random_ = random_ * 0x9E3779B97F4A7C15 + 1;
-    return random_ >> 63;
+    return slots[random_ >> 32 & (slots.size() - 1)];
   }
   // Room for so many in the arena; null for more than a quarter of it. May empty the cache.
   int32_t* make_room(size_t count);
 
   HugePageVector<Pair> pairs_ = HugePageVector<Pair>(kPairs);
-  HugePageVector<LongSlot> long_slots_ = HugePageVector<LongSlot>(kLongSlots);
+  HugePageVector<Bucket> buckets_ = HugePageVector<Bucket>(kBuckets);
   std::vector<int32_t> arena_;
   uint64_t random_ = 1;
 };
