@@ -68,6 +68,9 @@ class Software:
     # A pipeline's stages are cut by the products of layers and head, not into equal numbers of layers.
     cuts_by_cost: bool = False
     rates: tuple = ()  # of its machines' network
+    # With rows' scales the library's products are tensors', and another kernel scales their outputs (pytorch/ao, issue
+    # 2184); operands are rounded once along each side.
+    rescales_rows: bool = False
 
 
 FLASH2 = (0.5, 0.42)  # FlashAttention-2 on an H100, of the FlashAttention-3 paper
@@ -87,8 +90,8 @@ SOFTWARE = {
     "MosaicML": Software(1.3, 16, FLASH2, 3),
     "torchtitan eager": Software(4.2, 32, FLASH2, 3, recomputes_operators=True),
     "torchtitan": Software(1.1, 16, FLASH2, recomputes_operators=True),
-    "torchao": Software(1.1, 16, FLASH2, recomputes_operators=True),
-    "torchao MI300X": Software(1.1, 16, AOTRITON, recomputes_operators=True),
+    "torchao": Software(1.1, 16, FLASH2, recomputes_operators=True, rescales_rows=True),
+    "torchao MI300X": Software(1.1, 16, AOTRITON, recomputes_operators=True, rescales_rows=True),
 }
 # A chip's clock goes with the root of its power, about: a GB300's limit is 1,400 W, a GB200's 1,200 W.
 POWER = {"GB300": math.sqrt(1400 / 1200)}
@@ -290,6 +293,20 @@ def logits_s(row, memory_bytes_per_s):
     return tokens * int(row["vocab"]) * software_of(row).logit_bytes / memory_bytes_per_s
 
 
+def rowwise_bytes(row):
+    """A step of Llama's layers with a scale a row moves so many more: outputs are read and written again in 16 bits by
+    each 8-bit product, and operands read again in 16 bits and written in 8 for the weights' gradients."""
+    hidden, ffn, layers = int(row["hidden"]), int(row["ffn"]), int(row["layers"])
+    keys = hidden * int(row["kv_heads"]) // int(row["heads"])
+    outs, ins = 2 * hidden + 2 * keys + 2 * ffn, 3 * hidden + ffn
+    weights = hidden * (2 * hidden + 2 * keys + 3 * ffn)
+    has_wide_gradients = row["precision"].endswith("gw-hp")
+    passes = 1.5 if row["recompute"] == "selective" else 1  # half of the layers run twice
+    scaled = row["tokens"] * (passes * outs + ins) + (0 if has_wide_gradients else weights)
+    rounded = 0 if has_wide_gradients else row["tokens"] * (outs + ins)
+    return layers * ((2 + 2) * scaled + (2 + 1) * rounded)
+
+
 def predicted(row, shares):
     causes, rates, software = row["plan"]["causes_s"], row["rates"], software_of(row)
     tp, ep = int(row["tp"] or 1), int(row["ep"] or 1)
@@ -300,6 +317,8 @@ def predicted(row, shares):
         parameters = row["plan"]["memory_bytes"]["gradients"] / 4
         microbatches = row["tokens"] * int(row["gpus"]) / int(row["seq"]) / int(row["mbs"]) / data_parallel_size(row)
         moved += microbatches * (2 + 2 + 8) * parameters / (rates["memory_tb_per_s"] * 1e12 * rates["memory_share"])
+    if software.rescales_rows and "rowwise" in row["precision"]:
+        moved += rowwise_bytes(row) / (rates["memory_tb_per_s"] * 1e12 * rates["memory_share"])
     work = {"product_share": causes.get("products", 0) + causes.get("attention", 0),
             "fp8_share": causes.get("products in 8 bits", 0), "memory_share": moved}
     bubble = causes.get("bubble", 0)
