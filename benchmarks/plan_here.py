@@ -1,12 +1,13 @@
 """Plans of this machine's own runs against the runs: step time and memory of 2 to 8 CPU ranks.
 
-For each number of ranks `megalith bench calibrate` measures rates with all of them at work; then each layout is planned
-with those rates, and trained on made-up tokens. A step's time is the median after the first two; memory is the largest
-rank's tensors at most, which a dry run knows to the byte but for what kernels borrow. The last lines count the layouts
-within 10 % of time and 5 % of memory. Run it on an idle machine: it takes at most --minutes, and says what it left out.
+For each layout `megalith bench calibrate` measures rates with all of its ranks at work, at the run's precision and
+sizes; then the layout is planned with those rates, and trained on made-up tokens. A step's time is the median after the
+first two; memory is what the tensors of the last rank, which writes the metrics, hold at most: a dry run knows it to
+the byte but for what kernels borrow. The last lines count the layouts within 10 % of time and 5 % of memory. Run it on
+an idle machine: it takes at most --minutes, and says what it left out.
 --tiny only shows that everything runs.
 
-usage: plan_here.py --program build/megalith [--iterations 8] [--minutes 8] [--tiny]
+usage: plan_here.py --program build/megalith [--iterations 8] [--minutes 12] [--tiny]
 """
 
 import argparse
@@ -71,7 +72,7 @@ def main():
     parser.add_argument("--program", type=Path, default=ROOT / "build/megalith")
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--ranks", type=int, nargs="*", default=list(LAYOUTS), choices=LAYOUTS)
-    parser.add_argument("--minutes", type=float, default=8, help="no layout begins after nine tenths of it")
+    parser.add_argument("--minutes", type=float, default=12, help="no layout begins after nine tenths of it")
     parser.add_argument("--tiny", action="store_true", help="a model that trains in an instant")
     arguments = parser.parse_args()
     model = (*MODEL, *(TINY if arguments.tiny else ()))
@@ -82,18 +83,17 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for ranks in arguments.ranks:
-            rates = folder / f"here{ranks}.yaml"
-            if time.monotonic() < last_begin:
-                launch(arguments.program, ranks, "bench", "calibrate", *model, "--device=cpu",
-                       "--allow_oversubscription", f"--output_file={rates}")  # fmt: skip
             for layout, words in LAYOUTS[ranks].items():
                 if time.monotonic() > last_begin:
                     left_out.append(layout)
                     continue
+                rates = folder / f"{layout}.yaml".replace(", ", "_").replace(" ", "")
+                launch(arguments.program, ranks, "bench", "calibrate", *model, *RUN, *words, "--dtype=fp32",
+                       "--device=cpu", "--allow_oversubscription", f"--output_file={rates}")  # fmt: skip
                 seconds, peak = measured(arguments.program, ranks, model, words, arguments.iterations, folder)
                 command = [arguments.program, "plan", f"--cluster={rates}:{ranks}", "--json", *model, *RUN, *words]
                 plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-                held, at_most = plan["memory_total_bytes"] - plan["memory_bytes"]["data"], plan["memory_at_most_bytes"]
+                held, at_most = plan["memory_by_stage_bytes"][-1], plan["memory_at_most_bytes"]
                 times.append(plan["step_s"] / seconds - 1)
                 memories.append(held / peak - 1)
                 above += peak > at_most

@@ -20,8 +20,7 @@ namespace {
 
 constexpr int64_t kBlockElements = int64_t{1} << 18;
 constexpr int64_t kMostInputSets = 64;
-constexpr int64_t kMostRepeats = 64;
-constexpr double kShortestSampleMs = 1;
+constexpr double kMostRepeats = 64;  // in a millisecond
 
 // The largest cache. Accelerators do not report theirs; today's have up to 256 MiB.
 int64_t last_level_cache_bytes(const at::Device& device) {
@@ -46,7 +45,8 @@ int64_t bytes_of(const BenchInputs& inputs) {
 // One case: its sets of inputs, and the position in them.
 class CaseRunner {
  public:
-  CaseRunner(const BenchCase& bench_case, at::Device device) : case_(bench_case), device_(device) {
+  CaseRunner(const BenchCase& bench_case, at::Device device, double sample_ms)
+      : case_(bench_case), device_(device), sample_ms_(sample_ms) {
     sets_.push_back(case_.make_inputs());
     const int64_t wanted = 2 * last_level_cache_bytes(device);
     const int64_t count = std::min(div_up(wanted, std::max<int64_t>(bytes_of(sets_[0]), 1)), kMostInputSets);
@@ -69,13 +69,14 @@ class CaseRunner {
 
   void warm_up(size_t variant) {
     const double ms = sample(variant);
-    const double wanted = std::ceil(kShortestSampleMs / std::max(ms, 1e-6));
-    repeats_[variant] = std::max(repeats_[variant], std::min(static_cast<int64_t>(wanted), kMostRepeats));
+    const double wanted = std::ceil(std::min(sample_ms_ / std::max(ms, 1e-6), kMostRepeats * sample_ms_));
+    repeats_[variant] = std::max(repeats_[variant], static_cast<int64_t>(wanted));
   }
 
  private:
   const BenchCase& case_;
   at::Device device_;
+  double sample_ms_;
   std::vector<BenchInputs> sets_;
   size_t next_ = 0;
   std::vector<int64_t> repeats_;  // of each variant
@@ -142,13 +143,14 @@ BenchTime summarise_times(const std::vector<double>& samples_ms) {
 }
 
 std::vector<BenchMeasurement> measure_cases(const std::vector<BenchCase>& cases, const std::string& title,
-                                            at::Device device, int64_t iterations, int64_t warmup, Logger& log) {
+                                            at::Device device, int64_t iterations, int64_t warmup, Logger& log,
+                                            double sample_ms) {
   check_memory(cases, device);
   at::NoGradGuard no_grad;
   Progress progress(log, title, static_cast<int64_t>(cases.size()) * (warmup + iterations), "rounds");
   std::vector<BenchMeasurement> measurements;
   for (const BenchCase& bench_case : cases) {
-    CaseRunner runner(bench_case, device);
+    CaseRunner runner(bench_case, device, sample_ms);
     const size_t count = bench_case.variants.size();
     std::vector<std::vector<double>> samples(count);
     for (int64_t round = 0; round < warmup + iterations; ++round) {

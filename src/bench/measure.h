@@ -1,6 +1,6 @@
 // Timing of operators: variants of one computation in turn, on uncached data.
 //
-// A round runs every variant once, starting with another each time. A sample repeats calls for about a millisecond,
+// A round runs every variant once, starting with another each time. A sample repeats calls for a millisecond or more,
 // each with the next set of inputs: together the sets (at most 64) are twice the size of the last-level cache. Results
 // come from the allocator, possibly in cached memory, as in training. The device is synchronised before the clock is
 // read.
@@ -80,7 +80,9 @@ struct BenchMeasurement {
 
 // Measures the cases in turn, with a progress line; they must outlive the result. UserErrors, before measuring, if a
 // case does not fit into the device's memory.
+//   sample_ms  at least; where processes take turns on a processor, several turns
 std::vector<BenchMeasurement> measure_cases(const std::vector<BenchCase>& cases, const std::string& title,
-                                            at::Device device, int64_t iterations, int64_t warmup, Logger& log);
+                                            at::Device device, int64_t iterations, int64_t warmup, Logger& log,
+                                            double sample_ms = 1);
 
 }  // namespace megalith

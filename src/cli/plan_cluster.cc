@@ -50,8 +50,8 @@ Costs costs_of(const ClusterPlan& plan, const Cluster& cluster, double tokens) {
 
 int64_t memory_of(const Cluster& cluster) { return static_cast<int64_t>(cluster.chip.memory_gib * kBytesOfGib); }
 
-bool fits_cluster(const MemoryEstimate& memory, const Cluster& cluster) {
-  return static_cast<double>(memory.total() - memory.data) <= kUsableMemory * static_cast<double>(memory_of(cluster));
+int64_t left_on(const Cluster& cluster, const MemoryEstimate& memory) {
+  return memory_left(memory.on_device(), memory_of(cluster), cluster.chip);
 }
 
 // Weights, masters and moments of the whole model.
@@ -82,9 +82,10 @@ void print_json(const Resolved& run, const Cluster& cluster, const ClusterPlan& 
       {"mfu", tflops / cluster.chip.tflops},
       {"memory_bytes", std::move(memory)},
       {"memory_total_bytes", dry.memory.total()},
-      {"memory_at_most_bytes", upper_memory_bound(dry.memory.total())},
+      {"memory_at_most_bytes", upper_memory_bound(dry.memory.on_device(), cluster.chip)},
+      {"memory_by_stage_bytes", dry.stage_bytes},
       {"memory_by_units_bytes", plan.step.memory_bytes()},
-      {"fits", fits_cluster(dry.memory, cluster)},
+      {"fits", left_on(cluster, dry.memory) >= 0},
       {"checkpoint_bytes", checkpoint_bytes(run, units, dry.numbers)}};
   if (!changes.empty()) all["changes"] = changes_json(changes);
   print_out("{}", dump_json_pretty(all));
@@ -104,15 +105,14 @@ void print_plan(const Resolved& run, const Cluster& cluster, const ClusterPlan& 
             format_count(plan.tokens_per_s()), format_count(plan.tokens_per_s() / gpus), tflops,
             tflops_of(plan.flops_seen, plan.step, cluster), 100 * tflops / cluster.chip.tflops);
   print_out("{}", memory_table(dry.memory, d.world_size));
-  const int64_t there = memory_of(cluster);
+  const int64_t left = left_on(cluster, dry.memory);
   print_out("           at most {} with contexts and fragments; {} {} of {}\n",
-            format_bytes(upper_memory_bound(dry.memory.total())), fits_cluster(dry.memory, cluster) ? "fits" : "does not fit",
-            cluster.chip.name, format_bytes(there));
-  if (!fits_cluster(dry.memory, cluster)) {
-    const int64_t missing = dry.memory.total() - static_cast<int64_t>(kUsableMemory * static_cast<double>(there));
+            format_bytes(upper_memory_bound(dry.memory.on_device(), cluster.chip)), left < 0 ? "does not fit" : "fits",
+            cluster.chip.name, format_bytes(memory_of(cluster)));
+  if (left < 0) {
     const SpeedOf speed_of = [&](const Resolved& other) { return planned_speed(other, cluster.chip); };
     for (const MemorySaving& saving :
-         cheapest_savings(run, dry.memory, missing, /*may_add_ranks=*/true, estimate_memory, speed_of)) {
+         cheapest_savings(run, dry.memory, -left, /*may_add_ranks=*/true, estimate_memory, speed_of)) {
       print_out("  {} gives {}, and costs {}\n", saving.words, format_bytes(saving.bytes), saving.cost);
     }
   }
@@ -131,6 +131,7 @@ void PlanClusterOptions::visit(OptionVisitor& v) {
   v.group("Plan for a cluster");
   v.field("cluster", cluster, "Chip, GPUs of a node and nodes: h200:8x16; or a file of rates: mine.yaml:8x16.");
   v.field("search", search, "Find the ten fastest layouts instead of planning the configured one.");
+  v.field("search_eight_bits", search_eight_bits, "With search: a 16-bit run's layouts in 8 bits too.");
   v.field("explain", explain, "Plan again with a faster link, more memory, another batch …, and say what each gains.");
   v.field("json", json, "Print one JSON object.");
   v.field("budget_tokens", budget_tokens, "Also print days and GPU hours for this many tokens.").above(0);

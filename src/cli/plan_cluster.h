@@ -22,7 +22,7 @@ inline constexpr double kBytesOfGib = 1024.0 * 1024 * 1024;
 
 struct PlanClusterOptions {
   std::optional<std::string> cluster;
-  bool json = false, search = false, explain = false;
+  bool json = false, search = false, search_eight_bits = false, explain = false;
   std::optional<double> budget_tokens, dollars_per_gpu_hour;
   std::optional<std::string> pareto_file;
 

@@ -89,7 +89,8 @@ void search_layouts(CommandContext& context, const Resolved& run, const Cluster&
     if (taken) throw std::move(*taken);
   }
   KnownUnits units;
-  const FoundLayouts found = find_layouts(run, cluster, units);
+  const LayoutSearchOptions how{.with_eight_bits = options.search_eight_bits};
+  const FoundLayouts found = find_layouts(run, cluster, units, how);
   const std::vector<FoundLayout>& best = found.best;
   if (best.empty()) {
     throw UserError(fmt::format("none of {} layouts runs this model on {}: {} fit its memory, and rules refuse {} of those",
@@ -104,28 +105,32 @@ void search_layouts(CommandContext& context, const Resolved& run, const Cluster&
   if (!options.json) {
     print_out("cluster    {}, rates of {}\n", cluster.text(), cluster.file.string());
     print_out("layouts    {}: {} fit, {} simulated\n\n", found.num_tried, found.num_fitting, found.num_simulated);
-    print_out("{:>2}  {:<58} {:>9} {:>10} {:>9}  {}\n", "", "layout", "step", "tok/s/GPU", "memory", "behind the first");
+    print_out("{:>2}  {:<58} {:>9} {:>10} {:>9} {:>9}  {}\n", "", "layout", "step", "tok/s/GPU", "memory", "at most",
+              "behind the first");
   }
   for (size_t i = 0; i < best.size(); ++i) {
     const FoundLayout& one = best[i];
     const std::string text = one.layout.text(run.config.model.has_experts());
     const double rate = tokens / one.plan.step_s / static_cast<double>(cluster.world_size());
+    const int64_t at_most = upper_memory_bound(one.plan.memory_bytes(), cluster.chip);
     const std::string behind = i == 0 ? "" : reason_behind(first, one.plan);
     if (options.json) {
       rows.push_back({{"layout", text},
                       {"step_s", one.plan.step_s},
                       {"tokens_per_s_gpu", rate},
                       {"memory_bytes", one.plan.memory_bytes()},
+                      {"memory_at_most_bytes", at_most},
+                      {"host_bytes", one.plan.host_bytes},
                       {"behind", behind},
                       {"command", command_line(context, one.layout, run, own)}});
       continue;
     }
-    print_out("{:>2}  {:<58} {:>7.4g} s {:>10.1f} {:>9}  {}\n", i + 1, text, one.plan.step_s, rate,
-              format_bytes(one.plan.memory_bytes()), behind);
+    print_out("{:>2}  {:<58} {:>7.4g} s {:>10.1f} {:>9} {:>9}  {}\n", i + 1, text, one.plan.step_s, rate,
+              format_bytes(one.plan.memory_bytes()), format_bytes(at_most), behind);
   }
   if (options.pareto_file) write_pareto(*options.pareto_file, found);
   const PlanAnswerer answer = [&](const Resolved& other_run, const Cluster& other) -> std::optional<PlanAnswer> {
-    const FoundLayouts again = find_layouts(other_run, other, units);
+    const FoundLayouts again = find_layouts(other_run, other, units, how);
     if (again.best.empty()) return std::nullopt;
     const FoundLayout& first_again = again.best.front();
     return PlanAnswer{tokens_of_step(other_run) / first_again.plan.step_s,

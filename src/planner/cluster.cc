@@ -81,6 +81,15 @@ void ChipRates::visit(OptionVisitor& v) {
   v.field("network_gb_per_s", network_gb_per_s, "The same between nodes. Default: link_gb_per_s.").unit("GB/s").above(0);
   v.field("link_us", link_us, "A step of a collective over the link.").unit("µs").at_least(0);
   v.field("network_us", network_us, "The same over the network.").unit("µs").at_least(0);
+  v.field("all_reduce_gb_per_s", all_reduce_gb_per_s, "The same of all_reduce; 0: as the others.")
+      .unit("GB/s")
+      .at_least(0);
+  v.field("reduce_scatter_gb_per_s", reduce_scatter_gb_per_s, "The same of reduce_scatter; 0: as the others.")
+      .unit("GB/s")
+      .at_least(0);
+  v.field("hidden_share", hidden_share, "Share of a collective's time that computation beside it loses.")
+      .at_least(0)
+      .at_most(1);
   v.field("operator_us", operator_us, "The host's time to launch an operator.").unit("µs").at_least(0);
   v.field("units", units, "What takes a product's tiles at once: SMs, CUs; 0: products have no tiles.").at_least(0);
   v.field("attention_share", attention_share, "Share of what products reach that attention reaches forward.").above(0);
@@ -88,6 +97,15 @@ void ChipRates::visit(OptionVisitor& v) {
   v.field("product_share", product_share, "Share of tflops that large products reach.").above(0).at_most(1.5);
   v.field("fp8_share", fp8_share, "Share of fp8_tflops that large products reach.").above(0).at_most(1.5);
   v.field("memory_share", memory_share, "Share of memory_tb_per_s that operators reach.").above(0).at_most(1.5);
+  v.field("ranks_per_core", ranks_per_core, "Ranks that took turns on a processor while the rates were measured.")
+      .at_least(1);
+  v.field("host_memory_gib", host_memory_gib, "A chip's share of its host's memory.").unit("GiB").at_least(0);
+  v.field("host_gb_per_s", host_gb_per_s, "What offloading moves between chip and host, and the host updates.")
+      .unit("GB/s")
+      .above(0);
+  v.field("context_gib", context_gib, "Memory of a rank beside tensors: contexts, communicators, workspaces.")
+      .unit("GiB")
+      .at_least(0);
   v.field("sources", sources, "Where the numbers come from.");
 }
 

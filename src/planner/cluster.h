@@ -21,11 +21,19 @@ struct ChipRates {
   int64_t gpus_per_node = 8;                          // joined by the fast link
   double link_gb_per_s = 0, network_gb_per_s = 0;     // of a GPU, each direction, as collectives reach
   double link_us = 5, network_us = 12;                // a step of a collective
+  // Collectives that add, over either; 0: as the others. Gloo's are slower, and its reduce_scatter adds everything.
+  double all_reduce_gb_per_s = 0, reduce_scatter_gb_per_s = 0;
+  double hidden_share = 0.61;                         // of a collective's time that computation beside it loses
   double operator_us = 5;                             // of the host, to launch an operator
   int64_t units = 0;                                  // that take a product's tiles: SMs, CUs; 0: no tiles
   // Of what products reach: 560 and 500 of 760 TFLOP/s on an H200.
   double attention_share = 0.74, attention_backward_share = 0.66;
   double product_share = 0.7, fp8_share = 0.6, memory_share = 0.8;  // fitted
+  // Ranks that take turns on a processor: the rates are of a rank while all of them work.
+  double ranks_per_core = 1;
+  // A chip's share of its host's memory, and the speed at which either moves what is kept there.
+  double host_memory_gib = 240, host_gb_per_s = 50;
+  double context_gib = 1.5;  // a rank's memory beside tensors: contexts, communicators, workspaces
   std::vector<std::string> sources;
 
   void visit(OptionVisitor& v);

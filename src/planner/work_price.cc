@@ -90,7 +90,11 @@ double collective_s(CollectiveKind kind, double bytes, const GroupSpan& group, c
   const double n = group.ranks, nodes = group.nodes, local = n / nodes;
   if (n < 2) return 0;
   const ChipRates& chip = cluster.chip;
-  const double link = bytes / (chip.link_gb_per_s * 1e9), network = bytes / (chip.network_gb_per_s * 1e9);
+  double of_sums = 0;
+  if (kind == CollectiveKind::kAllReduce) of_sums = chip.all_reduce_gb_per_s;
+  if (kind == CollectiveKind::kReduceScatter) of_sums = chip.reduce_scatter_gb_per_s;
+  const double link = bytes / (1e9 * (of_sums > 0 ? of_sums : chip.link_gb_per_s));
+  const double network = bytes / (1e9 * (of_sums > 0 ? of_sums : chip.network_gb_per_s));
   double within = link * (local - 1) / local, between = network / local * (nodes - 1) / nodes;
   // Gathers and scatters go round a ring of nodes, reductions up and down a tree.
   double local_steps = std::log2(local), node_steps = nodes - 1;
@@ -112,10 +116,9 @@ double collective_s(CollectiveKind kind, double bytes, const GroupSpan& group, c
   return std::max(within, between) + 1e-6 * (local_steps * chip.link_us + node_steps * chip.network_us);
 }
 
-double exposed_s(double communication_s, double work_s) {
-  constexpr double kOfHidden = 0.61;
+double exposed_s(double communication_s, double work_s, const ChipRates& chip) {
   const double hidden = std::clamp(work_s, 0.0, communication_s);
-  return communication_s - (1 - kOfHidden) * hidden;
+  return communication_s - (1 - chip.hidden_share) * hidden;
 }
 
 WorkTimes price_work(const WorkTrace& trace, const Cluster& cluster, double seen_share) {
@@ -132,7 +135,8 @@ WorkTimes price_work(const WorkTrace& trace, const Cluster& cluster, double seen
       const auto found = running.find(work.id);
       if (found == running.end()) continue;
       const auto& [begin, end, name] = found->second;
-      const double queued = std::max(0.0, begin - now), exposed = queued + exposed_s(end - begin, now - begin);
+      const double queued = std::max(0.0, begin - now);
+      const double exposed = queued + exposed_s(end - begin, now - begin, cluster.chip);
       times.exposed[name] += exposed;
       now += exposed;
       running.erase(found);

@@ -39,8 +39,8 @@ double collective_s(CollectiveKind kind, double bytes, const GroupSpan& group, c
 
 // Seconds that communication adds to a step with work_s of computation beside it, which it slows: on H100, A100, MI250
 // and MI210, training computed 18.9 % longer overlapped, and took 10.2 % longer still in sequence (arXiv:2507.03114),
-// so 0.189 / (1.102 * 1.189 - 1) = 0.61 of hidden time stays.
-double exposed_s(double communication_s, double work_s);
+// so 0.189 / (1.102 * 1.189 - 1) = 0.61 of hidden time stays (ChipRates::hidden_share).
+double exposed_s(double communication_s, double work_s, const ChipRates& chip);
 
 // The passes of a block: forward, and the two parts of backward, which schedules may separate.
 struct PassTimes {

@@ -32,10 +32,6 @@ std::vector<std::string> reference_notes(const Resolved& resolved, const KnownGp
 
 }  // namespace
 
-int64_t DeviceFit::left_bytes() const {
-  return static_cast<int64_t>(kUsableMemory * static_cast<double>(gpu.memory_bytes)) - needed_bytes;
-}
-
 std::optional<UserError> check_dry_run_device(const std::string& device) {
   if (known_gpu(device)) return std::nullopt;
   return UserError(fmt::format("dry_run_device {} is no GPU whose memory is known", device),
@@ -46,7 +42,7 @@ DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estima
                           const SpeedOf& speed_of) {
   const std::optional<KnownGpu> gpu = known_gpu(device);
   MEGALITH_CHECK(gpu, "dry_run_device {} was not checked", device);
-  DeviceFit fit{.gpu = *gpu, .needed_bytes = estimate.total() - estimate.data, .savings = {}, .notes = {}};
+  DeviceFit fit{.gpu = *gpu, .needed_bytes = estimate.on_device(), .savings = {}, .notes = {}};
   // Ada and Hopper read the rounded weights' transposes too; experts' products are the reference's.
   const bool reads_transposes = gpu->architecture == "sm_89" || gpu->architecture == "sm_90";
   if (reads_transposes && resolved.config.fp8.keep_fp8_weight_transpose_cache && !resolved.config.model.has_experts()) {
@@ -61,8 +57,10 @@ DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estima
 }
 
 std::string device_fit_text(const DeviceFit& fit) {
-  const std::string memory = fmt::format("{} of {}, of which {:.0f} % are for context, workspaces and fragments",
-                                         fit.gpu.name, format_bytes(fit.gpu.memory_bytes), 100 * (1 - kUsableMemory));
+  const std::string memory =
+      fmt::format("{} of {}, needing {}, at most {} with contexts and fragments", fit.gpu.name,
+                  format_bytes(fit.gpu.memory_bytes), format_bytes(fit.needed_bytes),
+                  format_bytes(upper_memory_bound(fit.needed_bytes)));
   std::string text = fit.fits() ? fmt::format("fits {}: {} left\n", memory, format_bytes(fit.left_bytes()))
                                 : fmt::format("does not fit {}: {} missing\n", memory, format_bytes(-fit.left_bytes()));
   for (const MemorySaving& saving : fit.savings) {

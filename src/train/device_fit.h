@@ -12,17 +12,13 @@
 
 namespace megalith {
 
-// Usable share of a GPU's memory. The rest covers what estimates omit: driver context, communication buffers, library
-// workspaces, fragmentation.
-inline constexpr double kUsableMemory = 0.95;
-
 struct DeviceFit {
   KnownGpu gpu;
   int64_t needed_bytes = 0;
   std::vector<MemorySaving> savings;
   std::vector<std::string> notes;  // options that fall back to a reference there
 
-  int64_t left_bytes() const;  // negative: missing
+  int64_t left_bytes() const { return memory_left(needed_bytes, gpu.memory_bytes); }  // negative: missing
   bool fits() const { return left_bytes() >= 0; }
 };
 

@@ -12,7 +12,9 @@ DryRun make_dry_run(const Resolved& resolved, const std::filesystem::path& confi
   const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
                       fake_group_factory(/*rank=*/0));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
-  DryRun run{count_model(built, resolved), estimate_largest(resolved), {}, {}};
+  const std::vector<MemoryEstimate> stages = estimate_stages(resolved);
+  DryRun run{count_model(built, resolved), estimate_largest(stages), {}, {}, {}};
+  for (const MemoryEstimate& stage : stages) run.stage_bytes.push_back(stage.on_device());
   if (const auto& device = resolved.config.train.dry_run_device) {
     run.fit = find_device_fit(resolved, run.memory, *device, speed_on(*device, config_root));
     run.suggestion = suggested_layout(resolved, *device, config_root);

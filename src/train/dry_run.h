@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "train/device_fit.h"
 #include "train/memory_estimate.h"
@@ -14,6 +15,7 @@ namespace megalith {
 struct DryRun {
   ModelNumbers numbers;
   MemoryEstimate memory;  // of the rank with the most
+  std::vector<int64_t> stage_bytes;  // on the device, by pipeline rank
   std::optional<DeviceFit> fit;
   std::string suggestion;  // suggested_layout()
 };

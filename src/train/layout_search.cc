@@ -12,20 +12,53 @@
 #include "core/collect_errors.h"
 #include "core/memo.h"
 #include "core/on_threads.h"
+#include "core/strings.h"
 #include "train/alter_run.h"
 
 namespace megalith {
 namespace {
 
 constexpr size_t kThreads = 2;
-constexpr std::string_view kRecomputeWords[] = {"null", "selective", "full"};
+constexpr double kBytesOfGib = 1024.0 * 1024 * 1024;
+constexpr std::string_view kRecomputeWords[] = {"none", "selective", "modules", "half", "full", "full+offload"};
 
-std::string_view word_of(LayoutRecompute recompute) { return kRecomputeWords[static_cast<size_t>(recompute)]; }
+LayoutRecompute after(LayoutRecompute recompute) {
+  return static_cast<LayoutRecompute>(static_cast<int>(recompute) + 1);
+}
+constexpr LayoutRecompute kBeyond{static_cast<int>(LayoutRecompute::kOffloaded) + 1};
+bool is_whole(LayoutRecompute recompute) { return recompute >= LayoutRecompute::kHalf; }
 
-// Layouts with equal keys have equal units.
-using UnitsKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+// Layouts with equal keys have equal units: whole layers are recomputed of the units that keep all.
+using UnitsKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, LayoutRecompute, bool>;
 UnitsKey units_key(const Layout& layout) {
-  return {layout.tp, layout.cp, layout.ep, layout.etp, layout.micro, layout.recompute == LayoutRecompute::kSelective};
+  const LayoutRecompute modules = is_whole(layout.recompute) ? LayoutRecompute::kNone : layout.recompute;
+  return {layout.tp, layout.cp, layout.ep, layout.etp, layout.micro, modules, layout.adds_eight_bits};
+}
+
+RecomputeOptions options_of(const Layout& layout, const ModelConfig& model) {
+  RecomputeOptions options;
+  const int64_t stage_layers = std::max<int64_t>(1, model.num_layers / (layout.pp * layout.chunks));
+  switch (layout.recompute) {
+    case LayoutRecompute::kNone:
+      break;
+    case LayoutRecompute::kModules:
+      options.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
+      if (model.has_experts()) options.recompute_modules.emplace_back("moe_act");
+      [[fallthrough]];
+    case LayoutRecompute::kSelective:
+      options.recompute_granularity = "selective";
+      break;
+    case LayoutRecompute::kHalf:
+      options.recompute_granularity = "full", options.recompute_method = "block";
+      options.recompute_num_layers = (stage_layers + 1) / 2;
+      break;
+    case LayoutRecompute::kOffloaded:
+      options.cpu_offloading_num_layers = model.num_layers;
+      [[fallthrough]];
+    case LayoutRecompute::kFull:
+      options.recompute_granularity = "full", options.recompute_method = "uniform", options.recompute_num_layers = 1;
+  }
+  return options;
 }
 
 // Stages as equal as can be, the embedding and the head counted as a layer.
@@ -84,7 +117,11 @@ std::vector<Layout> all_layouts(const Resolved& run, const Cluster& cluster) {
             for (const Schedule& schedule : kSchedules) {
               if (pp == 1 || pp * schedule.chunks > model.num_layers) continue;
               layout.algorithm = schedule.algorithm, layout.chunks = schedule.chunks;
+              layout.is_fsdp = false;
               layouts.push_back(layout);
+              // Others split backward, and hold whole gradients until a unit's weights have theirs.
+              layout.is_fsdp = dp * cp > 1 && schedule.algorithm.starts_with("1f1b");
+              if (layout.is_fsdp) layouts.push_back(layout);
             }
             if (tp == 1) break;
           }
@@ -101,7 +138,8 @@ std::vector<std::pair<std::string, std::string>> settings_of(const Layout& layou
   const ModelConfig& model = run.config.model;
   const bool is_pipeline = layout.pp > 1;
   const bool is_even = model.num_layers % (layout.pp * layout.chunks) == 0 && !model.num_prediction_modules();
-  const bool is_full = layout.recompute == LayoutRecompute::kFull;
+  const RecomputeOptions recompute = options_of(layout, model);
+  const auto number = [](int64_t value) { return value > 0 ? std::to_string(value) : std::string("null"); };
   const auto word = [](bool is_on) { return std::string(is_on ? "true" : "false"); };
   std::vector<std::pair<std::string, std::string>> settings = {
       {"tensor_model_parallel_size", std::to_string(layout.tp)},
@@ -125,11 +163,19 @@ std::vector<std::pair<std::string, std::string>> settings_of(const Layout& layou
       {"use_distributed_optimizer", word(!layout.is_fsdp)},
       {"overlap_grad_reduce", word(!layout.is_fsdp)},
       {"overlap_param_gather", word(!layout.is_fsdp)},
-      {"recompute_granularity", std::string(kRecomputeWords[static_cast<size_t>(layout.recompute)])},
+      {"recompute_granularity", recompute.recompute_granularity.value_or("null")},
       {"recompute_activations", "false"},
-      {"recompute_method", is_full ? "uniform" : "null"},
-      {"recompute_num_layers", is_full ? "1" : "null"},
+      {"recompute_method", recompute.recompute_method.value_or("null")},
+      {"recompute_num_layers", number(recompute.recompute_num_layers.value_or(0))},
+      {"recompute_modules", recompute.recompute_modules.empty() ? "null" : join(recompute.recompute_modules, ",")},
+      {"recompute_layer_ids", "null"},
+      {"cpu_offloading_num_layers", std::to_string(recompute.cpu_offloading_num_layers)},
   };
+  if (layout.offloads_optimizer) settings.emplace_back("optimizer_cpu_offload", "true");
+  if (layout.adds_eight_bits) {
+    settings.emplace_back("fp8_format", "hybrid");
+    settings.emplace_back("fp8_recipe", "tensorwise");
+  }
   return settings;
 }
 
@@ -138,12 +184,16 @@ std::string Layout::text(bool has_experts) const {
   if (pp > 1) text += fmt::format(" {}{}", algorithm, chunks > 1 ? fmt::format(" x{}", chunks) : "");
   if (has_experts) text += fmt::format(" ep {} etp {}", ep, etp);
   text += fmt::format(" mbs {} {}", micro, is_fsdp ? "fsdp" : "zero-1");
-  if (recompute != LayoutRecompute::kNone) text += fmt::format(" recompute {}", word_of(recompute));
+  if (offloads_optimizer) text += " optimizer offloaded";
+  if (adds_eight_bits) text += " fp8";
+  if (recompute == LayoutRecompute::kNone) return text;
+  text += fmt::format(" recompute {}", kRecomputeWords[static_cast<size_t>(recompute)]);
   return text;
 }
 
 struct KnownUnits::Measured {
   Memo<UnitsKey, std::optional<UnitCosts>> units = {};  // none: the model refuses the layout
+  Memo<UnitsKey, std::optional<UnitCosts>> extrapolated = {};
 };
 KnownUnits::KnownUnits() : measured_(new Measured) {}
 KnownUnits::~KnownUnits() = default;
@@ -160,14 +210,22 @@ class Search {
   }
 
   FoundLayouts find() {
-    bound(all_layouts(run_, cluster_));
+    std::vector<Layout> layouts = all_layouts(run_, cluster_);
+    const bool is_wide = !run_.config.fp8.is_on() && run_.derived.dtype == at::kBFloat16;
+    for (size_t i = 0, all = layouts.size(); options_.with_eight_bits && is_wide && i < all; ++i) {
+      layouts.push_back(layouts[i]);
+      layouts.back().adds_eight_bits = true;
+    }
+    bound(layouts);
     found_.num_fitting = queue_.size();
     std::vector<FoundLayout>& best = found_.best;
     while (!queue_.empty() && (best.empty() || !is_past(1))) {
       auto [bounds, candidate] = std::move(*queue_.begin());
       queue_.erase(queue_.begin());
       if (best.size() >= options_.num_shown && bounds.first >= best[options_.num_shown - 1].plan.step_s) break;
-      if (!candidate.is_allowed && altered(candidate.layout) == nullptr) {
+      candidate.units = units_of(candidate.layout, candidate.is_allowed);
+      const bool is_refused = candidate.units == nullptr || (!candidate.is_allowed && !altered(candidate.layout));
+      if (is_refused || !has_room(pricer_.bounds(candidate.shape, *candidate.units))) {
         ++found_.num_refused;
         add_next(candidate);
         continue;
@@ -206,8 +264,7 @@ class Search {
   }
 
   bool has_room(int64_t bytes) const {
-    constexpr double kBytesOfGib = 1024.0 * 1024 * 1024;
-    return static_cast<double>(upper_memory_bound(bytes)) <= cluster_.chip.memory_gib * kBytesOfGib;
+    return memory_left(bytes, static_cast<int64_t>(cluster_.chip.memory_gib * kBytesOfGib), cluster_.chip) >= 0;
   }
 
   // The run with this layout, whatever rules say of it; null if it cannot be made.
@@ -258,7 +315,8 @@ class Search {
                     .pipeline = pipeline_of(layout),
                     .world_size = cluster_.world_size(),
                     .data_parallel_size = layout.dp,
-                    .num_microbatches = run_.derived.global_batch_size / (layout.dp * layout.micro)};
+                    .num_microbatches = run_.derived.global_batch_size / (layout.dp * layout.micro),
+                    .offloaded_share = layout.offloads_optimizer ? 1 : offloaded_share_of(run_.config.optimizer)};
     if (shape.pipeline == nullptr || !check_microbatches(*shape.pipeline, shape.num_microbatches).empty()) return {};
     shape.parallel.tensor_model_parallel_size = layout.tp;
     shape.parallel.context_parallel_size = layout.cp;
@@ -268,14 +326,18 @@ class Search {
     return shape;
   }
 
-  static void recompute_as(LayoutRecompute how, StepShape& shape) {
-    RecomputeOptions& recompute = shape.recompute;
-    recompute.recompute_activations = false;
-    recompute.recompute_granularity.reset();
-    recompute.recompute_method.reset();
-    recompute.recompute_num_layers.reset();
-    if (how != LayoutRecompute::kNone) recompute.recompute_granularity = word_of(how);
-    if (how == LayoutRecompute::kFull) recompute.recompute_method = "uniform", recompute.recompute_num_layers = 1;
+  // As units_of(), of many samples from one and two, since measuring takes most of a search's time.
+  const UnitCosts* quick_units_of(const Layout& layout, bool& is_allowed) {
+    constexpr int64_t kSeveral = 4;
+    if (layout.micro < kSeveral) return units_of(layout, is_allowed);
+    const std::optional<UnitCosts>& units = units_.measured().extrapolated.of(units_key(layout), [&] {
+      Layout one = layout, two = layout;
+      one.micro = 1, two.micro = 2;
+      bool is_ignored = false;
+      const UnitCosts *first = units_of(one, is_ignored), *second = units_of(two, is_ignored);
+      return first && second ? extrapolate_units(*first, *second, layout.micro) : std::nullopt;
+    });
+    return units ? &*units : units_of(layout, is_allowed);
   }
 
   // Null if a rule, or the model, refuses the layout. is_allowed: the rules were asked.
@@ -306,25 +368,49 @@ class Search {
     bool is_too_large = false;
   };
 
-  // With the least recomputation from its own on that fits: more only takes longer.
-  Fitting least_recompute(Layout layout, StepShape shape) {
+  bool has_room(const StepPlan& plan) const {
+    const double host = cluster_.chip.host_memory_gib * kBytesOfGib;
+    return has_room(plan.memory_bytes()) && static_cast<double>(plan.host_bytes) <= host;
+  }
+
+  // With the least recomputation from its own on, and before `end`, that fits: more only takes longer.
+  Fitting least_recompute(Layout layout, StepShape shape, LayoutRecompute end = kBeyond) {
     Fitting found;
-    for (; layout.recompute <= LayoutRecompute::kFull;
-         layout.recompute = static_cast<LayoutRecompute>(static_cast<int>(layout.recompute) + 1)) {
+    for (; layout.recompute < end; layout.recompute = after(layout.recompute)) {
       ++found.num_tried;
       bool is_allowed = false;
-      const UnitCosts* units = units_of(layout, is_allowed);
+      const UnitCosts* units = quick_units_of(layout, is_allowed);
       if (units == nullptr) continue;
-      recompute_as(layout.recompute, shape);
+      shape.recompute = options_of(layout, run_.config.model);
       const StepPlan bounds = pricer_.bounds(shape, *units);
-      found.is_too_large = !has_room(bounds.memory_bytes());
+      found.is_too_large = !has_room(bounds);
       if (found.is_too_large && !has_room(bounds.state_bytes)) break;
-      if (found.is_too_large) continue;
-      found.bounds = {bounds.step_s, bounds.memory_bytes()};
-      found.candidate = Candidate{layout, std::move(shape), units, is_allowed};
-      break;
+      if (!found.is_too_large) {
+        found.bounds = {bounds.step_s, bounds.memory_bytes()};
+        found.candidate = Candidate{layout, std::move(shape), units, is_allowed};
+        break;
+      }
+      // Parts of layers keep more than their inputs do, and take longest to measure.
+      const bool is_first = layout.recompute == LayoutRecompute::kNone && end == kBeyond;
+      if (is_first && !fits_offloaded(layout, shape, *units)) break;
     }
     return found;
+  }
+
+  bool fits_offloaded(Layout layout, StepShape shape, const UnitCosts& units) {
+    layout.recompute = LayoutRecompute::kOffloaded;
+    shape.recompute = options_of(layout, run_.config.model);
+    return has_room(pricer_.bounds(shape, units));
+  }
+
+  // With the optimizer's state on the host, if it asks for recomputation on the device.
+  std::optional<Fitting> offloaded(Layout layout, StepShape shape, const Fitting& on_device) {
+    const bool is_known = run_.config.optimizer.optimizer_cpu_offload || run_.derived.data_parallel.fsdp_cpu_offload;
+    const auto& candidate = on_device.candidate;
+    if (is_known || (candidate && candidate->layout.recompute == LayoutRecompute::kNone)) return {};
+    layout.offloads_optimizer = true;
+    shape.offloaded_share = 1;
+    return least_recompute(layout, std::move(shape), candidate ? candidate->layout.recompute : kBeyond);
   }
 
   // A layout with every micro-batch. Once none fits, larger micro-batches hold more still.
@@ -337,8 +423,11 @@ class Search {
       layout.micro = micro;
       std::optional<StepShape> shape = shape_of(layout);
       if (!shape) continue;
-      all.push_back(least_recompute(layout, std::move(*shape)));
-      if (all.back().is_too_large) break;
+      all.push_back(least_recompute(layout, *shape));
+      std::optional<Fitting> on_host = offloaded(layout, std::move(*shape), all.back());
+      const bool is_too_large = all.back().is_too_large && (!on_host || on_host->is_too_large);
+      if (on_host) all.push_back(std::move(*on_host));
+      if (is_too_large) break;
     }
     return all;
   }
@@ -358,9 +447,9 @@ class Search {
 
   // A refused layout with more recomputation, if any.
   void add_next(const Candidate& refused) {
-    if (refused.layout.recompute == LayoutRecompute::kFull) return;
+    if (refused.layout.recompute == LayoutRecompute::kOffloaded) return;
     Layout next = refused.layout;
-    next.recompute = static_cast<LayoutRecompute>(static_cast<int>(next.recompute) + 1);
+    next.recompute = after(next.recompute);
     add(least_recompute(next, refused.shape));
   }
 
@@ -406,7 +495,10 @@ std::string suggested_layout(const Resolved& run, const std::string& gpu, const 
   if (times < kMuchFaster) return "";
   std::string text = fmt::format("another layout is planned to be {:.1f} times as fast on {}:", times, cluster->text());
   for (const auto& [name, value] : settings_of(best.layout, run)) {
-    if (value != run.options->find(name)->text()) text += fmt::format(" --{} {}", name, value);
+    const Option* option = run.options->find(name);
+    if ((value == "null" ? option->default_text() : value) != option->text()) {
+      text += fmt::format(" --{} {}", name, value);
+    }
   }
   return text + "; plan --search says why (--suggest_layout false: no such line)";
 }

@@ -1,6 +1,7 @@
 // The fastest layouts of a model on a cluster.
 //
-// Cheap rules prune first, then memory: of each layout with each micro-batch the least recomputation that fits counts.
+// Cheap rules prune first, then memory: of each layout with each micro-batch the least recomputation that fits counts,
+// with the optimizer's state on the device and, where that asks for recomputation, on the host.
 // Lower bounds of the step's time order the rest; the options' own rules are asked, and schedules simulated, from the
 // lowest bound until none is below the last time that is shown. What layouts share is measured and priced once.
 #pragma once
@@ -20,12 +21,16 @@
 
 namespace megalith {
 
-enum class LayoutRecompute { kNone, kSelective, kFull };
+// From what costs least: attention's output; all that is cheap; the first half of a stage's layers; all layers; and
+// their inputs go to the host.
+enum class LayoutRecompute { kNone, kSelective, kModules, kHalf, kFull, kOffloaded };
 
 struct Layout {
   int64_t tp = 1, cp = 1, pp = 1, ep = 1, etp = 1, dp = 1, micro = 1, chunks = 1;
   std::string_view algorithm = "1f1b";
   bool is_fsdp = false;
+  bool offloads_optimizer = false;  // its state is the host's
+  bool adds_eight_bits = false;     // products in 8 bits, which the run does not ask for
   LayoutRecompute recompute = LayoutRecompute::kNone;
 
   std::string text(bool has_experts) const;  // "tp 2 cp 1 pp 1 mbs 2 zero-1"
@@ -59,6 +64,7 @@ struct FoundLayouts {
 
 struct LayoutSearchOptions {
   size_t num_shown = 10;
+  bool with_eight_bits = false;  // a 16-bit run's layouts in 8 bits too, which changes numbers
   // Layouts that are not bounded or simulated by then are left out.
   std::optional<std::chrono::milliseconds> limit = {};
 };

@@ -201,14 +201,26 @@ MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
   return memory;
 }
 
-MemoryEstimate estimate_largest(const Resolved& resolved) {
+std::vector<MemoryEstimate> estimate_stages(const Resolved& resolved) {
   const Mesh mesh = Mesh::from_options(resolved.config.parallel, resolved.derived.world_size);
-  MemoryEstimate largest;
+  std::vector<MemoryEstimate> stages;
   for (int stage = 0; stage < mesh.size(Axis::kPp); ++stage) {
-    MemoryEstimate memory = estimate_memory(resolved, mesh.rank_at(/*tp=*/0, /*cp=*/0, /*dp=*/0, stage));
-    if (stage == 0 || memory.total() > largest.total()) largest = std::move(memory);
+    stages.push_back(estimate_memory(resolved, mesh.rank_at(/*tp=*/0, /*cp=*/0, /*dp=*/0, stage)));
   }
-  return largest;
+  return stages;
+}
+
+MemoryEstimate estimate_largest(const std::vector<MemoryEstimate>& stages) {
+  return *std::ranges::max_element(stages, {}, &MemoryEstimate::total);
+}
+
+int64_t upper_memory_bound(int64_t tensor_bytes, const ChipRates& chip) {
+  constexpr double kFragments = 1.06, kBytesOfGib = 1024.0 * 1024 * 1024;
+  return static_cast<int64_t>(kFragments * static_cast<double>(tensor_bytes) + chip.context_gib * kBytesOfGib);
+}
+
+int64_t memory_left(int64_t tensor_bytes, int64_t memory_bytes, const ChipRates& chip) {
+  return memory_bytes - upper_memory_bound(tensor_bytes, chip);
 }
 
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,

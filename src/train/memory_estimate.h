@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/cluster.h"
 #include "train/config.h"
 
 namespace megalith {
@@ -41,7 +42,8 @@ struct MemoryEstimate {
   HostMemory host;            // in addition to the device's above
 
   int64_t state() const { return parameters + weight_copies + masters + optimizer + gradients + communication; }
-  int64_t total() const { return state() + cache + activations + logits + data; }
+  int64_t on_device() const { return state() + cache + activations + logits; }
+  int64_t total() const { return on_device() + data; }
   // For a CPU device: host memory merged into the device's.
   MemoryEstimate of_one_memory() const;
   std::vector<MemoryRow> rows() const;
@@ -52,8 +54,15 @@ struct MemoryEstimate {
 // rank  in the run's world
 MemoryEstimate estimate_memory(const Resolved& resolved, int rank);
 
-// The largest rank of one pipeline, whose ranks differ most.
-MemoryEstimate estimate_largest(const Resolved& resolved);
+// A rank of each stage of one pipeline, whose ranks differ most; and the largest of them.
+std::vector<MemoryEstimate> estimate_stages(const Resolved& resolved);
+MemoryEstimate estimate_largest(const std::vector<MemoryEstimate>& stages);
+
+// A run fits if what a rank needs at most is there: fragments beside its tensors, and the chip's context_gib for
+// contexts, communicators and workspaces.
+int64_t upper_memory_bound(int64_t tensor_bytes, const ChipRates& chip = {});
+// Bytes left of a device's memory; negative: missing.
+int64_t memory_left(int64_t tensor_bytes, int64_t memory_bytes, const ChipRates& chip = {});
 
 // A table, one line per owner, with a final newline.
 std::string memory_table(const MemoryEstimate& memory, int64_t world_size);

@@ -110,16 +110,17 @@ class StepPlanner {
 
   StepPlan bounds() const {
     StepPlan plan;
-    double longest = 0;
+    double longest = 0, all = 0;
     int busiest = 0;
     for (int rank = 0; rank < pipeline_.num_ranks; ++rank) {
       double of_microbatch = 0;
       for (const size_t stage : stages_of(rank)) of_microbatch += sums_of(stage).total_s();
-      const double until_end = static_cast<double>(shape_.num_microbatches) * of_microbatch + idle_s(rank);
+      const double busy = static_cast<double>(shape_.num_microbatches) * of_microbatch, until_end = busy + idle_s(rank);
+      all += busy;
       if (until_end > longest) longest = until_end, busiest = rank;
     }
     plan.work = work_of(busiest);
-    finish(plan, longest);
+    finish(plan, in_turns_s(longest, all));
     return plan;
   }
 
@@ -131,29 +132,33 @@ class StepPlanner {
     }
     costs.transfer = transfer_s();
     const int64_t few = few_microbatches();
-    double makespan = 0;
+    double makespan = 0, all = 0;
     StepPlan plan;
     {
       const PipelineSimulation simulated = simulate_checked_pipeline(schedule_of(few), costs);
       makespan = simulated.makespan;
       const auto busiest = std::ranges::max_element(simulated.busy) - simulated.busy.begin();
       plan.work = work_of(narrow<int>(busiest));
+      for (int rank = 0; rank < pipeline_.num_ranks; ++rank) all += work_of(rank).total();
     }
     if (few < shape_.num_microbatches) {
       const PipelineSimulation longer = simulate_checked_pipeline(schedule_of(few + period()), costs);
       const double of_period = longer.makespan - makespan;
       makespan += of_period * static_cast<double>((shape_.num_microbatches - few) / period());
     }
-    plan.bubble_s = std::max(0.0, makespan - plan.work.total());
+    makespan = in_turns_s(makespan, all);
+    const double busiest_s = plan.work.total();
+    if (busiest_s > makespan) plan.work = WorkTimes().add(plan.work, makespan / busiest_s);
+    plan.bubble_s = std::max(0.0, makespan - busiest_s);
     finish(plan, makespan);
     return plan;
   }
 
  private:
-  // Units of one kind in a stage, all recomputed or none.
+  // Units of one kind in a stage, all recomputed and offloaded or none.
   struct StageUnits {
     size_t kind = 0;
-    bool is_again = false;
+    bool is_again = false, is_offloaded = false;
     int64_t count = 0;
     bool operator==(const StageUnits&) const = default;
   };
@@ -162,7 +167,7 @@ class StepPlanner {
     std::vector<StageUnits> units;
     PassTimes times;
     double forward_s = 0, input_backward_s = 0, weight_backward_s = 0;
-    double state = 0, updated = 0;  // bytes, elements
+    double state = 0, on_host = 0, updated = 0;  // bytes, elements
     double total_s() const { return forward_s + input_backward_s + weight_backward_s; }
   };
   struct StageCost {
@@ -235,6 +240,16 @@ class StepPlanner {
   double moved_s(double bytes) const {
     return bytes / (cluster_.chip.memory_tb_per_s * 1e12 * cluster_.chip.memory_share);
   }
+  double by_host_s(double bytes) const { return bytes / (cluster_.chip.host_gb_per_s * 1e9); }
+
+  // Inputs of recomputed layers go to the host and come back beside a layer's passes.
+  void add_offload(const PassTimes& unit, double count, PassTimes& stage) const {
+    const double copy_s = by_host_s(static_cast<double>(units_.boundary_bytes));
+    const double forward_s = unit.forward.total();
+    const double backward_s = forward_s + unit.input_backward.total() + unit.weight_backward.total();
+    stage.forward.exposed["host's link"] += count * std::max(0.0, copy_s - forward_s);
+    stage.input_backward.exposed["host's link"] += count * std::max(0.0, copy_s - backward_s);
+  }
 
   Traffic traffic_of(const SummedParameters& sum) const {
     Traffic traffic;
@@ -275,8 +290,9 @@ class StepPlanner {
     for (const Traffic& one : traffic) {
       if (one.link.empty()) continue;
       const double again = data_.torch_fsdp2_reshard_after_forward ? one.parameter_s : 0;
-      stage.forward.exposed[one.link] += count * exposed_s(one.parameter_s, forward_s);
-      stage.input_backward.exposed[one.link] += count * exposed_s(again + one.gradient_s, backward_s);
+      stage.forward.exposed[one.link] += count * exposed_s(one.parameter_s, forward_s, cluster_.chip);
+      stage.input_backward.exposed[one.link] +=
+          count * exposed_s(again + one.gradient_s, backward_s, cluster_.chip);
     }
   }
 
@@ -286,22 +302,26 @@ class StepPlanner {
     const RecomputePlan recompute = make_recompute_plan(shape_.recompute, layers.first, layers.count);
     StageCost& stage = stages_.emplace_back();
     std::vector<StageUnits> units;
-    int64_t layer = layers.first;
+    int64_t layer = layers.first, fetched_ahead = 0;
     for (int64_t unit = range.first; unit < range.end(); ++unit) {
       const size_t kind = units_.kind_of[static_cast<size_t>(unit)];
       const bool is_layer = pipeline_.units[static_cast<size_t>(unit)].letter == UnitLetter::kLayer;
       const bool is_again = is_layer && is_recomputed(recompute, layers, layer);
+      const bool is_offloaded = is_again && recompute.offloaded.contains(layer);
       for (const BlockMemory& block : units_.kinds[kind].blocks) {
         const int64_t extra = is_again ? units_.boundary_bytes : 0, kept = is_again ? extra : block.kept;
         ActivationCost& so_far = stage.activations;
-        so_far.peak = std::max(so_far.peak, so_far.kept + block.peak + extra);
-        so_far.kept += kept;
+        so_far.peak = std::max(so_far.peak, so_far.kept + fetched_ahead + block.peak + extra);
+        so_far.kept += is_offloaded ? 0 : kept;
+        fetched_ahead = is_offloaded ? kept : 0;
       }
       stage.activations.peak = std::max(stage.activations.peak, stage.activations.kept);
       const auto alike = std::ranges::find_if(
-          units, [&](const StageUnits& one) { return one.kind == kind && one.is_again == is_again; });
+          units, [&](const StageUnits& one) {
+            return one.kind == kind && one.is_again == is_again && one.is_offloaded == is_offloaded;
+          });
       if (alike == units.end()) {
-        units.push_back({kind, is_again, 1});
+        units.push_back({kind, is_again, is_offloaded, 1});
       } else {
         ++alike->count;
       }
@@ -323,6 +343,7 @@ class StepPlanner {
       stage.times.forward.add(passes.forward, count);
       stage.times.input_backward.add(passes.input_backward, count);
       stage.times.weight_backward.add(passes.weight_backward, count);
+      if (some.is_offloaded) add_offload(passes, count, stage.times);
       if (is_fsdp()) add_fsdp(traffic_[some.kind], stage.times, passes, some);
       parameters += count * static_cast<double>(cost.parameter_bytes());
       gradients += count * static_cast<double>(cost.gradient_bytes());
@@ -336,11 +357,20 @@ class StepPlanner {
       parameters /= shards, gradients /= shards;
       parameters += 2 * largest;
     }
-    stage.state = parameters + gradients + copies + stage.updated * units_.state_bytes;
+    stage.on_host = shape_.offloaded_share * stage.updated * units_.state_bytes;
+    stage.state = parameters + gradients + copies + stage.updated * units_.state_bytes - stage.on_host;
     stage.forward_s = stage.times.forward.total();
     stage.input_backward_s = stage.times.input_backward.total();
     stage.weight_backward_s = stage.times.weight_backward.total();
     return stage;
+  }
+
+  // Ranks that wait for one another leave their processor to others: by itself a rank were so many times as fast, and
+  // all processors work as long as any rank can.
+  //   all_s  of all pipeline ranks' work
+  double in_turns_s(double makespan, double all_s) const {
+    const double turns = cluster_.chip.ranks_per_core;
+    return turns > 1 ? std::max(makespan / turns, all_s / pipeline_.num_ranks) : makespan;
   }
 
   std::vector<size_t> stages_of(int rank) const {
@@ -406,7 +436,7 @@ class StepPlanner {
     const auto bucket = static_cast<double>(bucket_size);
     const double last = std::min(1.0, bucket / std::max(elements, 1.0));
     const auto exposed = [&](double seconds, bool overlaps, double work_s) {
-      return overlaps ? last * seconds + exposed_s((1 - last) * seconds, work_s) : seconds;
+      return overlaps ? last * seconds + exposed_s((1 - last) * seconds, work_s, cluster_.chip) : seconds;
     };
     for (const auto& [link, seconds] : moved) {
       if (is_fsdp()) break;  // with the units
@@ -415,7 +445,9 @@ class StepPlanner {
     }
     // States are read and written, gradients read for the norm and the update, weights written.
     const double gradient_bytes = data_.main_grads_dtype == GradDtype::kBf16 ? kBytesOfBf16 : 4;
-    optimizer_s = moved_s(updated * (2 * units_.state_bytes + 2 * gradient_bytes + kBytesOfBf16));
+    const double of_update = updated * (2 * units_.state_bytes + 2 * gradient_bytes + kBytesOfBf16);
+    const double on_host = shape_.offloaded_share * of_update;
+    optimizer_s = moved_s(of_update - on_host) + by_host_s(on_host);
   }
 
   void finish(StepPlan& plan, double makespan) const {
@@ -438,16 +470,18 @@ class StepPlanner {
   void add_memory(StepPlan& plan) const {
     const std::vector<std::set<LiveState>>& states = live_states();
     for (int rank = 0; rank < pipeline_.num_ranks; ++rank) {
-      double state = 0;
+      double state = 0, on_host = 0;
       std::vector<ActivationCost> chunks;
       for (const size_t stage : stages_of(rank)) {
         state += sums_of(stage).state;
+        on_host += sums_of(stage).on_host;
         chunks.push_back(stages_[stage].activations);
       }
       const int64_t activations = activation_peak(states[static_cast<size_t>(rank)], chunks);
       if (static_cast<int64_t>(state) + activations <= plan.memory_bytes()) continue;
       plan.state_bytes = static_cast<int64_t>(state);
       plan.activation_bytes = activations;
+      plan.host_bytes = static_cast<int64_t>(on_host);
     }
   }
 
@@ -467,6 +501,10 @@ class StepPlanner {
 
 }  // namespace
 
+double offloaded_share_of(const OptimizerOptions& optimizer) {
+  return optimizer.optimizer_cpu_offload ? optimizer.optimizer_offload_fraction : 0;
+}
+
 StepShape shape_of_step(const Resolved& run) {
   const Derived& d = run.derived;
   return {.parallel = run.config.parallel,
@@ -475,7 +513,8 @@ StepShape shape_of_step(const Resolved& run) {
           .pipeline = std::make_shared<const PipelinePlan>(d.pipeline),
           .world_size = d.world_size,
           .data_parallel_size = d.data_parallel_size,
-          .num_microbatches = d.num_microbatches};
+          .num_microbatches = d.num_microbatches,
+          .offloaded_share = offloaded_share_of(run.config.optimizer)};
 }
 
 StepPricer::StepPricer(const Cluster& cluster, bool names_products)
@@ -516,12 +555,6 @@ SpeedOf speed_on(const std::string& gpu, const std::filesystem::path& config_roo
   const auto chip = config_root.empty() ? std::nullopt : find_chip(gpu, config_root);
   if (!chip) return {};
   return [chip](const Resolved& run) { return planned_speed(run, *chip); };
-}
-
-int64_t upper_memory_bound(int64_t estimate_bytes) {
-  constexpr double kFragments = 1.06;
-  constexpr int64_t kContextBytes = int64_t{3} << 29;  // 1.5 GiB
-  return static_cast<int64_t>(kFragments * static_cast<double>(estimate_bytes)) + kContextBytes;
 }
 
 }  // namespace megalith

@@ -21,6 +21,7 @@ struct StepPlan {
   double bubble_s = 0, optimizer_s = 0;
   // Bytes of the rank with the most, by owner, as train/memory_estimate.h names them.
   int64_t state_bytes = 0, activation_bytes = 0;
+  int64_t host_bytes = 0;  // of the same rank, of offloaded state
   int64_t memory_bytes() const { return state_bytes + activation_bytes; }
 };
 
@@ -32,8 +33,10 @@ struct StepShape {
   RecomputeOptions recompute;
   std::shared_ptr<const PipelinePlan> pipeline;
   int64_t world_size = 1, data_parallel_size = 1, num_microbatches = 1;
+  double offloaded_share = 0;  // of the optimizer's state, which the host keeps and updates
 };
 StepShape shape_of_step(const Resolved& run);
+double offloaded_share_of(const OptimizerOptions& optimizer);
 
 // Plans on one cluster, which outlives the pricer. Prices of units, groups and schedules are kept for the next plans.
 // Thread-safe.
@@ -65,8 +68,5 @@ double planned_speed(const Resolved& run, const ChipRates& chip);
 
 // The same on a GPU by its name; null if its rates are not in config_root's file.
 SpeedOf speed_on(const std::string& gpu, const std::filesystem::path& config_root);
-
-// Memory that a rank may need beyond an estimate: communicators' buffers, contexts, workspaces, fragments.
-int64_t upper_memory_bound(int64_t estimate_bytes);
 
 }  // namespace megalith

@@ -76,9 +76,7 @@ double state_bytes_of(const Resolved& run, const BuiltModel& built, const Groups
   const auto data = make_data_parallel(built.parameters(), groups, options, {}, at::kMeta);
   const Optimizer optimizer(*data, groups, run.config.optimizer, run.config.runtime.kernels);
   double bytes = 0, elements = 0;
-  for (const OptimizerTensor& entry : optimizer.state()) {
-    if (!entry.is_on_host) bytes += static_cast<double>(entry.tensor.nbytes());
-  }
+  for (const OptimizerTensor& entry : optimizer.state()) bytes += static_cast<double>(entry.tensor.nbytes());
   for (const OwnedPart& part : data->parts()) elements += static_cast<double>(part.model.numel());
   return elements > 0 ? bytes / elements : 0;
 }
@@ -158,6 +156,36 @@ UnitCosts measure_units(std::unique_ptr<Resolved> own) {
   }
   costs.kinds.emplace_back();  // nothing
   costs.state_bytes = state_bytes_of(run, built, groups);
+  return costs;
+}
+
+std::optional<UnitCosts> extrapolate_units(const UnitCosts& one, const UnitCosts& two, int64_t micro) {
+  const auto beyond = static_cast<double>(micro - 1);
+  const auto sized = [&](double& first, double second) { first += beyond * (second - first); };
+  const auto counted = [&](int64_t& first, int64_t second) { first += (micro - 1) * (second - first); };
+  UnitCosts costs = one;
+  if (one.kinds.size() != two.kinds.size()) return {};
+  counted(costs.boundary_bytes, two.boundary_bytes);
+  for (size_t kind = 0; kind < one.kinds.size(); ++kind) {
+    UnitCost& cost = costs.kinds[kind];
+    const UnitCost& other = two.kinds[kind];
+    if (cost.blocks.size() != other.blocks.size()) return {};
+    for (size_t i = 0; i < cost.blocks.size(); ++i) {
+      counted(cost.blocks[i].kept, other.blocks[i].kept);
+      counted(cost.blocks[i].peak, other.blocks[i].peak);
+    }
+    for (const auto& [mine, theirs] : {std::pair(&cost.forward, &other.forward),
+                                       std::pair(&cost.backward, &other.backward)}) {
+      if (mine->size() != theirs->size()) return {};
+      for (size_t i = 0; i < mine->size(); ++i) {
+        TracedWork& work = (*mine)[i];
+        const TracedWork& twice = (*theirs)[i];
+        if (work.kind != twice.kind || work.name != twice.name || work.count != twice.count) return {};
+        sized(work.m, twice.m), sized(work.n, twice.n), sized(work.k, twice.k);
+        sized(work.flops, twice.flops), sized(work.bytes, twice.bytes);
+      }
+    }
+  }
   return costs;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/groups.h"
@@ -34,7 +35,7 @@ struct UnitCosts {
   std::vector<UnitCost> kinds = {};
   std::vector<size_t> kind_of = {};  // by unit of the model
   int64_t boundary_bytes = 0;   // what travels between layers
-  double state_bytes = 0;       // of the optimizer, per element that a rank updates: masters and moments
+  double state_bytes = 0;       // of the optimizer, per element that a rank updates: masters and moments, wherever
 
   const UnitCost& of(int64_t unit) const { return kinds[kind_of[static_cast<size_t>(unit)]]; }
 };
@@ -52,5 +53,9 @@ std::vector<UnitOfKind> kinds_of_units(const Resolved& run);
 UnitCosts measure_units(const Resolved& run);
 // The same of a run without full recomputation, which is used up.
 UnitCosts measure_units(std::unique_ptr<Resolved> run);
+
+// The costs with a micro-batch of `micro` samples from those with one and two: what operators and collectives move and
+// compute is linear in samples, and peaks are at least. Nothing if the passes differ in more than sizes.
+std::optional<UnitCosts> extrapolate_units(const UnitCosts& one, const UnitCosts& two, int64_t micro);
 
 }  // namespace megalith

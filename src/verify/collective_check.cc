@@ -314,7 +314,6 @@ double bus_factor(CollectiveKind kind, int group_size) {
 std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t> sizes_bytes,
                                            const CollectiveTiming& timing) {
   const at::NoGradGuard no_grad;
-  constexpr double kEnough_s = 0.1;
   constexpr double kMostTimes = 50;
   const std::span<const CollectiveKind> kinds = timing.kinds.empty() ? std::span<const CollectiveKind>(kTimedKinds)
                                                                      : std::span<const CollectiveKind>(timing.kinds);
@@ -323,14 +322,16 @@ std::vector<Bandwidth> measure_collectives(Group& group, std::span<const int64_t
     const int64_t unit = static_cast<int64_t>(c10::elementSize(timing.dtype)) * group.size();
     const int64_t bytes = std::max<int64_t>((asked + unit - 1) / unit, 1) * unit;
     for (const CollectiveKind kind : kinds) {
-      const std::function<void()> collective = timed_collective(group, kind, bytes, timing.dtype);
+      std::function<void()> collective = timed_collective(group, kind, bytes, timing.dtype);
+      if (timing.work) collective = [alone = std::move(collective), &timing] { timing.work(), alone(); };
       seconds_of(group, collective, timing.warmup);
       int64_t times = timing.iterations;
       if (times == 0) {
         const double once = std::max(seconds_of(group, collective, 1), 1e-9);
-        times = static_cast<int64_t>(std::clamp(kEnough_s / once, 1.0, kMostTimes));
+        times = static_cast<int64_t>(std::clamp(timing.enough_s / once, 1.0, kMostTimes));
       }
-      const double seconds = std::max(seconds_of(group, collective, times), 1e-9);
+      const double work_s = timing.work ? seconds_of(group, timing.work, times) : 0;
+      const double seconds = std::max(seconds_of(group, collective, times) - work_s, 1e-9);
       const double rate = static_cast<double>(bytes) / seconds;
       rows.push_back({kind, bytes, seconds, rate, rate * bus_factor(kind, group.size())});
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,8 +40,11 @@ double bus_factor(CollectiveKind kind, int group_size);
 struct CollectiveTiming {
   std::vector<CollectiveKind> kinds = {};  // empty: all
   int64_t warmup = 1;                      // the first connects
-  int64_t iterations = 0;                  // 0: what takes 0.1 s, at most 50
+  int64_t iterations = 0;                  // 0: what takes enough_s, at most 50
+  double enough_s = 0.1;
   at::ScalarType dtype = at::kFloat;
+  // Runs before each collective, whose time is then what it adds: ranks that share processors wait in turns.
+  std::function<void()> work = {};
 };
 
 // Times collectives of about these sizes (rounded to the group's size); equal on all ranks. Bus bandwidths of one rank

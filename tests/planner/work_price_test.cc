@@ -81,6 +81,13 @@ TEST(WorkPrice, CollectivesAreRingsOfTheirLink) {
   slow.chip.link_us = 1, slow.chip.network_us = 10;
   EXPECT_NEAR(collective_s(CollectiveKind::kAllGather, 0, span_of(both, slow), slow), 12e-6, kRounding);
   EXPECT_NEAR(collective_s(CollectiveKind::kAllReduce, 0, span_of(both, slow), slow), 24e-6, kRounding);
+  // Sums may have rates of their own, as Gloo's.
+  slow = cluster;
+  slow.chip.all_reduce_gb_per_s = 50, slow.chip.reduce_scatter_gb_per_s = 25;
+  const auto of_sums = [&](CollectiveKind kind) { return collective_s(kind, 1e9, span_of(node, slow), slow); };
+  EXPECT_NEAR(of_sums(CollectiveKind::kAllReduce), 2 * 0.02 * 3 / 4, kRounding);
+  EXPECT_NEAR(of_sums(CollectiveKind::kReduceScatter), 0.04 * 3 / 4, kRounding);
+  EXPECT_NEAR(of_sums(CollectiveKind::kAllGather), 0.01 * 3 / 4, kRounding);
   EXPECT_EQ(span_of(node, cluster).link(), "link");
   EXPECT_EQ(span_of(across, cluster).link(), "network");
 }
@@ -101,6 +108,10 @@ TEST(WorkPrice, HiddenCommunicationCostsLessThanWaiting) {
   EXPECT_NEAR(price_work({gather, work, wait, wait}, cluster, 1).total(), 12e-3 + 0.61 * 10e-3, kRounding);
   work.bytes = 4e9;
   EXPECT_NEAR(price_work({gather, wait, work, work}, cluster, 1).total(), 18e-3, kRounding);
+  // A processor that communicates does not compute.
+  Cluster alone = cluster;
+  alone.chip.hidden_share = 1;
+  EXPECT_NEAR(price_work({gather, work, wait, work}, alone, 1).total(), 18e-3, kRounding);
 }
 
 TEST(WorkTrace, SaysWhatOperatorsOnTheMetaDeviceWouldDo) {

@@ -70,7 +70,7 @@ TEST_P(EveryPlan, HoldsWhatTheDryRunHolds) {
   const auto run = resolve_planned(GetParam().words, GetParam().world_size);
   const Cluster cluster = read_cluster("h200:8x16", test::source_dir() / "configs");
   const StepPlan plan = plan_step(*run, measure_units(*run), cluster);
-  const MemoryEstimate memory = estimate_largest(*run);
+  const MemoryEstimate memory = estimate_largest(estimate_stages(*run));
   const auto said = static_cast<double>(memory.total() - memory.data);
   EXPECT_NEAR(static_cast<double>(plan.memory_bytes()) / said, 1, 0.1) << memory.text();
   EXPECT_LT(said, static_cast<double>(upper_memory_bound(plan.memory_bytes())));
@@ -94,6 +94,11 @@ INSTANTIATE_TEST_SUITE_P(
                     PlanCase{"interleaved", 2,
                              {"--pipeline_model_parallel_size=2", "--num_virtual_stages_per_pipeline_rank=2"}},
                     PlanCase{"zero_bubble", 2, {"--pipeline_model_parallel_size=2", "--pp_algorithm=zero-bubble"}},
+                    PlanCase{"fsdp_pipeline", 4, {"--use_torch_fsdp2", "--pipeline_model_parallel_size=2"}},
+                    PlanCase{"state_on_host", 2, {"--use_distributed_optimizer", "--optimizer_cpu_offload"}},
+                    PlanCase{"inputs_on_host", 1,
+                             {"--recompute_granularity=full", "--recompute_method=uniform", "--recompute_num_layers=1",
+                              "--cpu_offloading_num_layers=8"}},
                     PlanCase{"modules", 2, {"--mtp_num_layers=1", "--pipeline_model_parallel_size=2",
                                             "--pipeline_model_parallel_layout=Et*5|t*3mL"}},
                     PlanCase{"experts", 2, kExperts}),
@@ -109,6 +114,38 @@ TEST(StepPlan, ManyMicrobatchesAreSimulatedExactly) {
   // 24 are simulated whole; the steady state is linear from there on.
   const double four = seconds(24) - seconds(20);
   EXPECT_NEAR(seconds(240) - seconds(24), four * (240 - 24) / 4, 1e-6 * seconds(240));
+}
+
+// Ranks that wait leave their processor to others, so that a bubble costs nothing while others can work.
+TEST(StepPlan, RanksThatShareProcessorsTakeTurns) {
+  const auto run = resolve_planned({"--pipeline_model_parallel_size=4", "--global_batch_size=4"}, 4);
+  const UnitCosts units = measure_units(*run);
+  Cluster cluster = read_cluster("h200:8", test::source_dir() / "configs");
+  const StepPlan alone = plan_step(*run, units, cluster);
+  cluster.chip.ranks_per_core = 2;
+  const StepPlan two = plan_step(*run, units, cluster);
+  cluster.chip.ranks_per_core = 100;
+  const StepPlan many = plan_step(*run, units, cluster);
+  EXPECT_GT(alone.bubble_s, 0.3 * alone.step_s);
+  EXPECT_LT(two.step_s, alone.step_s);
+  EXPECT_EQ(many.bubble_s, 0);
+  for (const StepPlan* plan : {&alone, &two, &many}) {
+    EXPECT_NEAR(plan->work.total() + plan->bubble_s + plan->optimizer_s, plan->step_s, 0.02 * plan->step_s);
+  }
+}
+
+// A host's memory is slower than a device's, and takes its state.
+TEST(StepPlan, OffloadedStateIsTheHosts) {
+  const Cluster cluster = read_cluster("h200:8", test::source_dir() / "configs");
+  const auto planned = [&](const PlanWords& words) {
+    const auto run = resolve_planned(words, 2);
+    return plan_step(*run, measure_units(*run), cluster);
+  };
+  const StepPlan here = planned({}), there = planned({"--optimizer_cpu_offload"});
+  EXPECT_EQ(here.host_bytes, 0);
+  EXPECT_EQ(here.state_bytes, there.state_bytes + there.host_bytes);
+  EXPECT_GT(there.host_bytes, there.state_bytes);
+  EXPECT_GT(there.optimizer_s, 10 * here.optimizer_s);
 }
 
 // Layouts that bounds leave out are not among the fastest, and a found layout takes as long as a run with its options.
