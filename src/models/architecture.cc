@@ -65,6 +65,7 @@ ModelConfig filled_in(const ModelConfig& given) {
   full.position_embedding_type = config.position_embedding();
   full.add_bias_linear = config.has_linear_bias();
   if (!config.multi_latent_attention) reset<LatentAttentionOptions>(full);
+  if (config.num_convolutions() == 0) reset<ConvolutionOptions>(full);
   if (config.has_experts()) {
     full.moe_ffn_hidden_size = config.expert_ffn_size();
     full.moe_shared_expert_intermediate_size = config.shared_expert_size();

@@ -186,7 +186,7 @@ at::Tensor class_losses(const at::Tensor& logits, const at::Tensor& labels) {
 
 extern const ModelHead kClassifierHead = {.model_type = ModelType::kClassifier,
                                           .hf_class = "ForSequenceClassification",
-                                          .without_class = {"olmo2", "olmo3", "glm4_moe", "llama4"},
+                                          .without_class = {"olmo2", "olmo3", "glm4_moe", "llama4", "lfm2", "lfm2_moe"},
                                           .hf_rows = hf_rows,
                                           .parameters = {"score.", "classifier.", "bert.pooler."},
                                           .make = make_classifier};

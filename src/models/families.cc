@@ -17,16 +17,16 @@
 namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
-    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kSmolLm3, kGpt2, kGpt, kT5, kMegatronT5, kBert, kMegatronBert,
-    kEncoder, kBiencoder, kFlux, kFluxLike;
+    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kSmolLm3, kLfm2, kLfm2Moe, kGpt2, kGpt, kT5, kMegatronT5,
+    kBert, kMegatronBert, kEncoder, kBiencoder, kFlux, kFluxLike;
 
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral, &kQwen2,        &kQwen3,  &kQwen3Moe,   &kGemma2,
-                                        &kGemma3,     &kMixtral, &kOlmo2,        &kOlmo3,  &kDeepseekV2, &kDeepseekV3,
-                                        &kGlm4Moe,    &kGptOss,  &kLlama4,       &kSmolLm3, &kGpt2,      &kGpt,
-                                        &kT5,         &kMegatronT5, &kBert,      &kMegatronBert, &kEncoder,
-                                        &kBiencoder,  &kFlux,    &kFluxLike};
+const ModelFamily* const kFamilies[] = {&kLlama,   &kMistral,   &kQwen2,  &kQwen3,      &kQwen3Moe,   &kGemma2,
+                                        &kGemma3,  &kMixtral,   &kOlmo2,  &kOlmo3,      &kDeepseekV2, &kDeepseekV3,
+                                        &kGlm4Moe, &kGptOss,    &kLlama4, &kSmolLm3,    &kLfm2,       &kLfm2Moe,
+                                        &kGpt2,    &kGpt,       &kT5,     &kMegatronT5, &kBert,       &kMegatronBert,
+                                        &kEncoder, &kBiencoder, &kFlux,   &kFluxLike};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;

@@ -174,18 +174,6 @@ Json refuse_other_rotation(const ModelConfig& config) {
                   "only models with rotary_interleaved false and rotary_percent 1 can be exported");
 }
 
-int64_t dense_layers_in_front(const ModelConfig& config) {
-  int64_t dense = 0;
-  while (dense < config.num_layers && !config.has_experts_at(dense)) ++dense;
-  for (int64_t layer = dense; layer < config.num_layers; ++layer) {
-    if (config.has_experts_at(layer)) continue;
-    throw UserError(fmt::format("moe_layer_freq '{}' has no form in {}: layer {} has experts and layer {} none",
-                                config.moe_layer_freq, kHfConfigFile, dense, layer),
-                    "let all layers behind the first with experts have them");
-  }
-  return dense;
-}
-
 }  // namespace
 
 HfRows hf_common_rows() {
@@ -379,9 +367,21 @@ HfRows hf_experts_after_dense_rows(const HfExpertDefaults& otherwise) {
       .field("moe_intermediate_size", &ModelConfig::moe_ffn_hidden_size, otherwise.width, &ModelConfig::expert_ffn_size)
       .required("num_experts_per_tok", &ModelConfig::moe_router_topk)
       .custom("n_shared_experts", read_shared, shared)
-      .custom("first_k_dense_replace", read_dense, dense_layers_in_front)
+      .custom("first_k_dense_replace", read_dense, hf_dense_layers)
       .field("routed_scaling_factor", &ModelConfig::moe_router_topk_scaling_factor, otherwise.scaling, scaling)
       .always(&ModelConfig::moe_router_dtype, RouterPrecision::kFp32);
+}
+
+int64_t hf_dense_layers(const ModelConfig& config) {
+  int64_t dense = 0;
+  while (dense < config.num_layers && !config.has_experts_at(dense)) ++dense;
+  for (int64_t layer = dense; layer < config.num_layers; ++layer) {
+    if (config.has_experts_at(layer)) continue;
+    throw UserError(fmt::format("moe_layer_freq '{}' has no form in {}: layer {} has experts and layer {} none",
+                                config.moe_layer_freq, kHfConfigFile, dense, layer),
+                    "let all layers behind the first with experts have them");
+  }
+  return dense;
 }
 
 void refuse_single_expert(ModelConfig& config) {

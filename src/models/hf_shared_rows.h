@@ -46,6 +46,8 @@ struct HfExpertDefaults {
   double scaling = 1;
 };
 HfRows hf_experts_after_dense_rows(const HfExpertDefaults& otherwise);
+// Number of dense layers in front of those with experts. UserError for experts elsewhere.
+int64_t hf_dense_layers(const ModelConfig& config);
 // UserError for top-1 routing: the expert's weight would differ.
 void refuse_single_expert(ModelConfig& config);
 

@@ -85,11 +85,15 @@ double count_matrix_elements(const ModelConfig& config) {
   const int64_t mixtures = num_layers_with_experts(config);
   const int64_t all = config.num_all_layers();
   const double layers = in_double(all), modules = in_double(config.num_prediction_modules());
-  double elements = layers * attention + in_double(mixtures) * mixture + in_double(all - mixtures) * dense;
+  const double convolution = 4 * h * h + h * in_double(config.conv_kernel_size);
+  const double convolutions = in_double(config.num_convolutions());
+  double elements = (layers - convolutions) * attention + convolutions * convolution;
+  elements += in_double(mixtures) * mixture + in_double(all - mixtures) * dense;
   // A decoder layer with an encoder also has cross-attention.
   if (config.has_encoder()) elements += in_double(config.num_decoder_layers()) * attention;
   // A prediction module is a layer and a projection of two streams to one.
-  elements += modules * (attention + std::max(dense, mixture) + 2 * h * h);
+  const double mixer = config.has_convolution_at(config.num_layers - 1) ? convolution : attention;
+  elements += modules * (mixer + std::max(dense, mixture) + 2 * h * h);
   const double towers = in_double(config.num_towers());
   const double tables = config.untie_embeddings_and_output_weights ? 2 : towers;
   elements += tables * h * in_double(config.vocab_size.value_or(0));

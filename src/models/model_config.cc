@@ -159,6 +159,7 @@ void ModelConfig::visit(OptionVisitor& v) {
       .in_toy(InToy::kDefault);
   visit_experts(v);
   visit_latent(v);
+  visit_convolutions(v);
   visit_retrieval(v);
   visit_classifier(v);
   visit_flux(v);
@@ -473,6 +474,11 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_chunks(config, errors);
   check_prediction_modules(config, errors);
   check_latent_attention(config, errors);
+  if (config.num_layers > 0) check_convolutions(config, config.num_layers, errors);
+  if (config.num_convolutions() > 0 && !config.is_causal()) {
+    errors.emplace_back("layer_types conv with is_causal false: a convolution sees only tokens before its own",
+                        "set is_causal to true, or leave layer_types away");
+  }
   check_experts(config, errors);
   check_positions(config, errors);
   check_classifier(config, errors);
@@ -492,6 +498,7 @@ std::vector<UserError> check_model_layout(const ModelConfig& config, const Model
   if (config.num_kv_heads() != config.num_attention_heads) {
     divides(kTp, split.tp, "num_query_groups", config.num_kv_heads(), "");
   }
+  if (config.num_convolutions() > 0) divides(kTp, split.tp, "hidden_size", config.hidden_size, "");
   bool has_dense = !config.has_experts();
   for (int64_t layer = 0; layer < config.num_all_layers() && !has_dense; ++layer) {
     has_dense = !config.has_experts_at(layer);

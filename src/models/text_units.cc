@@ -82,7 +82,7 @@ LayerView LayerViewer::view(const LayerViews& views, int64_t layer) const {
   LayerView view = windowed_[place] == 1 ? views.windowed : views.whole;
   if (unrotated_[place] == 1) {
     view.angles = {.cos = {}, .sin = {}, .query_scale = views.query_scale};
-  } else if (views.chunked) {
+  } else if (views.chunked && !config_.has_convolution_at(std::min(layer, config_.num_layers - 1))) {
     const int64_t window = view.context.mask.window;
     view.context.mask = *views.chunked;
     view.context.mask.window = window;

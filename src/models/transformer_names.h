@@ -20,6 +20,7 @@ struct TransformerNames {
   AttentionNames attention;
   MlpNames mlp;
   ExpertNames experts;
+  ConvolutionNames convolution;
   std::string final_norm = "model.norm", head = "lm_head";
   std::vector<std::string> head_bias = {};  // whole names of the logits' bias, canonical first; empty: none
   BertHeadNames bert_head = {};

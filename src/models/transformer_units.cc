@@ -1,6 +1,7 @@
 // A decoder's units and layer sites; see transformer.h.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/model_head.h"
@@ -42,7 +43,9 @@ DecoderSite decoder_site(const ModelConfig& config, const TransformerNames& name
           .attention = names.attention,
           .mlp = names.mlp,
           .experts = names.experts,
+          .convolution = names.convolution,
           .has_experts = config.has_experts_at(layer),
+          .has_convolution = config.has_convolution_at(std::min(layer, config.num_layers - 1)),
           .is_transposed = names.is_transposed,
           .output_init_std = output_init_std,
           .layer = layer};

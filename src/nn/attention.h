@@ -28,7 +28,7 @@ struct AttentionSite {
   int64_t layer = 0;  // also the KV cache's slot
 };
 
-class SelfAttention : public AttentionLayer {
+class SelfAttention : public Mixer {
  public:
   SelfAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                 const AttentionSite& site);

@@ -1,4 +1,4 @@
-// A decoder's layer, or an encoder's with its own mask.
+// A decoder's layer, or an encoder's with its own mask. Some have a convolution for attention.
 //
 //   pre       stream += attention(norm(stream));         stream += mlp(norm(stream))
 //   post      stream += norm(attention(stream));         stream += norm(mlp(stream))
@@ -17,6 +17,7 @@
 #include "nn/mlp.h"
 #include "nn/moe_layer.h"
 #include "nn/norm.h"
+#include "nn/short_convolution.h"
 
 namespace megalith {
 
@@ -33,7 +34,8 @@ struct DecoderSite {
   AttentionNames attention = {};
   MlpNames mlp = {};
   ExpertNames experts = {};
-  bool has_experts = false;
+  ConvolutionNames convolution = {};
+  bool has_experts = false, has_convolution = false;
   bool is_transposed = false;  // canonical weights are (in, out), as in GPT-2
   double output_init_std = 0.02;
   int64_t layer = 0;
@@ -61,10 +63,10 @@ class DecoderLayer : public Module {
   SelectiveRecompute policy_;
   bool norms_sums_;
   std::unique_ptr<Norm> input_norm_, attention_output_norm_, mlp_norm_, mlp_output_norm_;
-  std::unique_ptr<AttentionLayer> attention_;
+  std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<FeedForward> mlp_;
   MoeLayer* experts_ = nullptr;
-  HiddenDropout attention_dropout_, mlp_dropout_;
+  HiddenDropout mixer_dropout_, mlp_dropout_;
 };
 
 }  // namespace megalith

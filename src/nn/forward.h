@@ -18,9 +18,10 @@ namespace megalith {
 // Keys and values of past positions.
 struct KvCache {
   struct Slot {
-    at::Tensor k, v;  // (b, capacity, g, d)
+    at::Tensor k, v;   // (b, capacity, g, d)
+    at::Tensor state;  // (b, n, c): a convolution's last n inputs
   };
-  std::vector<Slot> slots;  // by layer; grown by attention
+  std::vector<Slot> slots;  // by layer; grown by its mixer
   int64_t length = 0;       // filled; advanced by the caller
   int64_t capacity = 0;
   // Set by an encoder-decoder's first forward.

@@ -32,7 +32,7 @@ struct LatentAttentionSite {
   int64_t layer = 0;  // also the KV cache's slot
 };
 
-class LatentAttention : public AttentionLayer {
+class LatentAttention : public Mixer {
  public:
   LatentAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                   const LatentAttentionSite& site);

@@ -7,6 +7,7 @@
 
 #include "config/option.h"
 #include "nn/attention_options.h"
+#include "nn/convolution_options.h"
 #include "nn/expert_options.h"
 #include "nn/mlp_options.h"
 #include "nn/norm_options.h"
@@ -18,7 +19,13 @@ namespace megalith {
 // Norms each head, or all channels.
 enum class HeadNormScope { kHead, kProjection };
 
-struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, MlpOptions, NormOptions, ExpertOptions {
+struct LayerOptions : AttentionOptions,
+                      LatentAttentionOptions,
+                      ConvolutionOptions,
+                      RotaryOptions,
+                      MlpOptions,
+                      NormOptions,
+                      ExpertOptions {
   int64_t hidden_size = 0;
   std::optional<int64_t> ffn_hidden_size;  // default: 4 h; gated int(8h/3 / 64) * 64
   bool add_bias_linear = true;             // see has_linear_bias()

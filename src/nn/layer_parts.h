@@ -8,7 +8,8 @@
 
 namespace megalith {
 
-class AttentionLayer : public Module {
+// Mixes tokens: attention, or a convolution.
+class Mixer : public Module {
  public:
   // x (t', h) -> (t', h). Undefined angles: no rotation. A KV cache (no gradients) gets x's keys and values, and all
   // its positions are attended to. If cp ranks share a sequence, this rank's part attends to all.

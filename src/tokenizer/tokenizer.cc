@@ -127,6 +127,7 @@ constexpr TokenizerType kTypes[] = {
     {"MixtralTokenizer", make_hugging_face, false},
     {"DeepSeekV2Tokenizer", make_hugging_face, false},
     {"DeepSeekV3Tokenizer", make_hugging_face, false},
+    {"Lfm2Tokenizer", make_hugging_face, false},
     {"GPT2BPETokenizer", make_gpt2, false},
     {"BertWordPieceLowerCase", make_bert<true>, true},
     {"BertWordPieceCase", make_bert<false>, true},
@@ -204,11 +205,12 @@ std::string tokenizer_digest(const Tokenizer& tokenizer, int64_t num_ids) {
 
 void TokenizerOptions::visit(OptionVisitor& v) {
   v.group("Tokenizer", {.read_by = kTextModels, .acts_in = kWithModel});
-  v.field("tokenizer_type", tokenizer_type,
-          "Kind of tokenizer, by Megatron-LM's names: HuggingFaceTokenizer, Llama2Tokenizer, Llama3Tokenizer, "
-          "MixtralTokenizer, DeepSeekV2Tokenizer, DeepSeekV3Tokenizer, GPT2BPETokenizer, BertWordPieceLowerCase, "
-          "BertWordPieceCase, SentencePieceTokenizer, GPTSentencePieceTokenizer, TikTokenizer, NullTokenizer; or "
-          "ByteTokenizer. Default: HuggingFaceTokenizer with tokenizer_model, ByteTokenizer without.");
+  v.field(
+      "tokenizer_type", tokenizer_type,
+      "Kind of tokenizer, by Megatron-LM's names: HuggingFaceTokenizer, Llama2Tokenizer, Llama3Tokenizer, "
+      "MixtralTokenizer, DeepSeekV2Tokenizer, DeepSeekV3Tokenizer, Lfm2Tokenizer, GPT2BPETokenizer, "
+      "BertWordPieceLowerCase, BertWordPieceCase, SentencePieceTokenizer, GPTSentencePieceTokenizer, TikTokenizer, "
+      "NullTokenizer; or ByteTokenizer. Default: HuggingFaceTokenizer with tokenizer_model, ByteTokenizer without.");
   v.field("tokenizer_model", tokenizer_model,
           "tokenizer.json, a SentencePiece or tiktoken .model, a tekken.json, or a folder that holds one of these or "
           "GPT-2's or Qwen's vocab.json and merges.txt; or a model of the Hugging Face hub: org/name.")

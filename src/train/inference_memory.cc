@@ -17,7 +17,7 @@ namespace {
 int64_t bytes_of(const KvCache& cache) {
   int64_t bytes = 0;
   for (const KvCache::Slot& slot : cache.slots) {
-    for (const at::Tensor* tensor : {&slot.k, &slot.v}) {
+    for (const at::Tensor* tensor : {&slot.k, &slot.v, &slot.state}) {
       if (tensor->defined()) bytes += static_cast<int64_t>(tensor->nbytes());
     }
   }

@@ -77,12 +77,13 @@ double pairs_seen(double s, double window, bool is_causal) {
   return is_causal ? one_side : 2 * one_side;
 }
 
-// For a layer, ignoring documents.
+// For a layer, ignoring documents; a convolution, without pairs, has none that it does not see.
 double pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
   const auto place = static_cast<size_t>(std::min(layer, config.num_layers - 1));  // prediction modules are like the
                                                                                    // last layer
   const auto s = static_cast<double>(length), chunk = static_cast<double>(config.attention_chunk_size);
   const double window = config.layers_with_window()[place] == 1 ? static_cast<double>(config.attention_window()) : 0;
+  if (config.has_convolution_at(static_cast<int64_t>(place))) return s * s;
   const bool has_chunks = chunk > 0 && chunk < s && config.layers_without_rotation()[place] == 0;
   if (!has_chunks) return pairs_seen(s, window, config.is_causal());
   const double num_chunks = std::floor(s / chunk);

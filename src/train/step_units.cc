@@ -19,16 +19,21 @@
 namespace megalith {
 namespace {
 
-// Layers with equal keys cost the same: kind, experts, window, rotation, exchange of keys.
-using UnitKey = std::tuple<std::string, bool, int64_t, int64_t, int>;
+// Layers with equal keys cost the same: kind, experts, convolution, window, rotation, exchange of
+// keys.
+using UnitKey = std::tuple<std::string, bool, bool, int64_t, int64_t, int>;
 
 UnitKey key_of(const Unit& unit, int64_t layer, const ModelConfig& model,
                const std::vector<ContextParallelKind>& exchanges) {
-  if (unit.letter != UnitLetter::kLayer || layer >= model.num_layers) return {unit.kind, false, 0, 0, 0};
+  if (unit.letter != UnitLetter::kLayer || layer >= model.num_layers) return {unit.kind, false, false, 0, 0, 0};
   const auto place = static_cast<size_t>(layer);
   const auto exchange = exchanges.size() > 1 ? exchanges.at(place) : exchanges.at(0);
-  return {unit.kind, model.has_experts_at(layer), model.layers_with_window()[place],
-          model.layers_without_rotation()[place], static_cast<int>(exchange)};
+  return {unit.kind,
+          model.has_experts_at(layer),
+          model.has_convolution_at(layer),
+          model.layers_with_window()[place],
+          model.layers_without_rotation()[place],
+          static_cast<int>(exchange)};
 }
 
 // One chunk per kind of unit, all on one rank.

@@ -48,6 +48,7 @@ constexpr PublishedVocabulary kPublished[] = {
     {"deepseek-ai/DeepSeek-V2-Lite", 102400, 100001},
     {"deepseek-ai/DeepSeek-V2", 102400, 100001},
     {"deepseek-ai/DeepSeek-V3", 129280, 1},
+    {"LiquidAI/LFM2-8B-A1B", 65536, 7},
     {"moonshotai/Kimi-K2-Instruct", 163840, 163585},
     {"MiniMaxAI/MiniMax-M2.5", 200064, 200020},
     {"THUDM/glm-4-9b", 151552, 151329},

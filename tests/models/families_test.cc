@@ -225,6 +225,16 @@ bool is_smollm3(const ModelConfig& c) {
          c.attn_temperature_scale == 0;
 }
 
+bool has_lfm2s_parts(const ModelConfig& c) {
+  return has_llamas_parts(c) && c.qk_layernorm && !c.add_qkv_bias && !has_window(c) && !has_gemmas_extras(c) &&
+         !has_llama4s_extras(c);
+}
+
+bool is_lfm2_moe(const ModelConfig& c) {
+  return has_lfm2s_parts(c) && c.has_experts() && c.shared_expert_size() == 0 && dense_layers_in_front(c) >= 0 &&
+         c.moe_router_score_function == RouterScore::kSigmoid && c.moe_router_topk > 1 && !chooses_among_groups(c);
+}
+
 std::string expected_family(const ModelConfig& c) {
   // diffusers' class has one base of rotation.
   if (c.model_type == ModelType::kDiffusion) return c.theta == 10000 ? "flux" : "flux_like";
@@ -232,6 +242,10 @@ std::string expected_family(const ModelConfig& c) {
   if (c.model_type == ModelType::kBert) return expected_encoder(c);
   if (c.model_type == ModelType::kBiencoder) return "biencoder";
   if (c.embedding_norm) return "gpt";
+  if (c.num_convolutions() > 0) {
+    const bool is_dense = has_lfm2s_parts(c) && !c.has_experts();
+    return is_dense ? "lfm2" : is_lfm2_moe(c) ? "lfm2_moe" : "gpt";
+  }
   if (is_gpt_oss(c)) return "gpt_oss";
   if (is_gemma2(c)) return "gemma2";
   if (is_gemma3(c)) return "gemma3";
@@ -254,6 +268,7 @@ std::string expected_family(const ModelConfig& c) {
   if (is_qwen3_moe(c)) return "qwen3_moe";
   if (is_mixtral(c)) return "mixtral";
   if (is_glm4_moe(c)) return "glm4_moe";
+  if (is_lfm2_moe(c)) return "lfm2_moe";
   if (is_deepseek_v2(c)) return "deepseek_v2";
   if (is_deepseek_v3(c)) return "deepseek_v3";
   return is_gpt2(c) ? "gpt2" : "gpt";
@@ -294,6 +309,12 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.scale_embeddings = !c.scale_embeddings; },
       [](ModelConfig& c, std::mt19937& r) { c.no_rope_freq = r() % 2 == 0 ? "2" : ""; },
       [](ModelConfig& c, std::mt19937& r) { c.attention_chunk_size = r() % 2 == 0 ? 5 : 0; },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.layer_types.assign(static_cast<size_t>(c.num_layers), "full_attention");
+        if (r() % 4 != 0 && c.num_layers > 0) c.layer_types[0] = "conv";
+      },
+      [](ModelConfig& c, std::mt19937& r) { c.conv_kernel_size = 2 + static_cast<int64_t>(r() % 3); },
+      [](ModelConfig& c, std::mt19937&) { c.conv_bias = !c.conv_bias; },
       [](ModelConfig& c, std::mt19937& r) {
         c.attn_temperature_scale = r() % 2 == 0 ? 0.3 : 0;
         c.attn_temperature_floor = 100;
@@ -434,6 +455,8 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            small_glm(),
                                            small_gpt_oss(),
                                            small_llama4(),
+                                           small_lfm2(false),
+                                           small_lfm2(true),
                                            small_t5(false),
                                            small_t5(true),
                                            megatron_t5,
@@ -474,8 +497,8 @@ TEST(Families, HowExpertsAreBalancedMakesNoOtherFamily) {
 TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
   for (const ModelConfig& start :
        {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2(),
-        small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss(), small_llama4(), small_t5(false),
-        small_t5(true), small_bert(NormPlacement::kPostLn), small_bert(NormPlacement::kPre)}) {
+        small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss(), small_llama4(), small_lfm2(true),
+        small_t5(false), small_t5(true), small_bert(NormPlacement::kPostLn), small_bert(NormPlacement::kPre)}) {
     const ModelFamily& family = family_for(start);
     for (const auto& change : changes()) {
       std::mt19937 random(7);

@@ -99,6 +99,20 @@ std::vector<Case> cases() {
     c.num_layers = 3;
     c.no_rope_freq = "2";
   });
+  const auto convolves = [](ModelConfig& c) {
+    c.num_layers = 3;
+    c.layer_types = {"conv", "full_attention", "conv"};
+    c.hidden_dropout = 0.25;
+  };
+  add("convolutions_documents", true, convolves);
+  add("convolutions_with_biases_and_experts", false, [&](ModelConfig& c) {
+    convolves(c);
+    c.conv_kernel_size = 4;
+    c.conv_bias = true;
+    c.num_experts = 4;
+    c.moe_ffn_hidden_size = 12;
+    c.mtp_num_layers = 1;
+  });
   add("chunks_and_tempered_queries", true, [](ModelConfig& c) {
     c.num_layers = 3;
     c.no_rope_freq = "2";

@@ -108,6 +108,33 @@ json llama4_file() {
   return config;
 }
 
+// As LiquidAI/LFM2-8B-A1B has it.
+json lfm2_moe_file() {
+  json config = json::parse(R"({
+    "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "vocab_size": 65536, "hidden_size": 2048,
+    "intermediate_size": 7168, "moe_intermediate_size": 1792, "num_hidden_layers": 24, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "max_position_embeddings": 128000, "norm_eps": 1e-05, "rope_theta": 1000000.0,
+    "rope_scaling": null, "conv_L_cache": 3, "conv_bias": false, "num_dense_layers": 2, "num_experts": 32,
+    "num_experts_per_tok": 4, "norm_topk_prob": true, "routed_scaling_factor": 1.0, "use_expert_bias": true,
+    "bos_token_id": 1, "eos_token_id": 7, "pad_token_id": 0, "initializer_range": 0.02, "torch_dtype": "bfloat16",
+    "use_cache": true})");
+  for (int layer = 0; layer < 24; ++layer) {
+    const bool attends = layer == 21 || (layer % 4 == 2 && layer < 20);
+    config["layer_types"].push_back(attends ? "full_attention" : "conv");
+  }
+  return config;
+}
+
+// Keys of LiquidAI/LFM2-1.2B as it was first published.
+json lfm2_file() {
+  return json::parse(R"({
+    "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "vocab_size": 65536, "hidden_size": 2048,
+    "block_ff_dim": 12288, "block_auto_adjust_ff_dim": true, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256,
+    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "norm_eps": 1e-05,
+    "theta": 1000000.0, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "conv_L_cache": 3, "conv_bias": false,
+    "tie_embedding": true, "bos_token_id": 1, "eos_token_id": 7})");
+}
+
 const ModelFamily& family_of_file(const json& file) {
   const auto families = model_families();
   return **std::ranges::find_if(families,
@@ -135,7 +162,7 @@ std::string refusal_of_file(const json& file) {
 
 TEST(HfFamilies, WhatIsWrittenReadsBackTheSame) {
   for (const json& original :
-       {qwen3_moe_file(), olmo2_file(), olmo3_file(), glm_file(), gpt_oss_file(), llama4_file()}) {
+       {qwen3_moe_file(), olmo2_file(), olmo3_file(), glm_file(), gpt_oss_file(), llama4_file(), lfm2_moe_file()}) {
     const ModelFamily& family = family_of_file(original);
     ModelConfig config = config_of_file(original);
     EXPECT_EQ(refusal_of_file(original), "");
@@ -276,6 +303,21 @@ TEST(HfFamilies, GptOssHasBiasesSinksAndLimitedGates) {
   EXPECT_FALSE(config_of_file(file).use_rope_scaling);
 }
 
+TEST(HfFamilies, Lfm2ComputesTheWidthOfItsMlps) {
+  const ModelConfig config = config_of_file(lfm2_file());
+  EXPECT_EQ(config.ffn_size(), 8192);
+  EXPECT_EQ(config.num_convolutions(), 10);
+  EXPECT_FALSE(config.has_convolution_at(14));
+  EXPECT_FALSE(config.untie_embeddings_and_output_weights);
+  json file = lfm2_file();
+  file["block_ffn_dim_multiplier"] = 1.1;  // 9011.2
+  EXPECT_EQ(config_of_file(file).ffn_size(), 9216);
+  file["block_auto_adjust_ff_dim"] = false;
+  EXPECT_EQ(config_of_file(file).ffn_size(), 12288);
+  const json written = family_of_file(file).to_hf(config, at::kBFloat16);
+  EXPECT_EQ(text_of_file(written), text_of_file(lfm2_file()));
+}
+
 TEST(HfFamilies, WhatCannotBeHonouredIsNamed) {
   struct Case {
     json base;
@@ -301,6 +343,9 @@ TEST(HfFamilies, WhatCannotBeHonouredIsNamed) {
       {glm_file(), "n_group", 4, "n_group is 4 and topk_group 1"},
       {glm_file(), "norm_topk_prob", false, "norm_topk_prob is false"},
       {glm_file(), "num_experts_per_tok", 1, "num_experts_per_tok is 1"},
+      {lfm2_file(), "layer_types", {"conv"}, "layer_types has 1 entries"},
+      {lfm2_file(), "layer_types", {"sliding_attention"}, "layer_types has \"sliding_attention\""},
+      {lfm2_moe_file(), "norm_topk_prob", false, "norm_topk_prob is false"},
       {glm_file(), "partial_rotary_factor", 0.0, "expected above 0 and at most 1"},
       {glm_file(), "partial_rotary_factor", 1.5, "partial_rotary_factor is 1.5"},
       {glm_file(), "partial_rotary_factor", 0.0078125, "rotary_percent"},  // one channel, and pairs are rotated

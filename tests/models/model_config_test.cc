@@ -153,6 +153,12 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
          c.mtp_num_layers = 1;
        },
        "mtp_num_layers needs positions without a table"},
+      {[](ModelConfig& c) { c.layer_types = {"conv"}; }, "layer_types has 1 entries, and num_layers is 2"},
+      {[](ModelConfig& c) {
+         c.layer_types = {"conv", "full_attention"};
+         c.causal = false;
+       },
+       "layer_types conv with is_causal false"},
       {[](ModelConfig& c) { c.window_size = {5}; }, "window_size is 5, expected two numbers"},
       {[](ModelConfig& c) {
          c.window_size = {5, 2};

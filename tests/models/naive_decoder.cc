@@ -132,15 +132,16 @@ class NaiveDecoder {
     const auto normed = [&](bool is_normed, const at::Tensor& y, const char* norm) {
       return is_normed ? norm_of(y, name + "." + norm) : y;
     };
-    const at::Tensor attended =
-        normed(behind, attention(normed(in_front, x, "input_layernorm"), name + ".self_attn", view_of(number)),
-               "post_attention_layernorm");
-    x = x + hidden_dropout(attended, config_, input_, name + ".self_attn.output");
+    const bool convolves = config_.has_convolution_at(std::min(number, config_.num_layers - 1));
+    const std::string mixer = name + (convolves ? ".conv" : ".self_attn");
+    const at::Tensor y = normed(in_front, x, "input_layernorm");
+    const at::Tensor mixed = convolves ? convolution(y, mixer) : attention(y, mixer, view_of(number));
+    x = x + hidden_dropout(normed(behind, mixed, "post_attention_layernorm"), config_, input_, mixer + ".output");
     const at::Tensor z = normed(in_front, x, behind ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     const bool has_experts = config_.has_experts_at(number);
     const std::string mlp_name = name + (has_experts && is_mixtral() ? ".block_sparse_moe" : ".mlp");
-    const at::Tensor y = has_experts ? experts(z, mlp_name) : mlp(z, mlp_name, "gate_proj", "up_proj", "down_proj");
-    return x + hidden_dropout(normed(behind, y, "post_feedforward_layernorm"), config_, input_, mlp_name + ".output");
+    const at::Tensor fed = has_experts ? experts(z, mlp_name) : mlp(z, mlp_name, "gate_proj", "up_proj", "down_proj");
+    return x + hidden_dropout(normed(behind, fed, "post_feedforward_layernorm"), config_, input_, mlp_name + ".output");
   }
 
  private:
@@ -194,6 +195,21 @@ class NaiveDecoder {
     if (config_.softmax_type == SoftmaxType::kVanilla) return scores.narrow(-1, 0, 0);
     if (config_.softmax_type == SoftmaxType::kOffByOne) return at::zeros(shape, scores.options());
     return w(name + ".sinks").narrow(0, head, 1).expand(shape);
+  }
+
+  // Token by token back in time; other documents are not seen.
+  at::Tensor convolution(const at::Tensor& y, const std::string& name) const {
+    const std::vector<at::Tensor> parts = linear(y, name + ".in_proj").chunk(3, -1);
+    const at::Tensor u = parts[0] * parts[2], &kernel = w(name + ".conv.weight");
+    const auto bias = weights_.find(name + ".conv.bias");
+    at::Tensor v = at::zeros_like(u);
+    for (int64_t back = 0; back < std::min(kernel.size(2), u.size(1)); ++back) {
+      const auto later = [&](const at::Tensor& x) { return at::constant_pad_nd(x, {0, 0, back, 0}); };
+      const at::Tensor is_seen = whole_.allowed.diagonal(-back, 1, 2).unsqueeze(-1).to(u.scalar_type());
+      const at::Tensor weight = kernel.select(2, kernel.size(2) - 1 - back).squeeze(1);
+      v = v + later(u.narrow(1, 0, u.size(1) - back) * is_seen) * weight;
+    }
+    return linear(parts[1] * (bias == weights_.end() ? v : v + bias->second), name + ".out_proj");
   }
 
   at::Tensor attention(const at::Tensor& y, const std::string& name, const View& view) const {

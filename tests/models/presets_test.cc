@@ -89,6 +89,8 @@ const Expected kExpected[] = {
     {"llama4_scout_17B_16E", 107'769'861'120, 0},
     {"llama4_maverick_17B_128E", 400'711'848'960, 0},
     {"smollm3_3B", 3'075'098'624, 0},
+    {"lfm2_1.2B", 1'170'340'608, 0},
+    {"lfm2_8B_A1B", 8'339'930'560, 0},
     {"t5_small", 60'506'624, 0},
     {"t5_base", 222'903'552, 0},
     {"t5_large", 737'668'096, 0},
@@ -158,6 +160,7 @@ std::string family_of(const std::string& preset) {
   if (preset == "demo_deepseek") return "deepseek_v3";
   if (preset.starts_with("mistral")) return preset == "mistral_7B_v0.1" ? "mistral" : "llama";  // the others see all
   if (preset.starts_with("glm4.5")) return "glm4_moe";
+  if (preset.starts_with("lfm2")) return preset == "lfm2_8B_A1B" ? "lfm2_moe" : "lfm2";
   if (preset.ends_with("_A3B") || preset.ends_with("_A22B")) return "qwen3_moe";
   for (const char* family :
        {"mixtral", "deepseek_v2", "deepseek_v3", "olmo2", "olmo3", "gemma2", "gemma3", "llama4", "smollm3"}) {

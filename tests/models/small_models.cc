@@ -127,6 +127,21 @@ ModelConfig small_gpt_oss() {
   return config;
 }
 
+ModelConfig small_lfm2(bool has_experts) {
+  ModelConfig config = tiny_config();
+  config.num_layers = 3;
+  config.qk_layernorm = true;
+  config.layer_types = {"conv", "full_attention", "conv"};
+  if (!has_experts) return config;
+  config.num_experts = 8;
+  config.moe_ffn_hidden_size = 12;
+  config.moe_layer_freq = "[0,1,1]";
+  config.moe_router_topk = 4;
+  config.moe_router_score_function = RouterScore::kSigmoid;
+  config.moe_router_enable_expert_bias = true;
+  return config;
+}
+
 ModelConfig small_t5(bool is_v1_1) {
   ModelConfig config = tiny_config();
   config.model_type = ModelType::kT5;

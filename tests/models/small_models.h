@@ -15,6 +15,7 @@ ModelConfig small_olmo(bool is_3);
 ModelConfig small_qwen3_moe();
 ModelConfig small_glm();
 ModelConfig small_gpt_oss();
+ModelConfig small_lfm2(bool has_experts);
 ModelConfig small_t5(bool is_v1_1);
 
 }  // namespace megalith::test

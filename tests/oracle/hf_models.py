@@ -18,6 +18,7 @@ from transformers import (
     Glm4MoeConfig,
     GPT2Config,
     GptOssConfig,
+    Lfm2Config,
     Llama4Config,
     Llama4ForConditionalGeneration,
     Llama4TextConfig,
@@ -226,6 +227,28 @@ CONFIGS = {
     ),
     "smollm3": lambda: SmolLM3Config(
         **COMMON, no_rope_layers=[1, 0, 1], rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=None
+    ),
+    # A width that the class rounds up from two thirds of 112, times 1.25.
+    "lfm2": lambda: Lfm2Config(
+        **COMMON,
+        norm_eps=3e-3,
+        layer_types=["conv", "full_attention", "conv"],
+        block_multiple_of=16,
+        block_ffn_dim_multiplier=1.25,
+        rope_theta=10000.0,
+        pad_token_id=None,
+    ),
+    # Named as in published files; a kernel of five tokens.
+    "lfm2_biased": lambda: Lfm2Config(
+        **{**COMMON, "num_key_value_heads": 4},
+        norm_eps=1e-5,
+        full_attn_idxs=[2],
+        conv_L_cache=5,
+        conv_bias=True,
+        block_auto_adjust_ff_dim=False,
+        theta=500000.0,
+        tie_embedding=False,
+        pad_token_id=None,
     ),
     "deepseek_v2": lambda: DeepseekV2Config(
         **DEEPSEEK,

@@ -121,7 +121,9 @@ at::Tensor TextBatch::read_alone(Sequence& sequence, int64_t count, HeadOutput h
 void TextBatch::reuse_past(Sequence& sequence) {
   // The last token is always read, for its logits.
   const auto reusable = [&](const std::vector<int64_t>& tokens) {
-    return std::min(common_beginning(sequence.tokens, tokens), std::ssize(sequence.tokens) - 1);
+    const int64_t count = std::min(common_beginning(sequence.tokens, tokens), std::ssize(sequence.tokens) - 1);
+    // A convolution's state is that of the last token.
+    return model_.config().num_convolutions() == 0 || count == std::ssize(tokens) ? count : 0;
   };
   const auto best = std::max_element(past_.begin(), past_.end(), [&](const Past& a, const Past& b) {
     return reusable(a.tokens) < reusable(b.tokens);
@@ -131,6 +133,7 @@ void TextBatch::reuse_past(Sequence& sequence) {
   if (count < kLeastReused) return;
   for (KvCache::Slot& slot : best->slots) {
     KvCache::Slot& copy = sequence.own.slots.emplace_back();
+    if (slot.state.defined()) copy.state = slot.state.expand({limits_.row_multiple, -1, -1}).clone();
     for (int which : {0, 1}) {
       const at::Tensor& stored = part(slot, which);
       if (!stored.defined()) continue;
@@ -182,6 +185,11 @@ std::vector<GeneratedToken> TextBatch::add(int64_t key, const GenerationRequest&
   return likelihoods;
 }
 
+at::Tensor TextBatch::state_of(const Sequence& sequence, size_t layer) const {
+  const at::Tensor& state = cache_of(sequence).slots.at(layer).state;
+  return state.defined() ? state.narrow(0, sequence.row, 1) : at::Tensor();
+}
+
 at::Tensor TextBatch::cached(const Sequence& sequence, size_t layer, int which) const {
   const at::Tensor& stored = part(cache_of(sequence).slots.at(layer), which);
   if (!stored.defined()) return {};
@@ -192,6 +200,11 @@ at::Tensor TextBatch::cached(const Sequence& sequence, size_t layer, int which) 
 void TextBatch::copy_to_row(KvCache& target, int64_t row, const Sequence& sequence) const {
   const int64_t start = target.length - sequence.num_cached;
   for (size_t layer = 0; layer < target.slots.size(); ++layer) {
+    if (const at::Tensor state = state_of(sequence, layer); state.defined()) {
+      at::Tensor& states = target.slots[layer].state;
+      if (!states.defined()) states = at::zeros({std::ssize(rows_), state.size(1), state.size(2)}, state.options());
+      states.narrow(0, row, 1).copy_(state);
+    }
     for (int which : {0, 1}) {
       const at::Tensor source = cached(sequence, layer, which);
       if (!source.defined()) continue;
@@ -307,6 +320,7 @@ void TextBatch::keep_past(const Sequence& sequence) {
   Past past{.tokens = {sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_cached}, .slots = {}};
   past.slots.resize(cache_of(sequence).slots.size());
   for (size_t layer = 0; layer < past.slots.size(); ++layer) {
+    if (const at::Tensor state = state_of(sequence, layer); state.defined()) past.slots[layer].state = state.clone();
     for (int which : {0, 1}) {
       const at::Tensor source = cached(sequence, layer, which);
       if (source.defined()) part(past.slots[layer], which) = source.clone();

@@ -69,7 +69,7 @@ class TextBatch {
   };
   struct Past {
     std::vector<int64_t> tokens;
-    std::vector<KvCache::Slot> slots;  // (1, tokens, g, d)
+    std::vector<KvCache::Slot> slots;  // (1, tokens, g, d), states (1, n, c)
   };
 
   at::Tensor forward(const std::vector<std::vector<int64_t>>& rows, const at::Tensor& positions, KvCache& cache,
@@ -86,6 +86,7 @@ class TextBatch {
   const KvCache& cache_of(const Sequence& sequence) const { return sequence.is_shared ? shared_ : sequence.own; }
   // (1, num_cached, g, d), a view of its cache; undefined for a layer without.
   at::Tensor cached(const Sequence& sequence, size_t layer, int which) const;
+  at::Tensor state_of(const Sequence& sequence, size_t layer) const;  // (1, n, c), a view; undefined likewise
   void keep_past(const Sequence& sequence);
   GeneratedToken choose(Sequence& sequence) const;
 

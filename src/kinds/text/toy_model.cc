@@ -54,6 +54,7 @@ void shrink_attention(const ParallelOptions& parallel, const ModelConfig& user, 
   // GPT-2's heads must fill the width.
   const bool is_free = user.position_embedding() != PositionEmbedding::kLearnedAbsolute;
   model.hidden_size = is_free ? kWidth : model.num_attention_heads * channels;
+  if (user.num_convolutions() > 0) model.hidden_size = sized(kWidth, parallel.tensor_model_parallel_size);
   if (user.attention_window() > 0) model.window_size = {kToyWindow - 1, user.is_causal() ? 0 : kToyWindow - 1};
 }
 
@@ -129,6 +130,14 @@ void TokenKind::shrink_model(const ParallelOptions& ranks, const ModelConfig& as
   }
   if (!asked.no_rope_freq.empty()) {
     model.no_rope_freq = no_rope_freq_text(toy_layers(asked.layers_without_rotation(), sources));
+  }
+  if (asked.num_convolutions() > 0) {
+    std::vector<int64_t> kinds;
+    for (int64_t layer = 0; layer < asked.num_layers; ++layer) kinds.push_back(asked.has_convolution_at(layer));
+    model.layer_types.clear();
+    for (const int64_t kind : toy_layers(kinds, sources)) {
+      model.layer_types.push_back(kind == 1 ? kConvolutionLayer : kAttentionLayer);
+    }
   }
   if (asked.mtp_num_layers) model.mtp_num_layers = toy_prediction_modules(asked);
   // Not a multiple, so that it is padded, with a few tokens for every rank.
