@@ -118,6 +118,12 @@ ModelConfig in_chunks(ModelConfig config) {
   return config;
 }
 
+ModelConfig convolved(ModelConfig config) {
+  config.layer_types = {"conv", "full_attention"};
+  config.conv_kernel_size = 4;
+  return config;
+}
+
 ModelConfig with_positions(ModelConfig config) {
   config.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   return config;
@@ -125,8 +131,9 @@ ModelConfig with_positions(ModelConfig config) {
 
 TEST(TextBatch, WritesTogetherWhatEachWritesAlone) {
   const Groups groups = Groups::single();
-  for (const ModelConfig& config : {tiny_config(), windowed(tiny_config()), with_experts(tiny_config()),
-                                    latent(tiny_config()), in_chunks(tiny_config()), with_positions(tiny_config())}) {
+  for (const ModelConfig& config :
+       {tiny_config(), windowed(tiny_config()), with_experts(tiny_config()), latent(tiny_config()),
+        in_chunks(tiny_config()), convolved(tiny_config()), with_positions(tiny_config())}) {
     const auto model = model_of(config, tiny_context(groups));
     expect_as_alone(*model, {.most_rows = 4}, groups);
   }
@@ -154,9 +161,10 @@ TEST(TextBatch, RanksThatSplitTokensWriteTheSame) {
 
 TEST(TextBatch, ReadsACommonBeginningOnce) {
   const Groups groups = Groups::single();
-  const auto model = model_of(tiny_config(), tiny_context(groups));
-  PipelinedModel pipelined(*model, groups, at::kCPU);
-  for (int64_t rows : {1, 4}) {
+  for (const auto& [rows, config] :
+       {std::pair(1, tiny_config()), std::pair(4, tiny_config()), std::pair(4, convolved(tiny_config()))}) {
+    const auto model = model_of(config, tiny_context(groups));
+    PipelinedModel pipelined(*model, groups, at::kCPU);
     TextBatch batch(pipelined, {.most_rows = rows, .most_past_tokens = 40}, at::kCPU);
     GenerationRequest turn = request_of(2, 12, 6);
     for (int turns = 0; turns < 3; ++turns) {  // a conversation: each turn begins with the last one and its answer

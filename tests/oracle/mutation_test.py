@@ -88,6 +88,21 @@ def exchange_halves(key):
     return change
 
 
+def exchange_gates(key):
+    def change(weights):
+        before, behind, value = weights[key].chunk(3)
+        weights[key] = torch.cat([behind, before, value])
+
+    return change
+
+
+def turn_kernel(key):
+    def change(weights):
+        weights[key] = weights[key].flip(-1)
+
+    return change
+
+
 def drop_row_pair(weights):
     # Two rows of the embedding exchanged: a vocabulary that is off by one would look like this.
     embedding = weights["model.embed_tokens.weight"].clone()
@@ -152,6 +167,8 @@ CONFIG_CHANGES = [
     ("smollm3", "all layers rotate", set_config(no_rope_layers=[1, 1, 1])),
     ("smollm3", "another layer that does not", set_config(no_rope_layers=[0, 1, 1])),
     ("smollm3", "rope base", set_config(rope_theta=20000.0)),
+    ("lfm2", "norm epsilon", set_config(norm_eps=1e-5)),
+    ("lfm2", "rope base", set_config(rope_theta=20000.0)),
     ("qwen3", "norm epsilon", set_config(rms_norm_eps=1e-6)),
     ("qwen3", "rope base", set_config(rope_theta=10000.0)),
     ("gemma2", "no cap of scores", set_config(attn_logit_softcapping=None)),
@@ -208,6 +225,9 @@ WEIGHT_CHANGES = [
     ("glm4_moe", "no weight in the norm of queries", set_weight(LAYER + "self_attn.q_norm.weight", 1.0)),
     ("qwen3", "no weight in the norm of queries", set_weight(LAYER + "self_attn.q_norm.weight", 1.0)),
     ("qwen3", "no weight in the norm of keys", set_weight(LAYER + "self_attn.k_norm.weight", 1.0)),
+    ("lfm2", "gates exchanged", exchange_gates("model.layers.2.conv.in_proj.weight")),
+    ("lfm2", "a kernel turned round", turn_kernel("model.layers.2.conv.conv.weight")),
+    ("lfm2", "no weight in the last norm", set_weight("model.embedding_norm.weight", 1.0)),
     ("gemma2", "no norm behind attention", set_weight(LAYER + "post_attention_layernorm.weight", 0.0)),
     ("gemma2", "no norm behind the MLP", set_weight(LAYER + "post_feedforward_layernorm.weight", 0.0)),
     ("gemma2", "no norm before the MLP", set_weight(LAYER + "pre_feedforward_layernorm.weight", 0.0)),
