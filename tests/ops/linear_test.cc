@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "device/device.h"
 #include "ops/linear/products.h"
 #include "support/gradients.h"
 #include "support/on_device.h"
@@ -131,6 +132,75 @@ TEST(Linear, BlockedProductsDoNotDependOnTheNumberOfThreads) {
       at::set_num_threads(threads);
       EXPECT_TRUE(at::equal(linear_forward(x, w, bias), y)) << t << " " << h << " " << o << ", " << threads;
       EXPECT_TRUE(at::equal(linear_dgrad(dy, w), dx)) << t << " " << h << " " << o << ", " << threads;
+    }
+  }
+  at::set_num_threads(before);
+}
+
+// Rows of wider tensors, off any alignment; NaN beside them.
+Tensor few_rows(int64_t rows, int64_t columns, at::ScalarType dtype) {
+  const Tensor wide = testing::full({rows, columns + 3}, std::nan(""), dtype);
+  wide.narrow(1, 1, columns).copy_(testing::randn({rows, columns}));
+  return wide.narrow(1, 1, columns);
+}
+
+// Sums of few terms, registers (8 to 32 terms) with tails, columns that fill no block, several tasks.
+constexpr Shape kFewRowsShapes[] = {{0, 1, 1}, {0, 31, 7}, {0, 33, 49}, {0, 70, 130}, {0, 773, 97}, {0, 64, 48}};
+
+TEST(Linear, FewRowsMatchFloat64AndAreTheSameInAnyCompany) {
+  at::manual_seed(12);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const double round = dtype == at::kHalf ? 1.0 / 2048 : 1.0 / 256;
+    for (const auto& [unused, h, o] : kFewRowsShapes) {
+      const Tensor x = few_rows(16, h, dtype), w = few_rows(o, h, dtype), bias = testing::randn({o}).to(dtype);
+      const Tensor exact = at::addmm(bias.to(at::kDouble), x.to(at::kDouble), w.to(at::kDouble).t());
+      const Tensor all = linear_forward(x, w, bias), reference = linear_forward(x, w, bias, Kernels::kReference);
+      for (int64_t rows = 1; rows <= 16; ++rows) {
+        const auto what = fmt::format("{} rows ({}, {}) {}", rows, h, o, c10::toString(dtype));
+        const Tensor y = linear_forward(x.narrow(0, 16 - rows, rows), w, bias);
+        EXPECT_TENSOR_NEAR(y, exact.narrow(0, 16 - rows, rows), {.rel = round, .rel_to_max = 1e-6, .what = what});
+        EXPECT_TRUE(at::equal(y, all.narrow(0, 16 - rows, rows))) << what;
+      }
+      EXPECT_TENSOR_NEAR(all, reference, {.rel = 2 * round, .rel_to_max = 2 * round, .what = "reference"});
+    }
+  }
+}
+
+// The forms for processors with fewer instructions, and any number of threads.
+TEST(Linear, EveryFormOfFewRowsAgrees) {
+  at::manual_seed(13);
+  using Kernel = void(const cpu::FewRowsProduct&, std::atomic<int64_t>*);
+  std::vector<std::pair<std::string, Kernel*>> kernels = {{"DEFAULT", &cpu::DEFAULT::few_rows_product}};
+#if defined(__x86_64__)
+  if (cpu_features().avx2) kernels.emplace_back("AVX2", &cpu::AVX2::few_rows_product);
+  if (cpu_features().avx512) kernels.emplace_back("AVX512", &cpu::AVX512::few_rows_product);
+#endif
+  const int before = at::get_num_threads();
+  for (const auto& [unused, h, o] : kFewRowsShapes) {
+    const Tensor x = few_rows(11, h, at::kBFloat16), w = few_rows(o, h, at::kBFloat16);
+    const Tensor y = linear_forward(x, w), exact = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
+    for (const int threads : {1, 2, 3}) {
+      at::set_num_threads(threads);
+      EXPECT_TRUE(at::equal(linear_forward(x, w), y)) << h << " " << o << ", " << threads << " threads";
+    }
+    for (const auto& [name, kernel] : kernels) {
+      const Tensor out = testing::full({11, o}, std::nan(""), at::kBFloat16);
+      std::atomic<int64_t> next{0};
+      kernel({.dtype = Dtype::kBFloat16,
+              .has_pairs = false,
+              .m = 11,
+              .n = o,
+              .k = h,
+              .x = x.const_data_ptr(),
+              .x_stride = x.stride(0),
+              .w = w.const_data_ptr(),
+              .w_stride = w.stride(0),
+              .bias = nullptr,
+              .y = out.mutable_data_ptr(),
+              .y_stride = o},
+             &next);
+      const auto what = fmt::format("{} ({}, {})", name, h, o);
+      EXPECT_TENSOR_NEAR(out, exact, {.rel = 1.0 / 256, .rel_to_max = 1e-6, .what = what});
     }
   }
   at::set_num_threads(before);

@@ -79,6 +79,26 @@ struct MatrixProduct {
 // As above.
 MEGALITH_DECLARE_CPU_KERNEL(matrix_product, (const MatrixProduct& call, std::atomic<int64_t>* next));
 
+// y = x w^T (+ bias) of a few rows in bf16 or fp16, summed in fp32 and rounded once. A row's bits depend on it alone.
+struct FewRowsProduct {
+  static constexpr int64_t kMostRows = 16;
+  static constexpr int64_t kTaskColumns = 48;  // whole blocks of the kernel's
+  Dtype dtype;
+  bool has_pairs;   // the processor has AVX512_BF16
+  int64_t m, n, k;  // m is at most kMostRows
+  const void* x;    // (m, k)
+  int64_t x_stride;
+  const void* w;  // (n, k)
+  int64_t w_stride;
+  const void* bias;  // (n), or null
+  void* y;           // (m, n)
+  int64_t y_stride;
+
+  int64_t num_tasks() const { return (n + kTaskColumns - 1) / kTaskColumns; }
+};
+// As above.
+MEGALITH_DECLARE_CPU_KERNEL(few_rows_product, (const FewRowsProduct& call, std::atomic<int64_t>* next));
+
 // c = a b (+ bias), or c += a b, in fp32 and in tasks of task_rows x task_columns. Sums over a block of k start from 0
 // and are added in order: only block_k changes results, and depends only on k.
 struct FloatProduct {
