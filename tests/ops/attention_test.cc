@@ -247,6 +247,46 @@ TEST_P(Attention, AwkwardLengthsMatchFloat64) {
   }
 }
 
+// Generation: one query a sequence, under every mask that a cache knows.
+TEST_P(Attention, OneQueryMatchesFloat64) {
+  at::manual_seed(14);
+  const Tensor query = testing::zeros({3, 1}).to(at::kInt);
+  Tensor hidden = testing::zeros({3, 150}).to(at::kInt);  // the rows begin at keys 0, 67 and 149
+  hidden[1].narrow(0, 0, 67).fill_(1);
+  hidden[2].narrow(0, 0, 149).fill_(1);
+  const Tensor lengths = testing::tensor({150, 0, 70}, at::kLong);
+  const std::initializer_list<at::ScalarType> dtypes = {at::kFloat, at::kBFloat16, at::kHalf};
+  for (const Shape& shape : {Shape{3, 1, 150, 6, 2, 64, 64}, {3, 1, 150, 4, 4, 33, 71}, {3, 1, 150, 3, 1, 8, 100}}) {
+    expect_all_match(shape, {}, "all", {}, dtypes);
+    expect_all_match(shape, {.window = 70}, "window", {}, dtypes);
+    expect_all_match(shape, {.window = 70, .query_documents = query, .key_documents = hidden, .softcap = 0.5},
+                     "hidden beginnings", {}, dtypes);
+    expect_all_match(shape, {.is_causal = false, .key_lengths = lengths}, "lengths", {}, dtypes);
+  }
+}
+
+TEST(Attention, OneQueryIsTheSameInAnyCompany) {
+  at::manual_seed(15);
+  const Inputs in = make_inputs({3, 1, 150, 6, 2, 64, 64}, at::kBFloat16);
+  const std::vector<int64_t> starts = {0, 67, 149};
+  Tensor hidden = at::zeros({3, 150}, at::kInt);
+  for (int64_t b = 0; b < 3; ++b) hidden[b].narrow(0, 0, starts[static_cast<size_t>(b)]).fill_(1);
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 8}) {  // 8: tasks of a head
+    at::set_num_threads(threads);
+    const AttentionMask mask{.query_documents = at::zeros({3, 1}, at::kInt), .key_documents = hidden};
+    const auto [out, lse] = attention_forward(in.q, in.k, in.v, in.scale, mask);
+    for (int64_t b = 0; b < 3; ++b) {
+      const int64_t start = starts[static_cast<size_t>(b)];
+      const auto own = [&](const Tensor& x) { return x.narrow(0, b, 1).narrow(1, start, 150 - start); };
+      const auto [alone, alone_lse] = attention_forward(in.q.narrow(0, b, 1), own(in.k), own(in.v), in.scale, {});
+      EXPECT_TRUE(at::equal(alone[0], out[b])) << "sequence " << b << ", " << threads << " threads";
+      EXPECT_TRUE(at::equal(alone_lse[0], lse[b])) << "sequence " << b << ", " << threads << " threads";
+    }
+  }
+  at::set_num_threads(before);
+}
+
 TEST_P(Attention, DropoutMatchesFloat64WithTheSameElements) {
   at::manual_seed(6);
   const Shape shape{2, 70, 131, 4, 2, 16, 16};

@@ -82,6 +82,22 @@ MEGALITH_DECLARE_CPU_KERNEL(attention_backward_keys, (const AttentionCall& call,
 MEGALITH_DECLARE_CPU_KERNEL(attention_backward_queries, (const AttentionCall& call, std::atomic<int64_t>* next));
 MEGALITH_DECLARE_CPU_KERNEL(attention_backward_bias, (const AttentionCall& call, std::atomic<int64_t>* next));
 
+// Forward for one query a sequence, the last position's, and 16- or 32-bit elements; no bias, no dropout.
+struct DecodeCall {
+  Dtype dtype;
+  int64_t b, sk, n, g, d, dv;
+  double scale;
+  double softcap;  // 0: none
+  HeadsView q, k, v, out;
+  float* lse;  // (b, n)
+  int64_t window;  // 0: none
+  const int32_t *query_documents, *key_documents;  // (b), (b, sk); null: none
+  const int64_t* key_lengths;                      // (b), or null
+  int64_t task_heads;                              // heads of a task; divides n / g, and changes no result
+};
+// Tasks (b, n / task_heads) from the counter.
+MEGALITH_DECLARE_CPU_KERNEL(attention_decode, (const DecodeCall& call, std::atomic<int64_t>* next));
+
 // Bytes of `packed` per (b, g).
 constexpr int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 inline int64_t element_bytes(const AttentionCall& call) {

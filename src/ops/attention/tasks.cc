@@ -172,12 +172,52 @@ AttentionGradients empty_attention_gradients(const at::Tensor& /*dout*/, const a
           .dbias = has_dbias ? at::zeros(mask.bias.sizes(), wide_options(q)) : at::Tensor()};
 }
 
+bool is_decoding(const at::Tensor& q, const AttentionMask& mask, const AttentionDropout& dropout) {
+  return q.size(1) == 1 && q.scalar_type() != at::kDouble && !mask.bias.defined() && dropout.p == 0 &&
+         !mask.query_positions.defined() && !mask.key_positions.defined();
+}
+
+void decode(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask,
+            const at::Tensor& out, const at::Tensor& lse) {
+  const auto dense = [](const at::Tensor& x) { return x.defined() ? x.contiguous() : x; };
+  const at::Tensor query_documents = dense(mask.query_documents), key_documents = dense(mask.key_documents),
+                   key_lengths = dense(mask.key_lengths);
+  const int64_t threads = at::get_num_threads(), b = q.size(0), n = q.size(2), g = k.size(2);
+  const DecodeCall call{
+      .dtype = to_dtype(q.scalar_type()),
+      .b = b,
+      .sk = k.size(1),
+      .n = n,
+      .g = g,
+      .d = q.size(3),
+      .dv = v.size(3),
+      .scale = scale,
+      .softcap = mask.softcap,
+      .q = view_of(q),
+      .k = view_of(k),
+      .v = view_of(v),
+      .out = view_of(out),
+      .lse = lse.mutable_data_ptr<float>(),
+      .window = mask.window,
+      .query_documents = query_documents.defined() ? query_documents.const_data_ptr<int32_t>() : nullptr,
+      .key_documents = key_documents.defined() ? key_documents.const_data_ptr<int32_t>() : nullptr,
+      .key_lengths = key_lengths.defined() ? key_lengths.const_data_ptr<int64_t>() : nullptr,
+      .task_heads = b * g < threads ? 1 : n / g};
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, std::min(b * n / call.task_heads, threads), 1,
+                   [&](int64_t, int64_t) { MEGALITH_CPU_KERNEL(attention_decode)(call, &next); });
+}
+
 std::tuple<at::Tensor, at::Tensor> attention_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                     double scale, const AttentionMask& mask,
                                                     const AttentionDropout& dropout,
                                                     const AttentionLibraries& libraries) {
   check_runs(mask, q.size(1), k.size(1));
   auto [out, lse] = empty_attention(q, k, v, scale, mask, dropout, libraries);
+  if (is_decoding(q, mask, dropout)) {
+    decode(q, k, v, scale, mask, out, lse);
+    return {out, lse};
+  }
   Call owner(mask, dropout, q, k, v, scale, out, lse);
   AttentionCall& call = owner.call;
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
