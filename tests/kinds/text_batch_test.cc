@@ -45,15 +45,15 @@ struct Written {
   std::vector<GeneratedToken> prompt;
 };
 
-// Sequence i joins once i steps are over and there is room.
+// Sequence i joins once i * `apart` steps are over and there is room.
 std::vector<Written> write_together(Model& model, const std::vector<GenerationRequest>& requests,
-                                    const TextBatch::Limits& limits, const Groups& groups) {
+                                    const TextBatch::Limits& limits, const Groups& groups, size_t apart = 1) {
   PipelinedModel pipelined(model, groups, at::kCPU);
   TextBatch batch(pipelined, limits, at::kCPU);
   std::vector<Written> written(requests.size());
   size_t next = 0;
   for (size_t step = 0; next < requests.size() || !batch.is_empty(); ++step) {
-    while (next < requests.size() && next <= step && batch.has_room()) {
+    while (next < requests.size() && next * apart <= step && batch.has_room()) {
       written[next].prompt = batch.add(static_cast<int64_t>(next), requests[next]);
       ++next;
     }
@@ -73,16 +73,18 @@ std::vector<GenerationRequest> some_requests() {
           request_of(5, 2, 10)};
 }
 
-void expect_as_alone(Model& model, const TextBatch::Limits& limits, const Groups& groups) {
-  const std::vector<GenerationRequest> requests = some_requests();
-  const std::vector<Written> together = write_together(model, requests, limits, groups);
+// near: of log-probabilities
+void expect_as_alone(Model& model, const TextBatch::Limits& limits, const Groups& groups,
+                     const std::vector<GenerationRequest>& requests = some_requests(), double near = 1e-5,
+                     size_t apart = 1) {
+  const std::vector<Written> together = write_together(model, requests, limits, groups, apart);
   for (size_t i = 0; i < requests.size(); ++i) {
     const Written alone =
         write_together(model, {requests[i]}, {.most_rows = 1, .row_multiple = limits.row_multiple}, groups)[0];
     EXPECT_EQ(together[i].ids, alone.ids) << "sequence " << i;
     ASSERT_EQ(together[i].logprobs.size(), alone.logprobs.size());
     for (size_t k = 0; k < alone.logprobs.size(); ++k) {
-      EXPECT_NEAR(together[i].logprobs[k], alone.logprobs[k], 1e-5) << "sequence " << i << ", token " << k;
+      EXPECT_NEAR(together[i].logprobs[k], alone.logprobs[k], near) << "sequence " << i << ", token " << k;
     }
   }
 }
@@ -139,6 +141,24 @@ TEST(TextBatch, WritesTogetherWhatEachWritesAlone) {
   }
   const auto fused = model_of(windowed(tiny_config()), tiny_context(groups, at::kFloat, Kernels::kFused));
   for (int64_t rows : {2, 8}) expect_as_alone(*fused, {.most_rows = rows}, groups);
+}
+
+TEST(TextBatch, CompanyChangesNoBitIn16Bits) {
+  const Groups groups = Groups::single();
+  const auto model = model_of(windowed(tiny_config()), tiny_context(groups, at::kBFloat16, Kernels::kFused));
+  expect_as_alone(*model, {.most_rows = 8}, groups, some_requests(), /*near=*/0);
+}
+
+TEST(TextBatch, PromptsOfOneLengthAreReadTogether) {
+  const Groups groups = Groups::single();
+  ModelConfig config = windowed(tiny_config());
+  config.max_position_embeddings = 128;
+  const auto model = model_of(config, tiny_context(groups));
+  std::vector<GenerationRequest> requests;
+  for (int64_t seed : {7, 8, 9}) requests.push_back(request_of(seed, 70, 5 + seed % 2));
+  requests.push_back(request_of(4, 66, 7));
+  requests.push_back(request_of(2, 3, 7));
+  for (int64_t rows : {2, 5}) expect_as_alone(*model, {.most_rows = rows}, groups, requests, 1e-5, /*apart=*/0);
 }
 
 TEST(TextBatch, RanksThatSplitTokensWriteTheSame) {

@@ -16,6 +16,9 @@ namespace {
 constexpr int64_t kPromptPiece = 128;
 // Growth of the shared cache, in slots.
 constexpr int64_t kCacheStep = 256;
+// Prompts of one length are read together: as long as products of the CPU give a row the same bits in any company, and
+// as many tokens as bound the memory.
+constexpr int64_t kFewestTogether = 64, kMostTogether = 1024;
 // Recomputing a shorter common prefix is faster than copying it.
 constexpr int64_t kLeastReused = 8;
 
@@ -179,10 +182,55 @@ std::vector<GeneratedToken> TextBatch::add(int64_t key, const GenerationRequest&
   if (model_.config().has_encoder()) sequence.tokens = {model_.config().bos_token_id.value_or(0)};
   sequence.own.capacity = std::ssize(sequence.tokens) + (can_share_ ? 0 : request.max_new_tokens);
   if (!request.has_prompt_logprobs && !model_.config().has_encoder()) reuse_past(sequence);
-  std::vector<GeneratedToken> likelihoods = read_prompt(sequence);
+  sequence.waits = may_wait(sequence);
+  std::vector<GeneratedToken> likelihoods;
+  if (!sequence.waits) likelihoods = read_prompt(sequence);
   sequences_.push_back(std::move(sequence));
   if (request.max_new_tokens == 0) remove(key);
   return likelihoods;
+}
+
+bool TextBatch::may_wait(const Sequence& sequence) const {
+  const GenerationRequest& request = sequence.request;
+  return can_share_ && limits_.row_multiple == 1 && sequence.num_cached == 0 && !request.has_prompt_logprobs &&
+         request.max_new_tokens > 0 && std::ssize(sequence.tokens) >= kFewestTogether;
+}
+
+void TextBatch::read_waiting() {
+  std::map<size_t, std::vector<Sequence*>> by_length;
+  for (Sequence& sequence : sequences_) {
+    if (sequence.waits) by_length[sequence.tokens.size()].push_back(&sequence);
+  }
+  for (const auto& [length, group] : by_length) {
+    const size_t most = std::max<size_t>(1, kMostTogether / length);
+    for (size_t first = 0; first < group.size(); first += most) {
+      read_prompts(std::span(group).subspan(first, std::min(most, group.size() - first)));
+    }
+  }
+}
+
+// Of one length.
+void TextBatch::read_prompts(std::span<Sequence* const> sequences) {
+  std::vector<std::vector<int64_t>> rows;
+  for (const Sequence* sequence : sequences) rows.push_back(sequence->tokens);
+  const int64_t count = std::ssize(rows.front());
+  KvCache cache;
+  cache.capacity = count;
+  const at::Tensor logits = forward(rows, at::arange(count, at::kLong).expand({std::ssize(rows), count}), cache, {}, {},
+                                    HeadOutput::kLastLogits);
+  for (size_t row = 0; row < sequences.size(); ++row) {
+    Sequence& sequence = *sequences[row];
+    sequence.waits = false;
+    sequence.num_cached = count;
+    sequence.logits = logits[static_cast<int64_t>(row)];
+    sequence.own.length = count;
+    for (const KvCache::Slot& slot : cache.slots) {
+      const auto own = [&](const at::Tensor& x) {
+        return x.defined() ? x.narrow(0, static_cast<int64_t>(row), 1) : x;
+      };
+      sequence.own.slots.push_back({own(slot.k), own(slot.v), own(slot.state)});
+    }
+  }
 }
 
 at::Tensor TextBatch::state_of(const Sequence& sequence, size_t layer) const {
@@ -276,21 +324,33 @@ void TextBatch::read_together(const std::vector<Sequence*>& sequences) {
   }
 }
 
-GeneratedToken TextBatch::choose(Sequence& sequence) const {
-  const GenerationRequest& request = sequence.request;
-  GeneratedToken token{.key = sequence.key};
-  at::Tensor logits = sequence.logits.to(at::kFloat);
-  const auto step = std::ssize(sequence.new_ids);
-  const at::Tensor changed = request.changes_logits() ? changed_logits(logits, request, sequence.new_ids) : logits;
-  token.id = sample_tokens(changed, request.sampling, step).item<int64_t>();
-  if (request.num_logprobs) add_likelihoods(token, logits[0].to(at::kCPU), *request.num_logprobs);
-  token.is_stop = std::find(request.stop_ids.begin(), request.stop_ids.end(), token.id) != request.stop_ids.end();
-  token.is_last = token.is_stop || step + 1 == request.max_new_tokens;
-  return token;
+// Greedy ones in one pass.
+std::vector<int64_t> TextBatch::choose_ids() const {
+  std::vector<int64_t> ids(sequences_.size());
+  std::vector<size_t> greedy;
+  std::vector<at::Tensor> rows;
+  size_t place = 0;
+  for (const Sequence& sequence : sequences_) {
+    const GenerationRequest& request = sequence.request;
+    if (request.sampling.temperature == 0 && !request.changes_logits()) {
+      greedy.push_back(place);
+      rows.push_back(sequence.logits.to(device_));
+    } else {
+      const at::Tensor logits = sequence.logits.to(at::kFloat);
+      const at::Tensor changed = request.changes_logits() ? changed_logits(logits, request, sequence.new_ids) : logits;
+      ids[place] = sample_tokens(changed, request.sampling, std::ssize(sequence.new_ids)).item<int64_t>();
+    }
+    ++place;
+  }
+  if (greedy.empty()) return ids;
+  const at::Tensor chosen = at::cat(rows).argmax(-1).to(at::kCPU);
+  for (size_t i = 0; i < greedy.size(); ++i) ids[greedy[i]] = chosen.const_data_ptr<int64_t>()[i];
+  return ids;
 }
 
 std::vector<GeneratedToken> TextBatch::step() {
   at::NoGradGuard no_grad;
+  read_waiting();
   std::vector<Sequence*> unread;
   for (Sequence& sequence : sequences_) {
     if (!sequence.logits.defined()) unread.push_back(&sequence);
@@ -302,11 +362,20 @@ std::vector<GeneratedToken> TextBatch::step() {
       sequence->logits = read_alone(*sequence, 1, HeadOutput::kLastLogits).select(1, 0);
     }
   }
+  const std::vector<int64_t> ids = choose_ids();
   std::vector<GeneratedToken> tokens;
   for (Sequence& sequence : sequences_) {
-    tokens.push_back(choose(sequence));
-    sequence.new_ids.push_back(tokens.back().id);
-    sequence.tokens.push_back(tokens.back().id);
+    const GenerationRequest& request = sequence.request;
+    GeneratedToken& token = tokens.emplace_back();
+    token.key = sequence.key;
+    token.id = ids[tokens.size() - 1];
+    if (request.num_logprobs) {
+      add_likelihoods(token, sequence.logits[0].to(at::kCPU, at::kFloat), *request.num_logprobs);
+    }
+    token.is_stop = std::ranges::find(request.stop_ids, token.id) != request.stop_ids.end();
+    sequence.new_ids.push_back(token.id);
+    sequence.tokens.push_back(token.id);
+    token.is_last = token.is_stop || std::ssize(sequence.new_ids) == request.max_new_tokens;
     sequence.logits = at::Tensor();
   }
   for (const GeneratedToken& token : tokens) {
@@ -316,7 +385,7 @@ std::vector<GeneratedToken> TextBatch::step() {
 }
 
 void TextBatch::keep_past(const Sequence& sequence) {
-  if (sequence.num_cached > limits_.most_past_tokens || model_.config().has_encoder()) return;
+  if (sequence.waits || sequence.num_cached > limits_.most_past_tokens || model_.config().has_encoder()) return;
   Past past{.tokens = {sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_cached}, .slots = {}};
   past.slots.resize(cache_of(sequence).slots.size());
   for (size_t layer = 0; layer < past.slots.size(); ++layer) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kinds/text/generation.h"
@@ -45,8 +46,9 @@ class TextBatch {
   bool has_room() const { return std::ssize(sequences_) < limits_.most_rows; }
   bool is_empty() const { return sequences_.empty(); }
 
-  // Reads the prompt and adds the sequence; has_room() must hold. Returns the likelihood of each prompt token but the
-  // first, if asked for. key: unique among the current sequences. Throws as check_generation().
+  // Adds a sequence; has_room() must hold. Returns the likelihood of each prompt token but the first, if asked for. key:
+  // unique among the current sequences. Throws as check_generation(). The prompt is read here, or, if others of its
+  // length may come, by the next step.
   std::vector<GeneratedToken> add(int64_t key, const GenerationRequest& request);
   // The next token of every sequence, in the order in which they joined.
   std::vector<GeneratedToken> step();
@@ -63,6 +65,7 @@ class TextBatch {
     int64_t num_cached = 0;         // of tokens, in the cache
     std::vector<int64_t> new_ids;
     at::Tensor logits;              // (1, v) of the next token; undefined: the last token has not been read
+    bool waits = false;             // its prompt, for the next step
     KvCache own;                    // before it joins the shared cache, or for as long as it stays by itself
     bool is_shared = false;
     int64_t row = 0, start = 0;     // of its cache; start: the slot of its first token
@@ -76,6 +79,9 @@ class TextBatch {
                      const at::Tensor& starts, const std::vector<int64_t>& encoder_ids, HeadOutput head);
   at::Tensor read_alone(Sequence& sequence, int64_t count, HeadOutput head);
   void read_together(const std::vector<Sequence*>& sequences);
+  bool may_wait(const Sequence& sequence) const;
+  void read_waiting();
+  void read_prompts(std::span<Sequence* const> sequences);
   void reuse_past(Sequence& sequence);
   std::vector<GeneratedToken> read_prompt(Sequence& sequence);
   // Gives each sequence a row of the shared cache, with room for a token.
@@ -88,7 +94,8 @@ class TextBatch {
   at::Tensor cached(const Sequence& sequence, size_t layer, int which) const;
   at::Tensor state_of(const Sequence& sequence, size_t layer) const;  // (1, n, c), a view; undefined likewise
   void keep_past(const Sequence& sequence);
-  GeneratedToken choose(Sequence& sequence) const;
+  // Chooses the next token of each.
+  std::vector<int64_t> choose_ids() const;
 
   PipelinedModel& model_;
   Limits limits_;
