@@ -11,12 +11,19 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "nn/parameter.h"
 
 namespace megalith {
+
+// How ranks that share out the bytes of a packed weight reach them (parallel/fsdp_unit.h).
+struct PackedShare {
+  std::function<void(const at::Tensor& bytes)> keep;                  // takes this rank's share
+  std::function<void(const std::function<void()>& read)> while_here;  // collective: the bytes are whole meanwhile
+};
 
 class PackedWeight {
  public:
@@ -28,6 +35,12 @@ class PackedWeight {
   at::Tensor unpacked() const;
   int64_t num_bytes() const;
 
+  // What is packed, without the tables that follow from shapes: a multiple of 16.
+  const at::Tensor& bytes() const { return bytes_; }
+  // Uses this memory for it, of the same size on any device. Its storage may be emptied and refilled: meanwhile pack()
+  // and unpacked() go by `share`.
+  void place_in(const at::Tensor& memory, PackedShare share);
+
  private:
   struct Matrix {
     int64_t first_row, rows;
@@ -35,12 +48,21 @@ class PackedWeight {
     int64_t first_group;                    // in the whole matrix
   };
 
+  struct Views {
+    at::Tensor groups, scales, codes;
+  };
+  Views views(const at::Tensor& bytes) const;
+  void make_tables(at::Device device);
+  bool is_elsewhere() const { return bytes_.storage().nbytes() == 0; }
+
   std::string name_;
   WeightPacking packing_;
   at::ScalarType dtype_;
-  int64_t columns_;
+  int64_t rows_, columns_, num_groups_ = 0;
   std::vector<Matrix> matrices_;
-  at::Tensor codes_, scales_, first_blocks_, groups_, levels_;
+  std::vector<int32_t> first_block_of_row_;
+  at::Tensor bytes_, first_blocks_, levels_;
+  PackedShare share_;
 };
 
 }  // namespace megalith

@@ -147,8 +147,7 @@ Parameter::Parameter(std::string name, Placement placement, const ParameterOptio
   if (options_.packing) {
     options_.is_trainable = false;
     packed_ = std::make_unique<PackedWeight>(name_, placement_, options_);
-    // NaN: no product can mistake it for a weight.
-    value_ = at::full({}, std::numeric_limits<double>::quiet_NaN(), tensor_options).expand(placement_.local_shape);
+    value_ = no_value(tensor_options);
     return;
   }
   value_ = at::empty(placement_.local_shape, tensor_options);
@@ -159,6 +158,11 @@ Parameter::Parameter(std::string name, Placement placement, const ParameterOptio
 }
 
 Parameter::~Parameter() = default;
+
+// NaN: no product can mistake it for a weight.
+at::Tensor Parameter::no_value(const at::TensorOptions& options) const {
+  return at::full({}, std::numeric_limits<double>::quiet_NaN(), options).expand(placement_.local_shape);
+}
 
 void Parameter::set_trainable(bool trainable) {
   MEGALITH_CHECK(!trainable || !is_packed(), "{} is packed and cannot be trained", name_);
@@ -195,6 +199,14 @@ void Parameter::pack(const at::Tensor& values) {
 
 int64_t Parameter::num_bytes() const {
   return is_packed() ? packed_->num_bytes() : static_cast<int64_t>(value_.nbytes());
+}
+
+at::Tensor Parameter::stored() const { return is_packed() ? packed_->bytes() : value_.variable_data(); }
+
+void Parameter::place_stored_in(const at::Tensor& memory, PackedShare share) {
+  if (!is_packed()) return place_in(memory.view(placement_.local_shape));
+  packed_->place_in(memory, std::move(share));
+  value_ = no_value(value_.options().device(memory.device()));
 }
 
 void Parameter::place_in(const at::Tensor& memory) {

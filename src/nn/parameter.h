@@ -22,6 +22,7 @@ namespace megalith {
 
 class Group;
 class PackedWeight;
+struct PackedShare;
 
 // Drawn by (seed, canonical name, canonical index): layouts agree.
 struct Init {
@@ -91,6 +92,11 @@ class Parameter {
   void pack(const at::Tensor& values);
   int64_t num_bytes() const;
 
+  // What ranks may share out: the value, or a packed one's bytes (PackedWeight::bytes()).
+  at::Tensor stored() const;
+  // Uses this memory for stored(), as place_in().
+  void place_stored_in(const at::Tensor& memory, PackedShare share);
+
   // Moves the value into memory of the same shape, dtype and device. value() stays the same leaf; earlier data() is
   // detached from the parameter.
   void rebind(const at::Tensor& memory);
@@ -150,6 +156,8 @@ class Parameter {
   void set_ready_hook(std::function<void(Parameter&)> hook) { ready_hook_ = std::move(hook); }
 
  private:
+  at::Tensor no_value(const at::TensorOptions& options) const;
+
   std::string name_;
   Placement placement_;
   ParameterOptions options_;

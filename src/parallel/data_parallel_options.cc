@@ -61,7 +61,7 @@ void DataParallelOptions::visit(OptionVisitor& v) {
       .unit("elements")
       .at_least(1)
       .in_toy(InToy::kMade);
-  v.field("ddp_num_buckets", ddp_num_buckets, "About so many buckets, instead of ddp_bucket_size.").at_least(1);
+  v.field("ddp_num_buckets", ddp_num_buckets, "About so many buckets, instead of ddp_bucket_size; with use_torch_fsdp2 parts.").at_least(1);
   v.field("ddp_pad_buckets_for_high_nccl_busbw", ddp_pad_buckets_for_high_nccl_busbw,
           "With use_distributed_optimizer, pad every bucket to a multiple of 65536 elements, which NCCL moves fastest "
           "over many ranks.");
@@ -154,11 +154,6 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
     errors.emplace_back("torch_fsdp2_no_reshard_after_forward needs use_torch_fsdp2",
                         "add --use_torch_fsdp2, or leave it out");
   }
-  if (options.use_torch_fsdp2 && options.ddp_num_buckets) {
-    errors.emplace_back(fmt::format("ddp_num_buckets {} is given, and {} has no buckets", *options.ddp_num_buckets,
-                                    fsdp_name(options)),
-                        "leave it out: FSDP reduces a unit's gradients by parts of ddp_bucket_size elements");
-  }
   if (options.ddp_bucket_size && options.ddp_num_buckets) {
     errors.emplace_back(fmt::format("ddp_bucket_size {} and ddp_num_buckets {} are both given",
                                     *options.ddp_bucket_size, *options.ddp_num_buckets),
@@ -185,18 +180,20 @@ std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& 
                                                  const DataParallelOptions& options, const std::vector<Block>& blocks,
                                                  std::optional<at::Device> device, const BucketCutFunction& cut) {
   set_grad_dtype(params, options);
+  int64_t num_elements = 0;
+  for (const Parameter* param : params) {
+    if (param->is_trainable()) num_elements += param->placement().num_local_elements();
+  }
   if (options.use_torch_fsdp2) {
-    const int64_t part_elements = options.ddp_bucket_size.value_or(FsdpOptions().part_elements);
+    const bool is_said = options.ddp_bucket_size || options.ddp_num_buckets;
+    const int64_t part_elements = is_said ? bucket_elements(options, num_elements, groups.dp_cp->size())
+                                          : FsdpOptions().part_elements;
     return std::make_unique<Fsdp>(params, blocks, groups,
                                   FsdpOptions{.reshard_after_forward = options.torch_fsdp2_reshard_after_forward,
                                               .grad_reduce_in_bf16 = options.grad_reduce_in_bf16,
                                               .part_elements = part_elements,
                                               .cpu_offload = options.fsdp_cpu_offload,
                                               .device = device});
-  }
-  int64_t num_elements = 0;
-  for (const Parameter* param : params) {
-    if (param->is_trainable()) num_elements += param->placement().num_local_elements();
   }
   const GradBufferOptions gradients{.bucket_elements = bucket_elements(options, num_elements, groups.dp_cp->size()),
                                     .overlap = options.overlap_grad_reduce,

@@ -171,7 +171,7 @@ void Fsdp::list_parts(const std::vector<Parameter*>& params) {
   MEGALITH_CHECK(found.size() + undivided_.size() == params.size(), "blocks hold {} parameters, the model {}",
                  found.size() + undivided_.size(), params.size());
   for (Parameter* param : params) {
-    if (!found.contains(param)) {
+    if (!found.contains(param) || param->is_packed()) {  // what is packed is read and written whole
       model_parts_.push_back(whole_parameters({param})[0]);
       continue;
     }

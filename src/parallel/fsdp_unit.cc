@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "nn/packed_weight.h"
 
 namespace megalith {
 namespace {
@@ -81,7 +82,7 @@ FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, cons
   for (Parameter* param : params_) {
     const Placement& placement = param->placement();
     const std::string axes = placement.partial_axes.without({Axis::kTp, Axis::kEtp}).text();
-    kinds[{!param->is_trainable(), param->value().scalar_type(), axes, placement.pipeline_ranks}].push_back(param);
+    kinds[{!param->is_trainable(), param->stored().scalar_type(), axes, placement.pipeline_ranks}].push_back(param);
   }
   std::vector<std::pair<std::string, std::vector<Parameter*>>> flats;
   for (auto& [kind, members] : kinds) {
@@ -99,7 +100,7 @@ FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, cons
         room = part_elements;
       }
       flats.back().second.push_back(param);
-      room -= param->placement().num_local_elements();
+      room -= param->stored().numel();
     }
   }
   for (const auto& [label, members] : flats) {
@@ -121,10 +122,10 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
             .groups = sharding_groups(*params[0], groups),
             .is_trainable = params[0]->is_trainable()};
   int64_t total = 0;
-  for (const Parameter* param : params) total += param->placement().num_local_elements();
+  for (const Parameter* param : params) total += param->stored().numel();
   flat.run_elements = div_up(total, static_cast<int64_t>(flat.ranks().size()));
   flat.num_elements = flat.run_elements * flat.ranks().size();
-  const auto options = at::TensorOptions().dtype(params[0]->value().scalar_type()).device(device_);
+  const auto options = at::TensorOptions().dtype(params[0]->stored().scalar_type()).device(device_);
   flat.whole = at::empty({flat.num_elements}, options);
   const auto make_run = [&](at::ScalarType dtype) {
     if (host_ != nullptr) return host_->make_run(flat.run_elements, dtype);
@@ -136,8 +137,8 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
   int64_t offset = 0;
   for (Parameter* param : params) {
     const Placement& placement = param->placement();
-    const int64_t count = placement.num_local_elements();
-    const at::Tensor place = flat.whole.narrow(0, offset, count).view(placement.local_shape);
+    const at::Tensor stored = param->stored();
+    const int64_t count = stored.numel();
     FsdpPart part{.parameter = param,
                   .ranks = flat.groups.shard.get(),
                   .replica_axes = placement.replica_axes.without(sharded_axes(*param)),
@@ -150,11 +151,19 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
       part.range = {begin - offset, end - offset};
       part.model = flat.run.narrow(0, begin - run_begin, end - begin);
       if (flat.is_trainable) part.grad = flat.grad_run.narrow(0, begin - run_begin, end - begin);
-      if (!param->value().is_meta()) {
-        part.model.copy_(param->data().reshape({-1}).narrow(0, part.range.begin, part.range.size()));
+      if (!stored.is_meta()) {
+        part.model.copy_(stored.reshape({-1}).narrow(0, part.range.begin, part.range.size()));
       }
     }
-    param->place_in(place);
+    const auto keep = [range = part.range, run = part.model](const at::Tensor& bytes) {
+      if (run.defined()) run.copy_(bytes.narrow(0, range.begin, range.size()));
+    };
+    const auto while_here = [this](const std::function<void()>& read) {
+      wait_until_whole();
+      read();
+      reshard();
+    };
+    param->place_stored_in(flat.whole.narrow(0, offset, count), {.keep = keep, .while_here = while_here});
     parts_.push_back(std::move(part));
     offset += count;
   }
@@ -165,6 +174,7 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
 int64_t FsdpUnit::parameter_bytes() const {
   int64_t bytes = 0;
   for (const Flat& flat : flats_) bytes += bytes_of(flat.run);
+  for (const Parameter* param : params_) bytes += param->num_bytes() - bytes_of(param->stored());  // tables
   return bytes;
 }
 

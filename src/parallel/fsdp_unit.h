@@ -3,7 +3,7 @@
 // Parameters of one dtype with gradients summed over the same ranks (dense ones, experts, those that some pipeline
 // stages share), trainable and frozen apart, are consecutive in flat buffers, padded to a multiple of these ranks; rank
 // r owns the r-th run. Values are views of the buffer, whose storage is empty while sharded: shapes stay valid, and
-// gathering copies nothing. Collectives carry the unit's name.
+// gathering copies nothing. Packed weights are bytes, dequantised when used. Collectives carry the unit's name.
 //
 // part_elements close a buffer. Backward fills a unit's buffers in turn, last first, so gradients are whole only from a
 // part's first contribution to its reduction.
@@ -64,7 +64,7 @@ struct FsdpPart {
   Parameter* parameter = nullptr;
   Group* ranks = nullptr;  // that hold its runs
   AxisSet replica_axes;    // along which others hold the same run
-  FlatRange range;        // of the flattened local tensor; may be empty
+  FlatRange range;        // of the flattened local tensor, or of the packed bytes; may be empty
   int64_t first_run = 0;  // start of rank 0's run relative to the parameter: <= 0
   int64_t run_elements = 0;
   at::Tensor model, grad;  // (range.size()); grad undefined if frozen

@@ -88,11 +88,6 @@ std::vector<UserError> check_packed_weights(const Resolved& resolved, const Mode
   std::vector<UserError> errors;
   const Config& config = resolved.config;
   if (!config.lora.packs_weights()) return errors;
-  if (resolved.derived.data_parallel.use_torch_fsdp2) {
-    errors.emplace_back("lora.quantization is nf4, and FSDP (use_torch_fsdp2) would share out its blocks",
-                        "use use_distributed_optimizer: the adapters' states are all that is trained; or "
-                        "tensor_model_parallel_size, which shares the weights out");
-  }
   if (config.fp8.is_on()) {
     errors.emplace_back(
         fmt::format("lora.quantization is nf4, and fp8_format is {}: weights have one of them", *config.fp8.fp8_format),

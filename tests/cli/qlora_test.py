@@ -93,7 +93,6 @@ def test_the_memory_that_is_told_counts_four_bits(program):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("--use_torch_fsdp2", "true"), ["lora.quantization is nf4", "use_torch_fsdp2", "use_distributed_optimizer"]),
         (("--fp8_format", "hybrid"), ["lora.quantization is nf4", "fp8_format is hybrid"]),
         (("--lora.enabled", "false"), ["lora.quantization is nf4", "lora.enabled is false"]),
         (("--lora.quantization", "int8"), ["lora.quantization", "none", "nf4"]),

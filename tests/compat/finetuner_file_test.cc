@@ -202,8 +202,8 @@ TEST_F(FinetunerFile, AxolotlsOtherMethodsResolve) {
                      {"lr_warmup_fraction", "null"},
                      {"train_iters", "50"},
                      {"lr_decay_style", "constant"},
-                     {"use_distributed_optimizer", "true"},
-                     {"use_torch_fsdp2", "false"},
+                     {"use_torch_fsdp2", "true"},
+                     {"fsdp_cpu_offload", "true"},
                      {"save", "./outputs/lora-checkpoints"},
                      {"save_interval", "20"}});
   resolved = read_axolotl({"lora_modules_to_save=[embed_tokens, lm_head]", "peft_init_lora_weights=pissa_niter_4",
