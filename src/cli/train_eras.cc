@@ -40,14 +40,23 @@ TrainingEras::TrainingEras(CommandContext& context, Session& session, const Laun
       mesh_(Mesh::from_options(session.resolved->config.parallel, launch.world_size)),
       axis_(replica_axis(session.resolved->derived.data_parallel)) {
   for (int rank = 0; rank < launch.world_size; ++rank) era_.seats.push_back(rank);
+  if (!session.resolved->config.train.faults.restarts()) return;
+  memory_.emplace(launch.is_one_machine() ? 1 : launch.local_world_size);
 }
 
 RollRules TrainingEras::rules() const {
   RollRules rules;
+  rules.is_stopped = [&stop = stop_] { return stop.load() != 0; };
+  if (memory_) {
+    rules.wait_s = session_.resolved->config.parallel.distributed_timeout_minutes * 60;
+    rules.choose = [all = static_cast<size_t>(launch_.world_size)](const std::vector<int>& here) {
+      return here.size() == all ? here : std::vector<int>();
+    };
+    return rules;
+  }
   rules.choose = [mesh = mesh_, axis = axis_](const std::vector<int>& here) {
     return whole_replicas(mesh, axis, here);
   };
-  rules.is_stopped = [&stop = stop_] { return stop.load() != 0; };
   return rules;
 }
 
@@ -64,7 +73,9 @@ EraHooks TrainingEras::hooks() {
   EraHooks hooks;
   hooks.since_start = since_start_;
   C10dWorld* const world = session_.world.get();
-  if (session_.groups.rank == 0) {
+  if (memory_) {
+    hooks.keep = [this] { keep_in_memory(*trainer_); };
+  } else if (session_.groups.rank == 0) {
     hooks.has_joiners = [this, world] { return world->has_joiners(rules()); };
   }
   if (!session_.device.is_cpu()) {
@@ -79,20 +90,64 @@ EraHooks TrainingEras::hooks() {
   return hooks;
 }
 
+// Where some part is in no memory any more, all ranks load as at a start.
+void TrainingEras::begin_from_memory(Trainer& trainer) {
+  Group& world = *session_.groups.world;
+  last_made_ = static_cast<int64_t>(world.reduced(static_cast<double>(last_made_), ReduceOp::kMax, "steps made"));
+  std::string why;
+  std::optional<at::Tensor> part;
+  if (era_.newest_iteration() >= 0) part = memory_->recover(world, why);
+  if (part) {
+    const CarriedRun carried = trainer.unpack_state(*part);
+    trainer.take_over(&carried, /*giver=*/0);
+  } else {
+    trainer.load();
+  }
+  if (!is_first()) {
+    std::vector<int> replaced;
+    for (size_t rank = 0; rank < era_.seats.size(); ++rank) {
+      if (era_.iterations.at(rank) < 0) replaced.push_back(era_.seats[rank]);
+    }
+    const int64_t iteration = trainer.iteration();
+    std::string text = fmt::format("{} ({}): all {} ranks go on from iteration {}, ",
+                                   replaced.empty() ? "ranks lost one another" : ranks_text(replaced) + " came anew",
+                                   reason_, era_.seats.size(), iteration);
+    text += part ? "kept in memory" : iteration > 0 ? "loaded from disk" : "the beginning";
+    if (!why.empty()) text += fmt::format(", because {}", why);
+    if (last_made_ > iteration) text += fmt::format("; iterations {} to {} are made again", iteration + 1, last_made_);
+    if (launch_.rank == era_.seats.front()) context_.log.warn("{}", text);
+    texts_.push_back(text);
+    events_.push_back({.iteration = iteration, .kind = "ranks_restarted", .text = std::move(text)});
+  }
+  trainer_ = &trainer;
+  keep_in_memory(trainer);
+}
+
+void TrainingEras::keep_in_memory(const Trainer& trainer) {
+  if (memory_->keep(trainer.pack_state(), trainer.iteration(), *session_.groups.world)) return;
+  context_.log.warn("what ranks keep in memory after iteration {} was changed on its way: the last one stays",
+                    trainer.iteration());
+}
+
 void TrainingEras::begin(Trainer& trainer) {
-  if (is_first() || era_.newest_iteration() < 0) {
+  if (memory_) {
+    begin_from_memory(trainer);
+  } else if (is_first() || era_.newest_iteration() < 0) {
     trainer.load();
   } else {
     trainer.take_over(carried_ ? &*carried_ : nullptr, era_.giver());
   }
-  trainer.announce(std::exchange(events_, {}));
+  trainer.announce(std::exchange(events_, {}), last_made_);
   carried_.reset();
   has_begun_ = true;
 }
 
 void TrainingEras::keep(std::unique_ptr<Trainer> trainer) {
   if (trainer && has_begun_) events_ = trainer->take_events();
-  if (trainer && has_begun_) {
+  trainer_ = nullptr;
+  if (trainer && memory_) {
+    last_made_ = std::max(last_made_, trainer->iteration());
+  } else if (trainer && has_begun_) {
     carried_ = trainer->carry();
     if (carried_->lacks_step) cut_ = std::move(trainer);
   }
@@ -142,12 +197,14 @@ std::vector<EventRecord> TrainingEras::events_of(const Era& era, const std::stri
 void TrainingEras::next() {
   const std::string loss = session_.world->loss();
   const std::string reason = loss.empty() ? "no reason known" : first_line(loss);
+  reason_ = reason;
   if (!loss.empty()) context_.log.warn("{}", loss);
   if (session_.world->is_late()) {
     context_.log.warn("rank {} comes to a run under way, and waits to join it", launch_.rank);
   }
   RollEntry entry;
   if (carried_) entry = {.iteration = carried_->train.iteration, .numbers = carried_->numbers};
+  if (memory_) entry.iteration = memory_->iteration();
   const Era era = session_.world->call_roll(entry, rules(), [this](const Era& without) {
     // Others may make the cut step again, whose sums are of another order: equal iterations are not equal bits.
     carried_.reset();

@@ -10,6 +10,7 @@
 #include "core/time.h"
 #include "metrics/step_record.h"
 #include "train/eras.h"
+#include "train/memory_checkpoint.h"
 #include "train/trainer.h"
 
 namespace megalith {
@@ -22,7 +23,7 @@ class TrainingEras {
   // Connects this era's ranks.
   void connect();
   EraHooks hooks();
-  // Loads, or takes over from the last era.
+  // Loads, or takes over from the last era. trainer outlives it, or is kept.
   void begin(Trainer& trainer);
   // The era ended because ranks were lost, or others wait to join: keeps what the next one needs.
   //   trainer  may be null
@@ -36,6 +37,8 @@ class TrainingEras {
 
  private:
   RollRules rules() const;
+  void begin_from_memory(Trainer& trainer);
+  void keep_in_memory(const Trainer& trainer);
   void enter(const Era& era);
   void complete_step(const Era& era);
   std::vector<EventRecord> events_of(const Era& era, const std::string& reason, int64_t batch_before) const;
@@ -50,6 +53,10 @@ class TrainingEras {
   Era era_;
   std::unique_ptr<Trainer> cut_;  // whose last step lacks numbers of another rank
   std::optional<CarriedRun> carried_;
+  std::optional<MemoryCheckpoint> memory_;  // with fault_tolerance restart
+  Trainer* trainer_ = nullptr;              // this era's, once it has begun
+  int64_t last_made_ = 0;                   // iteration, before the last loss
+  std::string reason_;                      // of the last loss
   Stopwatch since_start_;
   bool has_begun_ = false;  // the trainer of this era holds a state
   int num_vain_ = 0;        // eras in a row that made no step

@@ -286,12 +286,17 @@ std::string C10dWorld::Shared::verdict_on(int64_t number, const RollRules& rules
   // Replacements that wait are seen after two beats.
   if (missing.empty() && seats_here.num_unsure() > 0 && waited < kBeatPatience) return "";
   const std::vector<int> seats = rules.choose(here);
+  if (seats.empty() && std::chrono::duration<double>(waited).count() < rules.wait_s) return "";
   Era chosen{.number = number, .seats = seats, .iterations = {}, .left = {}, .joined = {}, .numbers = {}};
   for (const int one : seats) {
     const std::string text = roll_text(round->get(era_key(number, fmt::format("here/{}", one))));
     chosen.iterations.push_back(answer_of(text).iteration);
   }
-  if (seats.empty()) return fmt::format("{}no whole replica is left: {} answered", kOver, ranks_text(here));
+  if (seats.empty()) {
+    const std::string why = rules.wait_s > 0 ? fmt::format("no replacement came within {:g} minutes", rules.wait_s / 60)
+                                             : "no whole replica is left";
+    return fmt::format("{}{}: {} answered", kOver, why, ranks_text(here));
+  }
   std::set_difference(era.seats.begin(), era.seats.end(), seats.begin(), seats.end(), std::back_inserter(chosen.left));
   std::set_difference(seats.begin(), seats.end(), era.seats.begin(), era.seats.end(),
                       std::back_inserter(chosen.joined));
@@ -430,8 +435,9 @@ Era C10dWorld::call_roll(const RollEntry& entry, const RollRules& rules,
     looks = now == last ? looks + 1 : 0;
     last = now;
     tell();
-    if (progress->is_waiting.load() && rules.is_stopped && rules.is_stopped()) {
-      throw RunIsOver("stopped by a signal while it waited to join", /*has_ended=*/false);
+    const bool waits = progress->is_waiting.load() || rules.wait_s > 0;
+    if (waits && rules.is_stopped && rules.is_stopped()) {
+      throw RunIsOver("stopped by a signal while it waited for other ranks", /*has_ended=*/false);
     }
     if (looks < most_looks) continue;
     throw CommunicationError(fmt::format("{} does not answer, so the ranks that are left cannot agree on who goes on",

@@ -90,7 +90,9 @@ struct PictureRecord {
 
 struct EventRecord {
   int64_t iteration = 0;
-  std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault", "early_stop", "ranks_left", "ranks_joined"
+  // "loss_spike", "large_gradient", "rollback", "step_fault", "early_stop", "ranks_left", "ranks_joined",
+  // "ranks_restarted"
+  std::string kind;
   std::string text;  // one sentence
   // The samples concerned, from 0: [begin, end).
   int64_t begin_sample = 0, end_sample = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "checkpoint/resume.h"
 
@@ -12,20 +13,11 @@ Axis replica_axis(const DataParallelOptions& options) {
   return options.use_distributed_optimizer || options.use_torch_fsdp2 ? Axis::kDpReplicate : Axis::kDp;
 }
 
-std::vector<UserError> check_fault_tolerance(const Config& config, const Derived& derived) {
-  std::vector<UserError> errors;
-  const FaultOptions& faults = config.train.faults;
-  if (faults.fault_tolerance == FaultTolerance::kNone || faults.is_later_era) return errors;
-  const auto refuse = [&](bool is_on, const std::string& what, const std::string& remedy) {
-    if (is_on) errors.emplace_back("fault_tolerance replicas" + what, remedy);
-  };
-  const CheckpointOptions& checkpoint = config.checkpoint;
-  const bool goes_on = loads_where_it_saves(checkpoint) || checkpoint.auto_continue_train || checkpoint.overwrite ||
-                       config.log.output_dir;
-  refuse(checkpoint.save && !goes_on,
-         " and --save without --load of the same folder: a replacement is the same command, which would find another "
-         "run's checkpoints there",
-         fmt::format("add --load {}", checkpoint.save.value_or("")));
+namespace {
+
+using Refuse = std::function<void(bool is_on, const std::string& what, const std::string& remedy)>;
+
+void check_replicas_are_whole(const Config& config, const Derived& derived, const Refuse& refuse) {
   const DataParallelOptions& data_parallel = derived.data_parallel;
   const ParallelOptions& parallel = config.parallel;
   if (replica_axis(data_parallel) == Axis::kDp) {
@@ -57,7 +49,29 @@ std::vector<UserError> check_fault_tolerance(const Config& config, const Derived
                      "them half-moved",
                      optimizer == OptimizerKind::kMuon ? "muon" : "adafactor"),
          "take --optimizer adam");
-  refuse(config.lora.enabled, " and adapters: the model under them is read again from its folder, not from a replica",
+}
+
+}  // namespace
+
+std::vector<UserError> check_fault_tolerance(const Config& config, const Derived& derived) {
+  std::vector<UserError> errors;
+  const FaultOptions& faults = config.train.faults;
+  if (faults.fault_tolerance == FaultTolerance::kNone || faults.is_later_era) return errors;
+  const std::string word = faults.restarts() ? "fault_tolerance restart" : "fault_tolerance replicas";
+  const auto refuse = [&](bool is_on, const std::string& what, const std::string& remedy) {
+    if (is_on) errors.emplace_back(word + what, remedy);
+  };
+  const CheckpointOptions& checkpoint = config.checkpoint;
+  const bool goes_on = loads_where_it_saves(checkpoint) || checkpoint.auto_continue_train || checkpoint.overwrite ||
+                       config.log.output_dir;
+  refuse(checkpoint.save && !goes_on,
+         " and --save without --load of the same folder: a replacement is the same command, which would find another "
+         "run's checkpoints there",
+         fmt::format("add --load {}", checkpoint.save.value_or("")));
+  refuse(faults.restarts() && derived.world_size < 2, " needs another rank, whose memory has what this one holds",
+         "start more ranks, or leave it out");
+  if (!faults.restarts()) check_replicas_are_whole(config, derived, refuse);
+  refuse(config.lora.enabled, " and adapters: the model under them is read again from its folder, not from a rank",
          "leave one of them out");
   refuse(config.data.sft.has_pairs(), " and pairs of answers, whose reference is of the run's beginning",
          "leave one of them out");

@@ -33,7 +33,7 @@ std::vector<int> whole_replicas(const Mesh& mesh, Axis axis, const std::vector<i
 //   world_size  of the first era
 void adjust_to_era(Config& config, const Resolved& first, int64_t num_ranks);
 
-// A rank's part of a run between two eras.
+// A rank's part of a run between two eras, or in memory_checkpoint.h.
 struct CarriedRun {
   std::vector<std::vector<at::Tensor>> tensors;  // in the order of the trainer's, in host memory
   TrainState train;

@@ -5,10 +5,18 @@ namespace megalith {
 
 void FaultOptions::visit(OptionVisitor& v) {
   v.group("Faults and divergence");
-  v.choice("fault_tolerance", fault_tolerance, {"none", "replicas"},
+  v.choice("fault_tolerance", fault_tolerance, {"none", "replicas", "restart"},
            "What a run of several ranks does when one ends, hangs or is cut off. none: it ends. replicas: the "
            "data-parallel replica of that rank leaves, the others repeat the step that was cut and go on, and a "
-           "replacement that is started with the same command and RANK joins between two steps.")
+           "replacement that is started with the same command and RANK joins between two steps. restart: the others "
+           "wait up to distributed_timeout_minutes for such a replacement, which takes the rank's part from another "
+           "one's memory, and all go on from the last memory_checkpoint_interval.")
+      .changes_numbers(false);
+  v.field("memory_checkpoint_interval", memory_checkpoint_interval,
+          "With fault_tolerance restart, how often each rank keeps its weights, optimizer state and counters in host "
+          "memory, and a copy in that of another rank: at most so many steps are made again.")
+      .unit("optimizer steps")
+      .at_least(1)
       .changes_numbers(false);
   v.field("fault_patience_s", fault_patience_s,
           "With fault_tolerance, the longest wait for a rank in a collective, once the first step is made; then it "

@@ -215,6 +215,7 @@ StopReason Trainer::train_loop() {
     reason = train_iteration(*prefetcher);
     profiler_.end_iteration(iteration_);
     reason = work_after_step(reason);
+    if (reason == StopReason::kFinished && is_kept(iteration_)) hooks_.keep();
     if (reason == StopReason::kExitDuration) {
       log_.info("stopping after iteration {}: exit_duration_in_mins {} is over", iteration_,
                 *config.train.exit_duration_in_mins);
@@ -321,11 +322,16 @@ void Trainer::in_step(const std::function<void()>& part) {
   }
 }
 
+bool Trainer::is_kept(int64_t iteration) const {
+  return hooks_.keep && iteration % resolved_.config.train.faults.memory_checkpoint_interval == 0;
+}
+
 // True if this iteration's numbers are read before anything else.
 bool Trainer::is_awaited(int64_t iteration) const {
   if (device_.is_cpu()) return true;  // issued steps are done
   if (check_) return true;            // the updated state is checked first
   if (finder_) return true;           // may end the run
+  if (is_kept(iteration)) return true;
   if (iteration >= resolved_.derived.train_iters) return true;
   if (resolved_.config.log.is_params_norm_due(iteration, resolved_.derived.train_iters)) return true;
   const TrainOptions& train = resolved_.config.train;
@@ -487,7 +493,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
       finder_ ? finder_->rate(step.iteration + 1) : curve_->learning_rate(step.schedule_samples);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as in Megatron-LM
   record.is_skipped = result.optimizer.was_skipped();
-  record.is_repeated = step.iteration == repeated_iteration_;
+  record.is_repeated = step.iteration >= first_repeated_ && step.iteration <= last_repeated_;
   if (!record.is_skipped) record.grad_norm = without_nan_sign(result.optimizer.grad_norm);
   record.is_nan = !result.is_loss_finite;
   if (resolved_.config.optimizer.log_num_zeros_in_grad) {

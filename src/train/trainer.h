@@ -45,6 +45,7 @@ struct EraHooks {
   std::function<bool()> has_joiners = {};   // on one rank, at each step
   std::function<void()> check_ranks = {};   // throws if collectives may have failed
   std::function<void()> on_first_step = {};
+  std::function<void()> keep = {};  // every memory_checkpoint_interval steps, on all ranks
   Stopwatch since_start;  // of this process
 };
 
@@ -78,8 +79,13 @@ class Trainer {
   // compares all replicas by checksum.
   //   giver   the first world rank with a state
   void take_over(const CarriedRun* carried, int giver);
+  // This rank's part in (n) bytes of host memory, for MemoryCheckpoint; between steps.
+  at::Tensor pack_state() const;
+  // The tensors of the result are views of the bytes.
+  CarriedRun unpack_state(const at::Tensor& bytes) const;
   // Events of this iteration that are recorded when run() begins.
-  void announce(std::vector<EventRecord> events);
+  //   last_made  before ranks were lost
+  void announce(std::vector<EventRecord> events, int64_t last_made = 0);
   // Those not recorded yet.
   std::vector<EventRecord> take_events() { return std::exchange(events_, {}); }
 
@@ -123,6 +129,7 @@ class Trainer {
   StopReason train_iteration(BatchPrefetcher& prefetcher);
   IssuedStep issue_step(BatchPrefetcher& prefetcher);
   bool is_awaited(int64_t iteration) const;
+  bool is_kept(int64_t iteration) const;  // in memory
   // Runs a part of a step, in which the host must not wait if so configured.
   void in_step(const std::function<void()>& part);
   // Reads, counts and reports the issued step, if any; returns its votes.
@@ -209,7 +216,7 @@ class Trainer {
   bool is_after_step_ = false;    // iteration_ was made by this run, not loaded
   bool has_lost_save_ = false;    // a checkpoint was being written beside training when the last era ended
   std::vector<EventRecord> events_;  // to record when run() begins
-  int64_t repeated_iteration_ = 0;   // made again after the ranks that began it were lost
+  int64_t first_repeated_ = 0, last_repeated_ = -1;  // iterations made again after ranks were lost
   Stopwatch since_settled_;
   int64_t num_steps_ = 0;  // since the program's start
   MemoryStats memory_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "checkpoint/exchange.h"
@@ -191,13 +192,60 @@ void Trainer::take_over(const CarriedRun* carried, int giver) {
   optimizer_->set_num_steps(state.train.optimizer_step);
 }
 
-void Trainer::announce(std::vector<EventRecord> events) {
+// A line of what is not in a TrainState, that, a zero byte, and tensors one after another.
+at::Tensor Trainer::pack_state() const {
+  const CheckpointState state = carried_state();
+  const bool is_saving = saver_ && saver_->is_pending();
+  std::string head = fmt::format("{} {} {} {}\n{}", is_saving ? -1 : last_saved_iteration_, last_evaluated_iteration_,
+                                 is_saving ? 1 : 0, is_after_step_ ? 1 : 0, train_state_text(state.train));
+  head.push_back('\0');
+  auto size = static_cast<int64_t>(head.size());
+  for (const CheckpointTensor& tensor : state.tensors) {
+    for (const at::Tensor& one : memory_of(tensor)) size += static_cast<int64_t>(one.nbytes());
+  }
+  at::Tensor bytes = at::empty({size}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), head.data(), head.size());
+  auto place = static_cast<int64_t>(head.size());
+  for (const CheckpointTensor& tensor : state.tensors) {
+    for (const at::Tensor& one : memory_of(tensor)) {
+      const at::Tensor host = one.to(at::kCPU).contiguous();
+      std::memcpy(static_cast<char*>(bytes.mutable_data_ptr()) + place, host.const_data_ptr(), host.nbytes());
+      place += static_cast<int64_t>(host.nbytes());
+    }
+  }
+  return bytes;
+}
+
+CarriedRun Trainer::unpack_state(const at::Tensor& bytes) const {
+  const auto* const data = static_cast<const char*>(bytes.const_data_ptr());
+  const std::string head(data, std::find(data, data + bytes.numel(), '\0'));
+  CarriedRun carried;
+  std::istringstream line(head.substr(0, head.find('\n')));
+  line >> carried.last_saved_iteration >> carried.last_evaluated_iteration >> carried.was_saving >>
+      carried.is_after_step;
+  carried.train = parse_train_state(head.substr(std::min(head.find('\n') + 1, head.size())), "a checkpoint in memory");
+  auto place = static_cast<int64_t>(head.size()) + 1;
+  for (const CheckpointTensor& tensor : carried_state().tensors) {
+    std::vector<at::Tensor>& copies = carried.tensors.emplace_back();
+    for (const at::Tensor& one : memory_of(tensor)) {
+      const at::Tensor& copy = copies.emplace_back(at::empty(one.sizes(), one.options().device(at::kCPU)));
+      MEGALITH_CHECK(place + static_cast<int64_t>(copy.nbytes()) <= bytes.numel(), "{} bytes are no part of this run",
+                     bytes.numel());
+      std::memcpy(copy.mutable_data_ptr(), data + place, copy.nbytes());
+      place += static_cast<int64_t>(copy.nbytes());
+    }
+  }
+  return carried;
+}
+
+void Trainer::announce(std::vector<EventRecord> events, int64_t last_made) {
   events_ = std::move(events);
   for (EventRecord& event : events_) {
     event.iteration = iteration_;
     event.begin_sample = event.end_sample = consumed_samples_;
-    if (event.kind != "ranks_left") continue;
-    repeated_iteration_ = iteration_ + 1;
+    if (event.kind == "ranks_joined") continue;
+    first_repeated_ = iteration_ + 1;
+    last_repeated_ = std::max(first_repeated_, last_made);
     event.end_sample += resolved_.derived.batches.samples(consumed_samples_);
   }
 }

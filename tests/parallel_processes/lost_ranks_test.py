@@ -305,6 +305,42 @@ def test_a_run_outlives_its_ranks(number, count, undisturbed, network, flips, pr
     assert loaded[0] == 0
 
 
+def test_without_replicas_ranks_are_replaced_and_the_losses_have_the_same_bits(network, program, data, tmp_path):
+    """Once from the memory of another rank; once, a rank and its partner being lost together, from disk."""
+    layout = ("--pipeline_model_parallel_size", 2, "--tensor_model_parallel_size", RANKS // 2, "--global_batch_size", 4)
+    straight, lossy = tmp_path / "straight", tmp_path / "lossy"
+    for folder in (straight, lossy):
+        folder.mkdir()
+    ranks = Ranks(program, straight, data, *layout, "--exit_interval", 60)
+    for process in ranks.processes.values():
+        assert process.wait(END_S) == 0, ranks.said()
+    known = {line["iteration"]: line["lm_loss"] for line in read_metrics(straight / "metrics.jsonl")}
+    save = ("--save", lossy / "saved", "--load", lossy / "saved", "--save_interval", 3)
+    more = ("--fault_tolerance", "restart", "--memory_checkpoint_interval", 4)
+    ranks = Ranks(program, lossy, data, *layout, *save, *more, network=network)
+    rng = random.Random(SEED)
+    try:
+        ranks.wait_for_steps(9, "the first steps")
+        for number, victims in enumerate(([rng.randrange(RANKS)], [1, 2])):
+            time.sleep(rng.uniform(0, 0.3))
+            for victim in victims:
+                ranks.kill(victim)
+            for victim in victims:
+                ranks.start(victim)
+            ranks.wait(lambda lines: sum(line.get("event") == "ranks_restarted" for line in lines) > number, f"{victims} come anew")
+            ranks.wait_for_steps(5, "steps after the loss", NEXT_STEP_S)
+        ranks.stop_all()
+    finally:
+        ranks.kill_all()
+    texts = [event["text"] for event in ranks.events("ranks_restarted")]
+    assert "kept in memory" in texts[0] and "are made again" in texts[0], texts
+    assert "loaded from disk, because what rank 1 held is in no memory" in texts[1], texts
+    lines = read_metrics(lossy / "metrics.jsonl")
+    assert any(line.get("is_repeated") for line in lines), ranks.said()
+    for line in lines:
+        assert line["iteration"] not in known or line["lm_loss"] == known[line["iteration"]], line
+
+
 def test_without_the_rank_that_serves_the_store_the_run_ends_with_the_reason(program, data, tmp_path):
     save = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--save_interval", 2)
     ranks = Ranks(program, tmp_path, data, "--fault_tolerance", "replicas", "--global_batch_size", 3 * RANKS, *save)

@@ -1,12 +1,17 @@
 // Replicas, and options of a run that outlives its ranks.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/thread_world.h"
 #include "kinds/kinds.h"
 #include "train/config.h"
 #include "train/eras.h"
+#include "train/memory_checkpoint.h"
 
 namespace megalith {
 namespace {
@@ -39,6 +44,38 @@ TEST(Eras, RanksNumberedAnewKeepTheirPlaceInTheirReplica) {
       EXPECT_EQ(after.coordinate(axis, rank), before.coordinate(axis, here[static_cast<size_t>(rank)]));
     }
   }
+}
+
+// Ranks' parts differ in size. Those that are lost come anew, with nothing.
+std::vector<std::string> recovered(const std::vector<int>& lost, int damaged = -1) {
+  constexpr int kRanks = 4;
+  std::vector<std::string> said(kRanks);
+  ThreadWorld(kRanks).run(Mesh(Mesh::Sizes{.dp = kRanks}), [&](Groups& groups) {
+    const int rank = groups.rank;
+    const auto part = [&](int64_t iteration) {
+      return at::full({100 + 7 * rank}, 10 * rank + iteration, at::kByte);
+    };
+    auto memory = std::make_unique<MemoryCheckpoint>(/*shift=*/1);
+    at::Tensor newest = part(4);
+    EXPECT_TRUE(memory->keep(part(2), 2, *groups.world));
+    EXPECT_TRUE(memory->keep(newest, 4, *groups.world));
+    if (rank == damaged) newest[3] += 1;
+    if (std::ranges::count(lost, rank) > 0) memory = std::make_unique<MemoryCheckpoint>(/*shift=*/1);
+    std::string why;
+    const auto found = memory->recover(*groups.world, why);
+    said[static_cast<size_t>(rank)] = !found ? why : at::equal(*found, part(4)) ? "its own" : "another";
+  });
+  return said;
+}
+
+TEST(Eras, ALostPartIsInTheMemoryOfAPartner) {
+  const std::vector<std::string> all(4, "its own");
+  EXPECT_EQ(recovered({}), all);
+  EXPECT_EQ(recovered({3}), all);
+  EXPECT_EQ(recovered({0, 2}), all);
+  EXPECT_EQ(recovered({1, 2}), std::vector<std::string>(4, "what rank 1 held is in no memory: the partner that had a "
+                                                           "copy was lost too"));
+  EXPECT_EQ(recovered({3}, 2), std::vector<std::string>(4, "what rank 2 held was changed in memory or on its way"));
 }
 
 std::vector<std::string> refusals(std::vector<std::string> words, int64_t world_size) {
@@ -81,6 +118,9 @@ TEST(Eras, OnlyWholeReplicasCanLeave) {
       {{"--save", "checkpoints", "--load", "checkpoints"}, 2, nullptr},
       {{"--find_lr"}, 2, "find_lr"},
   };
+  const Words anew = {"--fault_tolerance", "restart"};
+  EXPECT_EQ(refusals({anew[0], anew[1], "--use_torch_fsdp2", "--optimizer", "muon"}, 2), Words());
+  EXPECT_EQ(refusals({anew[0], anew[1], "--find_lr"}, 1).size(), 2u);
   for (const auto& row : rows) {
     Words words = {"--fault_tolerance", "replicas"};
     words.insert(words.end(), row.words.begin(), row.words.end());

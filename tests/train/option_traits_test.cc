@@ -82,7 +82,8 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "check_determinism",
                         "check_types",
                         "fault_tolerance",
-                        "fault_patience_s"};
+                        "fault_patience_s",
+                        "memory_checkpoint_interval"};
   const Names expected = names_with(options, [&](const Option& option) {
     // Rounding of gradients on their way.
     if (option.name() == "grad_reduce_in_bf16" || option.name() == "main_grads_dtype") return false;
