@@ -34,8 +34,8 @@ struct RollEntry {
 struct RollRules {
   // Seats that go on, ascending, of those that are here, ascending; empty: none can.
   std::function<std::vector<int>(const std::vector<int>& here)> choose;
-  // Asked while this process belongs to no era, or waits by wait_s; true ends the wait with RunIsOver. Members go on, and
-  // stop together in the next era. May be empty.
+  // Asked while this process belongs to no era, or waits by wait_s; true ends the wait with RunIsOver. Members go on,
+  // and stop together in the next era. May be empty.
   std::function<bool()> is_stopped = {};
   // As long as choose() finds that none can go on with those that are here.
   double wait_s = 0;
