@@ -158,7 +158,7 @@ def test_broken_traces_are_refused_by_name(text, program, tmp_path):
 
 REFUSED = [
     ("no layers", ("--pipeline_model_parallel_size", 4), ["num_layers"]),
-    ("layers do not divide", ("--pipeline_model_parallel_size", 4, "--num_layers", 6), ["num_layers 6"]),
+    ("too few layers", ("--pipeline_model_parallel_size", 4, "--num_layers", 1), ["4 pipeline ranks", "cannot share the 3 parts"]),
     ("unknown schedule", (*PIPELINE, "--pp_algorithm", "dualpipe"), ["dualpipe"]),
     ("no microbatch", (*PIPELINE, "--num_microbatches", 0), ["num_microbatches"]),
     ("rest of a group", (*PIPELINE, "--num_virtual_stages_per_pipeline_rank", 2, "--num_microbatches", 9), ["9"]),
