@@ -148,6 +148,7 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
                       const CheckRun& run) {
   const BlockRunners runners = set_block_runners(built, data, device);
   Optimizer optimizer(data, groups, run.optimizer, run.kernels);
+  optimizer.let_rest(run.resting, run.rest_steps);
   PipelinedModel model(built.view(), groups, device);
   if (run.graph_warmup_steps > 0) {
     model.use_graphs(std::make_unique<MicrobatchGraphs>(device, built.parameters(), run.graph_warmup_steps));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +50,8 @@ struct CheckRun {
   std::function<std::vector<Batch>(int step)> microbatches;
   OptimizerOptions optimizer;
   Kernels kernels = Kernels::kReference;
+  std::set<const Parameter*> resting;  // for the first rest_steps updates (Optimizer::let_rest)
+  int64_t rest_steps = 0;
   double lr = 1e-2, weight_decay = 0.1;
   int graph_warmup_steps = 0;  // above 0: microbatches then become graphs
 };

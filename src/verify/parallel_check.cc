@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "checkpoint/pieces.h"
 #include "comm/thread_world.h"
@@ -12,6 +13,7 @@
 #include "core/philox.h"
 #include "device/threads.h"
 #include "train/adapter_start.h"
+#include "train/frozen_weights.h"
 #include "verify/check_batch.h"
 #include "verify/document_check.h"
 
@@ -87,12 +89,16 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
     if (hooks.change_batches) hooks.change_batches(batches, groups);
     return batches;
   };
+  std::set<const Parameter*> resting;
+  if (config.train.thaw_at) resting = named_to_freeze(config, built.parameters());
   return run_steps(built, *data, groups, device,
                    {.num_steps = narrow<int>(d.train_iters),
                     .task = task.get(),
                     .microbatches = microbatches,
                     .optimizer = config.optimizer,
                     .kernels = config.runtime.kernels,
+                    .resting = resting,
+                    .rest_steps = config.train.thaw_at.value_or(0),
                     .graph_warmup_steps = hooks.graph_warmup_steps});
 }
 

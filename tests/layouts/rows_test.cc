@@ -36,6 +36,7 @@ TEST(EncoderRows, TrainAsOneRank) { expect_rows_train_as_one_rank("Encoders"); }
 TEST(T5Rows, TrainAsOneRank) { expect_rows_train_as_one_rank("T5"); }
 TEST(FluxRows, TrainAsOneRank) { expect_rows_train_as_one_rank("Flux"); }
 TEST(AdapterRows, TrainAsOneRank) { expect_rows_train_as_one_rank("Adapters"); }
+TEST(FrozenRows, TrainAsOneRank) { expect_rows_train_as_one_rank("Frozen"); }
 TEST(OptimizerRows, TrainAsOneRank) { expect_rows_train_as_one_rank("Optimizers"); }
 
 // In float64 only: rounding to eight bits makes a float32 difference a step of eight bits.
