@@ -44,8 +44,8 @@ std::vector<int64_t> counts_of(const std::vector<MixedSet>& sets, MixEnd end) {
 
 }  // namespace
 
-RowMix::RowMix(std::vector<MixedSet> sets, MixEnd end, uint64_t key, bool moves)
-    : sets_(std::move(sets)), begins_{0}, key_(key), moves_(moves) {
+RowMix::RowMix(std::vector<MixedSet> sets, MixEnd end, uint64_t key, bool moves, bool shuffles)
+    : sets_(std::move(sets)), begins_{0}, key_(key), moves_(moves), shuffles_(shuffles) {
   for (const MixedSet& set : sets_) {
     MEGALITH_CHECK(set.num_rows > 0 && set.share > 0, "set {}: {} rows, share {}", set.name, set.num_rows, set.share);
     keys_.push_back(make_philox_key(key, fmt::format("set {}", keys_.size())));
@@ -55,11 +55,14 @@ RowMix::RowMix(std::vector<MixedSet> sets, MixEnd end, uint64_t key, bool moves)
 
 RowMix::Row RowMix::at(int64_t place) const {
   const int64_t pass = moves_ ? place / num_rows() : 0;
-  const int64_t drawn = permuted(key_, static_cast<uint64_t>(pass), place % num_rows(), num_rows());
+  const auto draw = [&](uint64_t key, int64_t of_pass, int64_t i, int64_t size) {
+    return shuffles_ ? permuted(key, static_cast<uint64_t>(of_pass), i, size) : i;
+  };
+  const int64_t drawn = draw(key_, pass, place % num_rows(), num_rows());
   const auto set = static_cast<size_t>(std::ranges::upper_bound(begins_, drawn) - begins_.begin() - 1);
   // Its place in the set's own passes.
   const int64_t own = pass * num_rows_of(set) + drawn - begins_[set], n = sets_[set].num_rows;
-  return {set, permuted(keys_[set], static_cast<uint64_t>(own / n), own % n, n)};
+  return {set, draw(keys_[set], own / n, own % n, n)};
 }
 
 int64_t RowMix::number_at(int64_t place) const {

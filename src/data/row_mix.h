@@ -1,6 +1,7 @@
 // Rows of several sets in given shares, pass after pass. A pass has a fixed number of rows of each set, in an order
 // drawn from the key; each set goes on in the next pass where it stopped, and begins anew, in another order, once it
-// was read whole. The row at a place is computed from only the place: no memory, and resuming replays nothing.
+// was read whole. Or, unshuffled, one set after the other, each in its own order. The row at a place is computed from
+// only the place: no memory, and resuming replays nothing.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,10 @@ struct MixedSet {
 
 class RowMix {
  public:
-  // moves  false: every pass is the first one again, as evaluations want
+  // moves     false: every pass is the first one again, as evaluations want
+  // shuffles  false: the key is unused
   // UserError when a share is too small for a row in a pass, or a pass would be endless.
-  RowMix(std::vector<MixedSet> sets, MixEnd end, uint64_t key, bool moves = true);
+  RowMix(std::vector<MixedSet> sets, MixEnd end, uint64_t key, bool moves = true, bool shuffles = true);
 
   int64_t num_rows() const { return begins_.back(); }  // of a pass
   int64_t num_rows_of(size_t set) const { return begins_[set + 1] - begins_[set]; }
@@ -45,7 +47,7 @@ class RowMix {
   std::vector<int64_t> begins_;  // of each set's rows in an unshuffled pass, and the end
   uint64_t key_;
   std::vector<uint64_t> keys_;  // of each set
-  bool moves_;
+  bool moves_, shuffles_;
 };
 
 }  // namespace megalith

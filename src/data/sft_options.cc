@@ -162,6 +162,10 @@ void SftOptions::visit(OptionVisitor& v) {
           "neighbouring microbatches of a pipeline, about as long, and order a sequence's samples so that "
           "context-parallel ranks see about as many pairs. A step learns from the same sequences as without it.")
       .acts_in(kTrainOnly);
+  v.field("sft_shuffle", sft_shuffle,
+          "Learn from the sequences in a new order in each pass, drawn from seed. false: in the order of the rows, pass "
+          "after pass; of several sets (sft_mix), one set after the other.")
+      .acts_in(kTrainOnly);
   v.choice("loss", loss, {"next_token", "dpo", "kto"},
            "next_token: answers are learned token by token. dpo: of the two answers of a pair (rows with prompt, "
            "chosen and rejected) the chosen one becomes more likely than the rejected one, compared with the model "

@@ -61,6 +61,7 @@ struct SftOptions {
   SftPacking sft_packing = SftPacking::kGreedy;
   std::optional<int64_t> max_samples_per_sequence;
   bool balance_sequences = false;
+  bool sft_shuffle = true;
   SftLoss loss = SftLoss::kNextToken;
   double dpo_beta = 0.1;
   DpoReference dpo_reference = DpoReference::kAhead;

@@ -251,7 +251,9 @@ TEST_F(FinetunerFile, AxolotlsOtherMethodsResolve) {
                      {"keep_last", "2"}});
   EXPECT_NE(notes.find("group_by_length: true: samples are learned in an order"), std::string::npos) << notes;
   resolved = read_changed("axolotl.yml", kAxolotl,
-                          "adapter:\nunfrozen_parameters: [^lm_head.weight$, \"model.layers.4[4-9]+.mlp\"]\n");
+                          "adapter:\nunfrozen_parameters: [^lm_head.weight$, \"model.layers.4[4-9]+.mlp\"]\n"
+                          "curriculum_sampling: true\n");
+  expect(*resolved, {{"sft_shuffle", "false"}});
   EXPECT_EQ(resolved->config.train.freeze, Words{R"((?!(?:^lm_head\.weight$|model\.layers\.4[4-9]+\.mlp)).*)"})
       << errors;
   // Keys of rows under other names, and a prompt of axolotl's own.

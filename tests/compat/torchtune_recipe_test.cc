@@ -216,8 +216,9 @@ TEST_F(TorchtuneRecipe, WhatElseRecipesAskForActs) {
   auto resolved = read({"tensor_parallel_dim=2", "fsdp_reshard_after_forward=False", "save_every_n_steps=10",
                         "checkpointer.keep_last_n_checkpoints=3", "enable_activation_offloading=True",
                         "profiler.enabled=True", "run_val_every_n_steps=5", "device=cpu", "dtype=fp32",
-                        "optimizer._component_=bitsandbytes.optim.PagedAdamW8bit"});
+                        "optimizer._component_=bitsandbytes.optim.PagedAdamW8bit", "shuffle=False"});
   ASSERT_EQ(errors, "");
+  EXPECT_EQ(text_of(*resolved, "sft_shuffle"), "false");
   EXPECT_EQ(text_of(*resolved, "tensor_model_parallel_size"), "2");
   EXPECT_EQ(text_of(*resolved, "torch_fsdp2_reshard_after_forward"), "false");
   EXPECT_EQ(text_of(*resolved, "save"), "/nowhere/out/recipe_state");

@@ -78,6 +78,14 @@ TEST(RowMix, PassesHaveTheirSharesAndSetsGoOn) {
     }
     EXPECT_NE(first, second);
     EXPECT_NE(first, of_other);
+    const RowMix plain(sets, end, 7, /*moves=*/true, /*shuffles=*/false);
+    for (int64_t place = 0, set = 0, i = 0; place < n; ++place, ++i) {
+      if (i == counts[static_cast<size_t>(set)]) ++set, i = 0;
+      const int64_t size = sets[static_cast<size_t>(set)].num_rows;
+      EXPECT_EQ(plain.at(place), (RowMix::Row{static_cast<size_t>(set), i % size})) << "one set after the other";
+      const int64_t later = (i + counts[static_cast<size_t>(set)]) % size;
+      EXPECT_EQ(plain.at(n + place), (RowMix::Row{static_cast<size_t>(set), later})) << "goes on";
+    }
     for (size_t set = 0; set < 3; ++set) {
       EXPECT_EQ(mix.num_rows_of(set), counts[set]);
       EXPECT_EQ(std::ssize(drawn[set]), 4 * counts[set]);

@@ -191,6 +191,10 @@ TEST_F(SftData, PassesAreNewOrdersThatKnowOfNoLayout) {
   std::vector<int64_t> all(11);
   std::iota(all.begin(), all.end(), int64_t{0});
   EXPECT_EQ(sorted, all);
+  options.sft.sft_shuffle = false;
+  const DataSets in_order = sets_of(1);
+  EXPECT_EQ(order(*in_order.train, 0), all);
+  EXPECT_EQ(order(*in_order.train, 1), all);
   // Two ranks with a row each read what one reads with two.
   const Batch whole = one.read({.consumed_samples = 4, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 1});
   for (int rank = 0; rank < 2; ++rank) {

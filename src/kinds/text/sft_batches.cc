@@ -291,8 +291,8 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
                rows->size()->tokens);
     }
     auto source = std::make_unique<BatchSource>(
-        rows, Order(is_training ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(), rows->name(),
-                    make_philox_key(setup.seed, "sft order")));
+        rows, Order(is_training && sft.sft_shuffle ? RowOrder::kPermuted : RowOrder::kRepeated, rows->num_rows(),
+                    rows->name(), make_philox_key(setup.seed, "sft order")));
     if (balances(part)) source->balance();
     return source;
   };

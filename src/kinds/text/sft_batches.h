@@ -1,5 +1,5 @@
-// Batches of instruction data. Each training epoch visits the packs in its own order, derived from the seed; validation
-// keeps the order of the rows.
+// Batches of instruction data. Each training epoch visits the packs in its own order, derived from the seed;
+// validation, and training without sft_shuffle, keep the order of the rows.
 #pragma once
 
 #include <memory>

@@ -50,7 +50,8 @@ RowMix mix_of(const SftOptions& options, std::span<const std::shared_ptr<SftRows
                     .num_rows = rows[i]->num_rows(),
                     .share = share * static_cast<double>(rows[i]->num_rows()) / samples});
   }
-  return RowMix(std::move(sets), end_of(options), key, moves);
+  // Evaluations' passes are alike, in whatever order.
+  return RowMix(std::move(sets), end_of(options), key, moves, options.sft_shuffle || !moves);
 }
 
 SftMixedRows::SftMixedRows(std::vector<std::shared_ptr<SftRows>> sets, const RowMix& mix) : sets_(std::move(sets)) {
