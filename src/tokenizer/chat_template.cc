@@ -63,6 +63,8 @@ JinjaMembers special_tokens_of(const fs::path& folder) {
   return tokens;
 }
 
+bool is_of_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string source, std::string name, JinjaMembers special_tokens)
@@ -102,8 +104,18 @@ std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson&
   }
 }
 
+bool ChatTemplate::reads_member(std::string_view word) const {
+  for (size_t at = identity_.find(word); at != std::string::npos; at = identity_.find(word, at + 1)) {
+    const char before = at == 0 ? ' ' : identity_[at - 1];
+    const size_t end = at + word.size();
+    const char after = end < identity_.size() ? identity_[end] : ' ';
+    if (before == '.' && !is_of_word(after)) return true;
+    if ((before == '\'' || before == '"') && after == before) return true;
+  }
+  return false;
+}
+
 bool ChatTemplate::mentions(std::string_view word) const {
-  const auto is_of_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   for (size_t at = identity_.find(word); at != std::string::npos; at = identity_.find(word, at + 1)) {
     const size_t end = at + word.size();
     const bool begins = at == 0 || !is_of_word(identity_[at - 1]);

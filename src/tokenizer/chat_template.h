@@ -26,6 +26,8 @@ class ChatTemplate {
                      const OrderedJson* variables = nullptr) const;
   // True if the word occurs in the template, which reads no other keys and variables.
   bool mentions(std::string_view word) const;
+  // True if it occurs as a member's name: .word, 'word' or "word".
+  bool reads_member(std::string_view word) const;
 
   const std::string& name() const { return name_; }
   // The template and its special tokens: equal ones render equal texts.

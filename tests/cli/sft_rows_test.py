@@ -10,14 +10,20 @@ from hub_server import Hub
 ENDS = {"chatml": "<|im_end|>", "headers": "<|end_turn|>", "instructions": "</s>", "marked": "<|end_turn|>", "selected": "</s>", "turns": "<|end_turn|>"}
 
 
+def answered(random, count):
+    rows = [{"messages": conversation(random, calls=False)} for _ in range(count)]
+    return [row for row in rows if any(message["role"] == "assistant" for message in row["messages"])]
+
+
 @pytest.mark.parametrize("template", sorted(ENDS))
 def test_what_counts_is_the_answers_and_their_ends(program, tmp_path, template):
     folder = model_with(tmp_path / "model", template)
     random = Random(template)
     rows = [{"messages": conversation(random, calls=False)} for _ in range(150)]
     rows = [row for row in rows if row["messages"][-1]["role"] == "assistant"]
-    # Some templates write what follows the system's message only at the last question.
-    samples, (totals,) = inspected(program, folder, rows)
+    # It writes the system's message only at the last question, if no answer follows: an error without this.
+    words = ["--sft_drop_system"] if template == "selected" else []
+    samples, (totals,) = inspected(program, folder, rows, *words)
     end = ENDS[template]
     for row, sample in zip(rows, samples, strict=True):
         answers = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
@@ -35,7 +41,7 @@ def test_masks_equal_those_that_a_template_with_marks_gives_in_transformers(prog
     folder = model_with(tmp_path / "model", "marked")
     theirs = AutoTokenizer.from_pretrained(folder)
     random = Random(7)
-    rows = [{"messages": conversation(random, calls=False)} for _ in range(60)]
+    rows = answered(random, 60)
     samples, _ = inspected(program, folder, rows)
     for row, sample in zip(rows, samples, strict=True):
         expected = theirs.apply_chat_template(row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
@@ -163,7 +169,7 @@ def test_tables_hold_conversations(program, tmp_path):
 
     folder = model_with(tmp_path / "model", "chatml")
     random = Random(5)
-    rows = [{"messages": conversation(random, calls=False)} for _ in range(300)]
+    rows = answered(random, 300)
     expected, _ = inspected(program, folder, rows)
     # As data sets have it: columns that say nothing, members that are missing, numbers, and a binary column.
     table = pa.table(
@@ -241,6 +247,19 @@ SAME_ROWS = [
     ({"conversations": SHARED_CALL, "tools": json.dumps([tool["function"] for tool in TOOLS])}, CALLED),
     ({"messages": [USER, REPLY], "tools": "[]"}, {"messages": [USER, REPLY]}),
     ({"conversations": [{"from": "human", "content": "q"}, {**share("gpt", "a"), **REPLY}]}, {"messages": [USER, REPLY]}),
+    ({**CALLED, "parallel_tool_calls": False}, CALLED),
+    # OpenAI's older calls, and members without a value, as in Parquet files.
+    (
+        {
+            "messages": [USER, say("assistant", None, function_call={**CALL["function"], "arguments": '{"city": "x"}'}), say("function", "7", name="weather"), REPLY],
+            "functions": [tool["function"] for tool in TOOLS],
+        },
+        CALLED,
+    ),
+    (
+        {"messages": [{**USER, "tool_calls": None, "function_call": None}, {**REPLY, "tool_calls": [], "name": None}], "functions": None, "tools": []},
+        {"messages": [USER, REPLY]},
+    ),
 ]  # fmt: skip
 
 
@@ -266,6 +285,12 @@ def test_rows_of_other_trainers_are_what_they_mean(program, tmp_path):
     shared = {"conversations": [share("human", "q")], "chosen": share("gpt", "a"), "rejected": share("gpt", "b")}
     usual = {"prompt": [USER], "chosen": [REPLY], "rejected": [say("assistant", "b")], "score_chosen": 1.5}
     theirs, ours = inspected(program, folder, [shared, usual])[0]
+    assert (theirs["tokens"], theirs["weights"]) == (ours["tokens"], ours["weights"])
+    # OpenAI's preferences.
+    more = say("assistant", "", tool_calls=[CALL])
+    theirs = {"input": {"messages": [USER], "tools": TOOLS, "parallel_tool_calls": False}, "preferred_output": [more], "non_preferred_output": [REPLY]}
+    ours = {"prompt": [USER], "tools": TOOLS, "chosen": [more], "rejected": [REPLY]}
+    theirs, ours = inspected(program, folder, [theirs, ours])[0]
     assert (theirs["tokens"], theirs["weights"]) == (ours["tokens"], ours["weights"])
     rows = [{"chosen": "\n\nHuman: q\n\nAssistant: ab", "rejected": "\n\nHuman: q\n\nAssistant: cd"}, {"instruction": "q", "chosen": "a", "rejected": "b"}]
     samples, _ = inspected(program, folder, rows)
@@ -317,8 +342,30 @@ UNREAD = [
     ({"messages": [say("user", ["q"]), REPLY]}, "the content of the user's message has a part without a type"),
     ({"messages": [say("user", [{"type": "image", "image": "x.png"}]), REPLY]}, "has a part of type image, which is not read"),
     ({"messages": [USER, say("assistant", [{"type": "tool_use", "input": {}}])]}, "has a part of type tool_use, which is not read"),
-    ({"messages": [USER, say("assistant", None, function_call={"name": "f"})]}, "the assistant's message has no content"),
-    ({"messages": [USER, REPLY], "parallel_tool_calls": True}, "nothing reads parallel_tool_calls of the row"),
+    ({"messages": [USER, say("assistant", None, function_call={"arguments": "{}"})]}, "function_call is no call of a function"),
+    ({"messages": [USER, say("assistant", None, function_call=CALL["function"], tool_calls=[CALL])]}, "a message has function_call and tool_calls"),
+    ({**CALLED, "functions": [TOOLS[0]["function"]]}, "the row has functions and tools"),
+    ({"messages": [USER, REPLY], "functions": ["f"]}, "functions holds what is no object"),
+    ({"messages": [USER, REPLY], "parallel_tool_calls": "no"}, 'parallel_tool_calls is "no"'),
+    ({"messages": [USER, say("assistant", "", tool_calls=[CALL, CALL])], "tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls is false, and message 2 has 2 calls"),
+    ({"input": {"messages": [USER], "seed": 1}, "preferred_output": [REPLY], "non_preferred_output": [say("assistant", "b")]}, "nothing reads input.seed of the row"),
+    ({"input": {"prompt": "q"}, "preferred_output": [REPLY], "non_preferred_output": [REPLY]}, "input is no object with messages"),
+    ({"input": {"messages": [USER]}, "preferred_output": [REPLY], "non_preferred_output": None}, "the row has no non_preferred_output"),
+    ({"input": {"messages": [USER]}, "prompt": "q", "preferred_output": [REPLY], "non_preferred_output": [REPLY]}, "the row has prompt and prompt"),
+    ({"messages": [USER, say("assistant", "")]}, "the answer in message 2 is empty"),
+    ({"prompt": "q", "completion": ""}, "the answer is empty"),
+    ({"prompt": "q", "chosen": "", "rejected": "a"}, "the answer is empty"),
+    ({"input_ids": [1, 2], "labels": [-100]}, "labels has 1 numbers, and input_ids 2"),
+    ({"input_ids": [1, 2], "labels": []}, "labels has 0 numbers, and input_ids 2"),
+    ({"input_ids": [1, 99999]}, "input_ids holds 99999, and the vocabulary has"),
+    ({"input_ids": [1, 2, 3], "labels": [-100, 3, 4]}, "labels has 3 at 1, and input_ids 2"),
+    ({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, "attention_mask is 0 at 1, between tokens"),
+    ({"input_ids": [1, 2, 3], "labels": [1, 2, 3], "attention_mask": [1, 1, 0]}, "attention_mask is 0 at 2, and labels 3"),
+    ({"input_ids": [1, 2], "completion_mask": [0, 2]}, "completion_mask holds 2"),
+    ({"input_ids": [1, "2"]}, 'input_ids holds "2"'),
+    ({"input_ids": []}, "input_ids has no token"),
+    ({"input_ids": [1, 2], "position_ids": [0, 1]}, "nothing reads position_ids of the row"),
+    ({"input_ids": [1, 2], "label": True}, "label rates an answer, and the row has tokens"),
     ({"messages": [USER, REPLY], "tools": ["{}"]}, "tools holds what is no object"),
     ({"messages": [USER, say("assistant", "a", weight="0")]}, "a message's weight is \"0\""),
     ({"conversations": ["q", "a"]}, "a message is no object"),
@@ -356,6 +403,51 @@ def test_what_nothing_reads_is_named(program, tmp_path):
     assert "1 sample of conversations" in output and "3 rows left out by skip_bad_rows" in output
     assert all(f"left out: {path}:{line}: " in output for line in (2, 3, 4))
     program.run(*words, "--sft_ignore_keys", "images", "--skip_bad_rows", 2, expected=2)
+
+
+def test_rows_of_tokens_are_learned_as_they_stand(program, tmp_path):
+    folder = model_with(tmp_path / "model", "chatml")
+    random = Random(11)
+    chats = [{"messages": conversation(random, calls=False)[:2] + [REPLY]} for _ in range(12)]
+    chats = [row for row in chats if row["messages"][1]["role"] == "user"] + [{"messages": [USER, REPLY]}]
+    samples, _ = inspected(program, folder, chats)
+    rows = []
+    for i, sample in enumerate(samples):
+        ids, weights = sample["tokens"], sample["weights"]
+        labels = [token if weight else -100 for token, weight in zip(ids, weights, strict=True)]
+        padded = {"input_ids": [0] * 2 + ids + [0] * 3, "attention_mask": [0] * 2 + [1] * len(ids) + [0] * 3}
+        rows.append(
+            (
+                {"input_ids": ids, "labels": labels, "length": len(ids)},
+                {**padded, "labels": [-100] * 2 + labels + [-100] * 3},
+                {"input_ids": ids, "completion_mask": weights},
+                {"input_ids": ids, "completion_mask": [1] * len(ids), "assistant_masks": [bool(weight) for weight in weights]},
+            )[i % 4]
+        )
+    made, (totals,) = inspected(program, folder, rows)
+    assert [(sample["tokens"], sample["weights"]) for sample in made] == [(sample["tokens"], sample["weights"]) for sample in samples]
+    assert totals["tokens_in_loss"] == sum(sum(sample["weights"]) for sample in samples)
+    whole = inspected(program, folder, [{"input_ids": [1, 2, 3]}])[0][0]
+    assert (whole["form"], whole["tokens"], whole["weights"]) == ("tokens", [1, 2, 3], [1, 1, 1])
+
+
+def test_words_that_a_template_drops_are_errors(program, tmp_path):
+    folder = save_tokenizer(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{% if message.role == 'user' %}<|User|>{{ message.content }}{% elif message.role == 'assistant' %}"
+        "<|Assistant|>{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% else %}{{ message.content }}{% endif %}</s>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|Assistant|>{% endif %}"
+    )
+    called = [USER, say("assistant", "wait", tool_calls=[CALL]), say("tool", "7"), REPLY]
+    rows = [{"messages": [SYSTEM, USER, REPLY]}, {"messages": called}, {"messages": [*called[:2], say("tool", ""), REPLY]}]
+    path = write_rows(folder / "rows.jsonl", rows)
+    words = ("inspect", "sft", "--load_hf", folder, "--sft_data_path", path, "--samples", 0)
+    _, _, errors = program.run(*words, expected=2)
+    assert "rows.jsonl:1: the template" in errors and "writes nothing of the system's words in message 1" in errors and "--sft_drop_system" in errors
+    assert "rows.jsonl:2: the template" in errors and "writes nothing of the tool's words in message 3" in errors
+    _, output, _ = program.run(*words, "--sft_drop_system", "--skip_bad_rows", 1)
+    assert "2 samples of conversations" in output and "1 row left out by skip_bad_rows" in output
+    assert "not learned: words beside calls of tools, once" in output
 
 
 def test_what_a_template_passes_over_is_told_with_its_count(program, tmp_path):
@@ -426,54 +518,6 @@ def read_sequences(prefix):
     return numbers, starts
 
 
-def packed(lengths, size, most):
-    """torchtune's greedy packing."""
-    packs, used = [], size + 1
-    for i, length in enumerate(lengths):
-        if used + length > size or len(packs[-1]) == most:
-            packs.append([])
-            used = 0
-        packs[-1].append([i, 0, length])
-        used += length
-    return packs
-
-
-def first_fit(lengths, size):
-    packs = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        room = (pack for pack in packs if sum(piece[2] for piece in pack) + lengths[i] <= size)
-        pack = next(room, None)
-        if pack is None:
-            packs.append(pack := [])
-        pack.append([i, 0, lengths[i]])
-    return packs
-
-
-def test_packs_equal_those_of_plain_packers(program, tmp_path):
-    folder = save_tokenizer(tmp_path / "model")
-    random = Random(3)
-    rows = [{"prompt": "q", "completion": "x" * random.randrange(1, 60)} for _ in range(200)]
-    lengths = [len(row["completion"]) + 2 for row in rows]
-    words = ("--seq_length", 64, "--enable_packed_sequences")
-    assert inspected(program, folder, rows, *words)[1][1]["sequences"] == packed(lengths, 64, 10**9)
-    assert inspected(program, folder, rows, *words, "--max_samples_per_sequence", 2)[1][1]["sequences"] == packed(lengths, 64, 2)
-    assert inspected(program, folder, rows, *words, "--sft_packing", "first_fit_decreasing")[1][1]["sequences"] == first_fit(lengths, 64)
-    cut = inspected(program, folder, rows, "--seq_length", 30, "--enable_packed_sequences", "--truncate")[1][1]["sequences"]
-    assert cut == packed([min(length, 30) for length in lengths], 30, 10**9)
-    assert inspected(program, folder, rows, "--seq_length", 64)[1][1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(lengths)]
-    # A rated answer is read twice: its question goes with the answer before it too.
-    rated = [{**row, "label": (False, "True", 1)[i % 3]} for i, row in enumerate(rows)]
-    of_rated = [length + lengths[i - 1] for i, length in enumerate(lengths)]
-    samples, totals = inspected(program, folder, rated, "--seq_length", 128)
-    assert totals[1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(of_rated)]
-    assert [sample["is_bad"] for sample in samples] == [i % 3 == 0 for i in range(len(rows))]
-    # Texts go on in the next sequence.
-    texts = [{"text": "x" * (length - 1)} for length in lengths]
-    pieces = inspected(program, folder, texts, *words)[1][1]["sequences"]
-    assert all(sum(piece[2] for piece in pack) == 64 for pack in pieces[:-1])
-    assert sum(piece[2] for pack in pieces for piece in pack) == sum(lengths)
-
-
 QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 CHAT = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}]
 BAD = [
@@ -490,7 +534,11 @@ BAD = [
     ("two forms in a set", CHAT + [{"text": "t"}], (), ["rows.jsonl:2", "the row is one of texts, and those before are conversations"]),
     ("an empty set", [], (), ["the set has no rows"]),
     ("no row that can be used", [{"question": "q"}], ("--skip_bad_rows", 5), ["no row can be used, and skip_bad_rows left out 1 row: ", "rows.jsonl:1: the row has the keys of no form"]),
-    ("no answers", [{"messages": [{"role": "user", "content": "q"}]}], (), ["no token of the 1 rows counts"]),
+    ("no answers", [{"messages": [{"role": "user", "content": "q"}]}], (), ["rows.jsonl:1: nothing of the row is learned"]),
+    ("answers that are all marked", CHAT + [{"messages": [QUESTION, {**ANSWER, "weight": 0}]}], (), ["rows.jsonl:2: nothing of the row is learned"]),
+    ("tokens that are all masked", [{"input_ids": [1, 2], "labels": [-100, -100]}], (), ["rows.jsonl:1: nothing of the row is learned"]),
+    ("texts of nothing", [{"text": ""}], (), ["no token of the 1 rows counts"]),
+    ("tokens with all in the loss", [{"input_ids": [1, 2]}], ("--train_on_input",), ["the row says itself"]),
     ("no questions", [{"prompt": "", "completion": "a"}], (), ["every token of the 1 rows counts"]),
     ("Alpaca's words for conversations", CHAT, ("--sft_conversation_format", "alpaca"), ["alpaca is for instructions"]),
     ("a sample that is too long", CHAT, ("--seq_length", 10), ["rows.jsonl:1", "seq_length is 10", "--truncate"]),

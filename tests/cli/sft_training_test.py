@@ -1,4 +1,5 @@
-"""Fine-tuning on instruction data: the loss is transformers', it falls, and a resumed run has the same numbers."""
+"""Fine-tuning on instruction data: the loss is transformers', it falls, a resumed run has the same numbers, and sequences
+are packed as plain packers would."""
 
 import copy
 import json
@@ -8,7 +9,7 @@ from random import Random
 
 import pytest
 import ranks
-from chats import inspected, model_with, write_rows
+from chats import inspected, model_with, save_tokenizer, write_rows
 from program import read_metrics
 
 
@@ -309,3 +310,51 @@ def test_the_rate_finder_draws_the_loss_over_the_rate_and_saves_nothing(program,
     rates = [line["learning_rate"] for line in lines]
     assert len(rates) > 10 and all(b / a == pytest.approx(1e6 ** (1 / 29)) for a, b in zip(rates, rates[1:]))
     assert (tmp_path / "rates.svg").read_text().startswith("<svg") and not (tmp_path / "checkpoint").exists()
+
+
+def packed(lengths, size, most):
+    """torchtune's greedy packing."""
+    packs, used = [], size + 1
+    for i, length in enumerate(lengths):
+        if used + length > size or len(packs[-1]) == most:
+            packs.append([])
+            used = 0
+        packs[-1].append([i, 0, length])
+        used += length
+    return packs
+
+
+def first_fit(lengths, size):
+    packs = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        room = (pack for pack in packs if sum(piece[2] for piece in pack) + lengths[i] <= size)
+        pack = next(room, None)
+        if pack is None:
+            packs.append(pack := [])
+        pack.append([i, 0, lengths[i]])
+    return packs
+
+
+def test_packs_equal_those_of_plain_packers(program, tmp_path):
+    folder = save_tokenizer(tmp_path / "model")
+    random = Random(3)
+    rows = [{"prompt": "q", "completion": "x" * random.randrange(1, 60)} for _ in range(200)]
+    lengths = [len(row["completion"]) + 2 for row in rows]
+    words = ("--seq_length", 64, "--enable_packed_sequences")
+    assert inspected(program, folder, rows, *words)[1][1]["sequences"] == packed(lengths, 64, 10**9)
+    assert inspected(program, folder, rows, *words, "--max_samples_per_sequence", 2)[1][1]["sequences"] == packed(lengths, 64, 2)
+    assert inspected(program, folder, rows, *words, "--sft_packing", "first_fit_decreasing")[1][1]["sequences"] == first_fit(lengths, 64)
+    cut = inspected(program, folder, rows, "--seq_length", 30, "--enable_packed_sequences", "--truncate")[1][1]["sequences"]
+    assert cut == packed([min(length, 30) for length in lengths], 30, 10**9)
+    assert inspected(program, folder, rows, "--seq_length", 64)[1][1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(lengths)]
+    # A rated answer is read twice: its question goes with the answer before it too.
+    rated = [{**row, "label": (False, "True", 1)[i % 3]} for i, row in enumerate(rows)]
+    of_rated = [length + lengths[i - 1] for i, length in enumerate(lengths)]
+    samples, totals = inspected(program, folder, rated, "--seq_length", 128)
+    assert totals[1]["sequences"] == [[[i, 0, length]] for i, length in enumerate(of_rated)]
+    assert [sample["is_bad"] for sample in samples] == [i % 3 == 0 for i in range(len(rows))]
+    # Texts go on in the next sequence.
+    texts = [{"text": "x" * (length - 1)} for length in lengths]
+    pieces = inspected(program, folder, texts, *words)[1][1]["sequences"]
+    assert all(sum(piece[2] for piece in pack) == 64 for pack in pieces[:-1])
+    assert sum(piece[2] for pack in pieces for piece in pack) == sum(lengths)

@@ -27,6 +27,11 @@ constexpr const char* kRows[] = {
     R"({"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],"rejected":[
 {"role":"assistant","content":"b"}]})",
     R"({"text":"t"})",
+    R"({"input_ids":[1,2,3],"labels":[-100,2,3],"attention_mask":[1,1,1]})",
+    R"({"input":{"messages":[{"role":"user","content":"q"}],"tools":[],"parallel_tool_calls":false},"preferred_output":[
+{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]})",
+    R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"function_call":{"name":"f",
+"arguments":"{}"}},{"role":"function","name":"f","content":"7"},{"role":"assistant","content":"a"}]})",
     R"({"prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"}]})"};
 
 // A line, or a list of rows.

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chats import TOOLS, conversation, inspected, save_tokenizer, write_rows
+from chats import TOOLS, content, conversation, inspected, save_tokenizer, write_rows
 
 FAMILIES = ["llama3", "llama3_1", "llama3_2", "qwen2_5", "qwen3", "deepseekv3", "deepseek_r1_distill"]
 ENDS = {"llama": "<|eot_id|>", "qwen": "<|im_end|>", "deepseek": "<｜end▁of▁sentence｜>"}
@@ -93,7 +93,8 @@ def test_what_counts_is_the_answers_and_their_ends(program, tmp_path, name):
 
 
 TOOL = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "c"}}, "required": ["city"]}}
-PARTS = {"llava_next"}  # take no texts as content
+PARTS = {"idefics3", "llava_next", "smolvlm"}  # take no texts as content
+THOUGHTS = {"qwen3": "reasoning_content"}  # the key of a message's thoughts
 
 
 def marked_templates():
@@ -111,12 +112,17 @@ def verdicts():
 def rows_of_kind(name, kind):
     random = Random(name + kind)
     for _ in range(60):
-        messages = conversation(random, calls=kind == "calls")
-        if messages[-1]["role"] != "assistant" or (kind == "calls") != any("tool_calls" in message for message in messages):
+        messages = conversation(random, calls=kind != "answers")
+        has_calls = any("tool_calls" in message for message in messages)
+        if messages[-1]["role"] != "assistant" or (kind != "thoughts" and (kind == "calls") != has_calls):
             continue
+        if kind == "thoughts":
+            for message in messages:
+                if message["role"] == "assistant" and random.random() < 0.7:
+                    message[THOUGHTS[name]] = content(random)
         if name in PARTS:
             messages = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
-        yield {"messages": messages, "tools": [{"type": "function", "function": TOOL}] if kind == "calls" else None}
+        yield {"messages": messages, "tools": [{"type": "function", "function": TOOL}] if kind != "answers" else None}
 
 
 def only(tokenizer, pairs, side):
@@ -135,7 +141,7 @@ def only(tokenizer, pairs, side):
 def test_masks_are_those_of_trls_marks_or_differ_as_the_table_says(program, tmp_path, name):
     theirs = model_with(tmp_path / "marked", shipped(f"{name}_training"))
     model_with(tmp_path / "published", shipped(name))
-    for kind in ("answers", "calls"):
+    for kind in ("answers", "calls", "thoughts") if name in THOUGHTS else ("answers", "calls"):
         rows, expected = [], []
         for row in rows_of_kind(name, kind):
             try:

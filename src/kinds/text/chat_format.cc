@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "core/strings.h"
@@ -132,6 +133,21 @@ OrderedJson with_readable_calls(const ChatTemplate& chat, const OrderedJson& mes
     }
   }
   return messages;
+}
+
+OrderedJson with_readable_thoughts(const ChatTemplate& chat, const OrderedJson& messages) {
+  constexpr std::array kNames = {"reasoning_content", "thinking", "reasoning"};
+  const auto read = std::ranges::find_if(kNames, [&](const char* name) { return chat.reads_member(name); });
+  OrderedJson made = messages;
+  for (OrderedJson& message : made) {
+    for (const char* name : kNames) {
+      if (read == kNames.end() || !message.contains(name) || chat.reads_member(name)) continue;
+      if (message.contains(*read)) continue;  // the template's own; the other is named as unread
+      message[*read] = OrderedJson(message[name]);
+      message.erase(name);
+    }
+  }
+  return made;
 }
 
 void check_messages(const OrderedJson& messages, const std::string& where) {

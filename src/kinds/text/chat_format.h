@@ -47,6 +47,10 @@ class ChatFormat {
 OrderedJson with_readable_calls(const ChatTemplate& chat, const OrderedJson& messages, const OrderedJson& tools,
                                 const OrderedJson* variables = nullptr);
 
+// Rows call a message's thoughts reasoning_content, thinking or reasoning, and each template reads one of them:
+// messages with the name that this one reads; unchanged if it reads theirs, or none.
+OrderedJson with_readable_thoughts(const ChatTemplate& chat, const OrderedJson& messages);
+
 // UserError unless it is a list of objects with role and content (or tool_calls).
 void check_messages(const OrderedJson& messages, const std::string& where);
 

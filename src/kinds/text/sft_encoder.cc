@@ -13,6 +13,7 @@
 #include "kinds/text/chat_format.h"
 #include "kinds/text/common_text.h"
 #include "kinds/text/sft_messages.h"
+#include "kinds/text/sft_prompts.h"
 #include "kinds/text/sft_row.h"
 
 namespace megalith {
@@ -21,55 +22,9 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-// Stanford Alpaca's prompt (github.com/tatsu-lab/stanford_alpaca), used to train on data sets of its form.
-constexpr std::string_view kAlpacaWithInput =
-    "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
-    "response that appropriately completes the request.";
-constexpr std::string_view kAlpacaWithoutInput =
-    "Below is an instruction that describes a task. Write a response that appropriately completes the request.";
-
-// The marks of speakers around them: Stanford Alpaca's, then axolotl's (prompters.py, PromptStyle).
-struct AlpacaForm {
-  ConversationFormat format;
-  std::string_view system, with_input, without_input;
-};
-constexpr AlpacaForm kAlpacaForms[] = {
-    {ConversationFormat::kAlpaca, "{}\n\n", "### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
-     "### Instruction:\n{}\n\n### Response:\n"},
-    {ConversationFormat::kAlpacaChat, "SYSTEM: {}\n", "USER: {}\n{}\nASSISTANT:", "USER: {}\nASSISTANT:"},
-    {ConversationFormat::kAlpacaChatMl, "<|im_start|>system\n{}<|im_end|>\n",
-     "<|im_start|>user\n{}\n{}<|im_end|>\n<|im_start|>assistant\n",
-     "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"},
-    {ConversationFormat::kAlpacaPhi, "<|system|>\n{}<|end|>\n", "<|user|>\n{}<|end|>{}<|assistant|>",
-     "<|user|>\n{}<|end|>\n<|assistant|>\n"},
-};
-
-const AlpacaForm* alpaca_form(ConversationFormat format) {
-  const auto* found = std::ranges::find(kAlpacaForms, format, &AlpacaForm::format);
-  return found == std::end(kAlpacaForms) ? nullptr : found;
-}
-
-// A row's own system replaces these words.
-std::string alpaca_prompt(const SftTexts& texts, const AlpacaForm& form) {
-  const bool has_input = !texts.input.empty();
-  const std::string_view system = !texts.system.empty() ? std::string_view(texts.system)
-                                  : has_input           ? kAlpacaWithInput
-                                                        : kAlpacaWithoutInput;
-  const std::string words = fmt::format(fmt::runtime(form.system), system);
-  return has_input ? words + fmt::format(fmt::runtime(form.with_input), texts.question, texts.input)
-                   : words + fmt::format(fmt::runtime(form.without_input), texts.question);
-}
-
-// Primus's and NeMo's form of a SQuAD row, on one line; the answer follows after a blank.
-constexpr std::string_view kSquad = "Context: {} Question: {} Answer:";
 constexpr std::string_view kChatMl =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-
-std::string_view without_blanks(std::string_view text) {
-  const size_t first = text.find_first_not_of(' ');
-  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(' ') + 1 - first);
-}
 
 size_t common_tokens(const Ids& a, const Ids& b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -122,6 +77,29 @@ class Conversation {
                         "give the content as a text, or take a template that reads lists of parts");
       }
     }
+  }
+
+  // Messages whose words the template passes over: of a tool, say, or a system. Seen in one rendering, in which every
+  // message's words end in a mark of its own.
+  std::vector<size_t> unwritten() const {
+    OrderedJson marked = messages_;
+    std::vector<std::pair<size_t, std::string>> marks;
+    for (size_t i = 0; i < marked.size(); ++i) {
+      if (!marked[i].contains("content") || is_empty_json(marked[i]["content"])) continue;
+      OrderedJson* words = &marked[i]["content"];
+      if (words->is_array()) words = &words->back()[json_as<std::string>(Json(words->back()["type"]), "type")];
+      marks.emplace_back(i, fmt::format("x7q{}y", i));
+      *words = json_as<std::string>(Json(*words), "content") + marks.back().second;
+    }
+    std::vector<size_t> found;
+    try {
+      const std::string text = render(marked, false);
+      for (const auto& [i, mark] : marks) {
+        if (text.find(mark) == std::string::npos) found.push_back(i);
+      }
+    } catch (const UserError&) {  // takes no other words
+    }
+    return found;
   }
 
   // Keys of message i without which the template writes the same, though it reads them elsewhere.
@@ -409,7 +387,7 @@ SftEncoder::SftEncoder(const Tokenizer& tokenizer, const fs::path& tokenizer_mod
   OrderedJson variables = parse_ordered_json(options.chat_template_kwargs.value_or("{}"), "chat_template_kwargs");
   if (!variables.is_object()) throw UserError("chat_template_kwargs is no JSON object");
   if (options.enable_thinking) variables["enable_thinking"] = *options.enable_thinking;
-  if (!variables.empty()) check_read({}, nullptr, variables);
+  if (!variables.empty()) check_read(OrderedJson::array(), nullptr, variables);
   variables_ = dump_json(variables);
 }
 
@@ -425,7 +403,7 @@ std::string SftEncoder::identity() const {
       "def f(x):\r\n    return x**2  # ok";
   const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
   // Increment if the same rows give other tokens or weights.
-  constexpr int kVersion = 5;
+  constexpr int kVersion = 6;
   std::string text = fmt::format(
       "{} {} {} {}\n{}\n{}\n{}\n{}\n{} {} {} {}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1),
       fmt::join(ids, " "), chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format),
@@ -438,12 +416,12 @@ std::string SftEncoder::identity() const {
   return fmt::format("{:016x}", checksum64(text));
 }
 
-void SftEncoder::check_read(const SftMessages& messages, const OrderedJson& tools, const OrderedJson& variables) const {
+void SftEncoder::check_read(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables) const {
   const ChatTemplate& chat = chat_template();
   const auto refuse = [&](const std::string& what, const std::string& remedy) {
     throw UserError(fmt::format("the template {} reads no {}", chat.name(), what), remedy);
   };
-  for (const OrderedJson& message : messages.list) {
+  for (const OrderedJson& message : messages) {
     for (const auto& [key, value] : message.items()) {
       // The template may infer the speaker from the order of messages.
       if (key == "role" || chat.mentions(key) || !is_silent(key, value, options_.sft_ignore_keys)) continue;
@@ -462,12 +440,23 @@ SftSample SftEncoder::encode_chat(const SftMessages& messages, const OrderedJson
   try {
     OrderedJson all = parse_ordered_json(variables_, "chat_template_kwargs");
     if (!variables.is_null()) all.update(variables);
-    check_read(messages, tools, all);
-    const OrderedJson list = with_readable_calls(chat_template(), messages.list, tools, &all);
+    const OrderedJson thoughtful = with_readable_thoughts(chat_template(), messages.list);
+    check_read(thoughtful, tools, all);
+    const OrderedJson list = with_readable_calls(chat_template(), thoughtful, tools, &all);
     const Conversation conversation(chat_template(), tokenizer_, list, tools, all);
     conversation.check_parts();
     SftSample sample;
     sample.tokens = conversation.ids();
+    for (const size_t i : conversation.unwritten()) {
+      const auto role = json_as<std::string>(Json(list[i]["role"]), "role");
+      if (!list[i].contains("tool_calls")) {
+        throw UserError(fmt::format("the template {} writes nothing of the {}'s words in message {}",
+                                    chat_template().name(), role, i + 1),
+                        role == "system" ? "--sft_drop_system leaves the system's messages out of all rows"
+                                         : "take a template that writes them, or leave the row out");
+      }
+      ++sample.num_unread["words beside calls of tools"];
+    }
     sample.weights.assign(sample.tokens.size(), options_.train_on_input ? 1 : 0);
     std::vector<bool> counts = messages.counts;
     const auto last = std::find(counts.rbegin(), counts.rend(), true);
@@ -496,9 +485,9 @@ SftSample SftEncoder::encode_chat(const SftMessages& messages, const OrderedJson
         ++sample.num_without_end;
       }
     }
-    for (size_t i = 0; i < messages.list.size(); ++i) {
+    for (size_t i = 0; i < list.size(); ++i) {
       for (const std::string& key : conversation.unread_keys(i, options_.sft_ignore_keys)) {
-        const auto role = json_as<std::string>(Json(messages.list[i]["role"]), "role");
+        const auto role = json_as<std::string>(Json(list[i]["role"]), "role");
         ++sample.num_unread[fmt::format("{} of the {}'s message", key, role)];
       }
     }
@@ -506,6 +495,24 @@ SftSample SftEncoder::encode_chat(const SftMessages& messages, const OrderedJson
   } catch (const UserError& error) {
     throw UserError(fmt::format("{}: {}", where, error.message()), error.remedy());
   }
+}
+
+SftSample SftEncoder::encode_tokens(const SftTokens& tokens, const std::string& where) const {
+  if (options_.train_on_input) {
+    throw UserError(where + ": train_on_input, and the row says itself what of its tokens is learned",
+                    "leave train_on_input out, or the row's labels and masks with --sft_ignore_keys");
+  }
+  const auto is_outside = [&](int64_t id) { return id < 0 || id >= tokenizer_.vocab_size(); };
+  if (const auto wrong = std::ranges::find_if(tokens.ids, is_outside); wrong != tokens.ids.end()) {
+    throw UserError(fmt::format("{}: input_ids holds {}, and the vocabulary has {} ids", where, *wrong,
+                                tokenizer_.vocab_size()),
+                    "the tokens are of another tokenizer");
+  }
+  SftSample sample;
+  sample.form = SftForm::kTokens;
+  for (const int64_t id : tokens.ids) sample.tokens.push_back(static_cast<int32_t>(id));
+  sample.weights = tokens.counts;
+  return sample;
 }
 
 SftSample SftEncoder::encode_answer(const std::string& prompt, const std::string& answer) const {
@@ -525,29 +532,15 @@ SftSample SftEncoder::encode_texts(const SftTexts& texts, const std::string& whe
   if (format == ConversationFormat::kChatTemplate || format == ConversationFormat::kMessages) {
     return encode_chat(messages_of_texts(texts), nullptr, nullptr, where);
   }
-  const bool is_squad = format == ConversationFormat::kSquad;
-  const bool is_alpaca = !is_squad && (texts.is_instruction || alpaca_form(format) != nullptr);
-  if (!texts.history.empty() || (!texts.system.empty() && !is_alpaca)) {
-    throw UserError(fmt::format("{}: the row has a {}, and is written without a chat template", where,
-                                texts.history.empty() ? "system" : "history"),
-                    "write the rows by the model's template: --sft_conversation_format chat_template");
-  }
-  if (is_squad) {
-    return encode_answer(
-        fmt::format(fmt::runtime(kSquad), without_blanks(texts.input), without_blanks(texts.question)),
-        fmt::format(" {}", without_blanks(texts.answer)));
-  }
-  if (!is_alpaca) return encode_answer(texts.question, texts.answer);
-  const AlpacaForm* form = alpaca_form(format);
-  return encode_answer(alpaca_prompt(texts, form == nullptr ? kAlpacaForms[0] : *form), texts.answer);
+  const SftPrompt made = prompt_of(texts, format, where);
+  return encode_answer(made.prompt, made.answer);
 }
 
 SftSample SftEncoder::encode(const SftLine& line) const {
   const std::string where = line.where();
   const SftRow row = read_sft_row(parse_ordered_json(line.json, where), options_, where);
   const ConversationFormat format = options_.sft_conversation_format;
-  const bool is_for_texts = alpaca_form(format) != nullptr || format == ConversationFormat::kSquad;
-  if (!row.chats.empty() && is_for_texts) {
+  if (!row.chats.empty() && is_for_instructions(format)) {
     throw UserError(
         fmt::format("{}: sft_conversation_format {} is for instructions, and the row is a conversation", where,
                     format == ConversationFormat::kSquad ? "squad" : "alpaca"),
@@ -557,6 +550,7 @@ SftSample SftEncoder::encode(const SftLine& line) const {
     throw UserError(fmt::format("{}: train_on_input with {}", where, sft_form_name(row.form)),
                     "nothing is learned of questions then: leave train_on_input out");
   }
+  if (row.form == SftForm::kTokens) return encode_tokens(row.tokens, where);
   std::vector<SftSample> samples;
   for (const SftTexts& texts : row.texts) {
     samples.push_back(row.form == SftForm::kText ? encode_answer("", texts.answer) : encode_texts(texts, where));

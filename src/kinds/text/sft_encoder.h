@@ -22,6 +22,7 @@ namespace megalith {
 
 struct SftMessages;
 struct SftTexts;
+struct SftTokens;
 
 struct SftSample {
   SftForm form = SftForm::kText;
@@ -59,9 +60,10 @@ class SftEncoder {
                         const std::string& where) const;
   // A question and its answer as texts, by sft_conversation_format.
   SftSample encode_texts(const SftTexts& texts, const std::string& where) const;
+  SftSample encode_tokens(const SftTokens& tokens, const std::string& where) const;
   SftSample encode_answer(const std::string& prompt, const std::string& answer) const;
   // UserError for keys of messages, tools and variables that the template does not read.
-  void check_read(const SftMessages& messages, const OrderedJson& tools, const OrderedJson& variables) const;
+  void check_read(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables) const;
   const ChatTemplate& chat_template() const;
 
   const Tokenizer& tokenizer_;

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "kinds/text/openai_rows.h"
 #include "tokenizer/chat_template.h"
 
 namespace megalith {
@@ -58,22 +59,6 @@ void check_one_speaker(const OrderedJson& message, const std::string& role, cons
                   "give the speaker and the words once: role and content, or ShareGPT's from and value");
 }
 
-// ShareGPT's function_call: {"name": …, "arguments": …} as a JSON text, or a list of them.
-OrderedJson calls_of(const OrderedJson& value, const std::string& where) {
-  const std::string what = where + ": function_call";
-  OrderedJson calls = value;
-  if (value.is_string()) calls = parse_ordered_json(json_as<std::string>(Json(value), what), what);
-  if (calls.is_object()) calls = OrderedJson::array({calls});
-  OrderedJson made = OrderedJson::array();
-  for (OrderedJson& call : calls) {
-    if (!call.is_object() || !call.contains("name")) {
-      throw UserError(what + " is no call of a function", "it is {\"name\": …, \"arguments\": {…}}");
-    }
-    made.push_back({{"type", "function"}, {"function", std::move(call)}});
-  }
-  return made;
-}
-
 // OpenAI's weight, axolotl's train, LLaMA-Factory's loss: removed from the message.
 std::optional<bool> mark_of(OrderedJson& message, const std::string& where) {
   std::optional<bool> mark;
@@ -112,7 +97,30 @@ void check_content(const OrderedJson& content, const std::string& role, const st
   }
 }
 
+// Parquet files have null for members that other messages of the set have.
+void drop_absent(OrderedJson& message) {
+  for (auto member = message.begin(); member != message.end();) {
+    const bool is_absent = member.value().is_null() || (member.key() == "tool_calls" && is_empty_json(member.value()));
+    member = is_absent && member.key() != "content" ? message.erase(member) : std::next(member);
+  }
+}
+
 }  // namespace
+
+OrderedJson calls_of(const OrderedJson& value, const std::string& where) {
+  const std::string what = where + ": function_call";
+  OrderedJson calls = value;
+  if (value.is_string()) calls = parse_ordered_json(json_as<std::string>(Json(value), what), what);
+  if (calls.is_object()) calls = OrderedJson::array({calls});
+  OrderedJson made = OrderedJson::array();
+  for (OrderedJson& call : calls) {
+    if (!call.is_object() || !call.contains("name")) {
+      throw UserError(what + " is no call of a function", "it is {\"name\": …, \"arguments\": {…}}");
+    }
+    made.push_back({{"type", "function"}, {"function", std::move(call)}});
+  }
+  return made;
+}
 
 bool is_empty_json(const OrderedJson& value) {
   return value.is_null() || value == "" || (value.is_structured() && value.empty());
@@ -184,11 +192,13 @@ SftMessages messages_of(const OrderedJson& value, std::string_view key, const Sf
       made["content"] = is_call ? OrderedJson("") : words;
       if (is_call) made["tool_calls"] = calls_of(words, where);
     }
+    use_tool_calls(made, where);
     if (made.contains("tool_calls") && !made["tool_calls"].is_null()) {
       made["tool_calls"] = list_of(made["tool_calls"], "tool_calls", where);
     }
+    drop_absent(made);
     const bool has_words = made.contains("content") && !made["content"].is_null();
-    if (!has_words && (!made.contains("tool_calls") || is_empty_json(made["tool_calls"]))) {
+    if (!has_words && !made.contains("tool_calls")) {
       throw UserError(fmt::format("{}: the {}'s message has no content", where, role));
     }
     if (has_words) check_content(made["content"], role, where);

@@ -25,6 +25,10 @@ OrderedJson renamed(const OrderedJson& object, const SftOptions& options, bool i
 SftMessages messages_of(const OrderedJson& value, std::string_view key, const SftOptions& options,
                         const std::string& where);
 
+// Calls of functions in the form of chat templates: from one, {"name": …, "arguments": …}, possibly as a JSON text, or a
+// list of them.
+OrderedJson calls_of(const OrderedJson& value, const std::string& where);
+
 // UserError unless the system comes first, then user and assistant alternate, with tools' answers after the assistant.
 void check_order(const OrderedJson& messages, const std::string& where);
 

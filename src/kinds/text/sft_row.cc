@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "kinds/text/common_text.h"
+#include "kinds/text/openai_rows.h"
 #include "kinds/text/sft_messages.h"
 #include "tokenizer/chat_template.h"
 
@@ -330,6 +331,8 @@ std::string_view sft_form_name(SftForm form) {
       return "pairs of answers";
     case SftForm::kRated:
       return "rated answers";
+    case SftForm::kTokens:
+      return "tokens";
   }
   throw InternalError("a form without a name");
 }
@@ -364,6 +367,7 @@ std::string rating_key(const OrderedJson& row, const std::string& where) {
 // But for the rating.
 SftForm form_by_keys(const OrderedJson& row, const std::string& where) {
   const auto has = [&](const char* key) { return has_any(row, {key}); };
+  if (has("input_ids")) return SftForm::kTokens;
   if (has("chosen") && has("rejected")) return SftForm::kPairs;
   if (has_any(row, kMessages)) return SftForm::kChat;
   if (has_any(row, kQuestion) && has_any(row, kAnswer)) return SftForm::kAlpaca;
@@ -371,7 +375,8 @@ SftForm form_by_keys(const OrderedJson& row, const std::string& where) {
   if (has("text")) return SftForm::kText;
   throw UserError(fmt::format("{}: the row has the keys of no form (its keys: {})", where, keys_text(row)),
                   "rows have messages; conversations; instruction and output; prompt and completion; prompt, chosen "
-                  "and rejected; text; or the key that --sft_column names. --sft_rename_keys reads other names as these");
+                  "and rejected; text; input_ids; or the key that --sft_column names. --sft_rename_keys reads other names "
+                  "as these");
 }
 
 }  // namespace
@@ -386,15 +391,40 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
   const SftForm form = form_by_keys(row, where);
   const std::string key = rating_key(row, where);
   if (key.empty()) return form;
-  if (form != SftForm::kText && form != SftForm::kPairs) return SftForm::kRated;
+  if (has_questions(form) && form != SftForm::kPairs) return SftForm::kRated;
   throw UserError(fmt::format("{}: {} rates an answer, and the row has {}", where, key, sft_form_name(form)),
                   "a rated row has a question and one answer: prompt and completion, or messages");
 }
 
+namespace {
+
+// An empty answer teaches the model to say nothing; one that is to become less likely may be empty.
+void check_answers(const SftRow& row, const std::string& where) {
+  const auto refuse = [&](const std::string& what) {
+    throw UserError(fmt::format("{}: {} is empty", where, what),
+                    "give it words, or leave such rows out: --skip_bad_rows N");
+  };
+  if (row.is_bad || row.form == SftForm::kText) return;
+  if (!row.texts.empty() && row.texts[0].answer.empty()) refuse("the answer");
+  if (row.chats.empty()) return;
+  const SftMessages& chat = row.chats[0];
+  for (size_t i = 0; i < chat.list.size(); ++i) {
+    const OrderedJson& message = chat.list[i];
+    bool says_nothing = true;
+    for (const auto& [key, value] : message.items()) {
+      says_nothing = says_nothing && (key == "role" || key == "name" || is_empty_json(value));
+    }
+    if (chat.counts[i] && says_nothing) refuse(fmt::format("the answer in message {}", i + 1));
+  }
+}
+
+}  // namespace
+
 SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const std::string& where) {
   OrderedJson own;
   const bool is_written = options.sft_rename_keys.empty() && options.sft_ignore_keys.empty();
-  const OrderedJson& row = is_written ? written : own = renamed(written, options, /*is_message=*/false, where);
+  const OrderedJson& named = is_written ? written : own = renamed(written, options, /*is_message=*/false, where);
+  const OrderedJson& row = has_openai_keys(named) ? own = in_usual_keys(named, options, where) : named;
   SftRow read;
   KeyReader reader(row, options, where);
   read.form = sft_form_of(row, options.sft_column, where);
@@ -408,6 +438,18 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
   if (read.form == SftForm::kText) {
     read.texts = {{.answer = reader.take_text({options.sft_column.value_or("text")})}};
     if (options.sft_column) return read;  // other columns were not asked for
+  } else if (read.form == SftForm::kTokens) {
+    const auto take = [&](const char* key) -> const OrderedJson* {
+      const auto found = row.find(key);
+      reader.drop_if(true, key);
+      return found == row.end() || found->is_null() ? nullptr : &*found;
+    };
+    read.tokens = tokens_of({.input_ids = take("input_ids"),
+                             .labels = take("labels"),
+                             .attention_mask = take("attention_mask"),
+                             .completion_mask = take("completion_mask"),
+                             .assistant_masks = take("assistant_masks")},
+                            where);
   } else if (read.form == SftForm::kPairs) {
     const bool is_chat = is_list_or_object(row, "chosen") || is_list_or_object(row, "rejected");
     is_chat ? read_chat_pair(reader, row, options, where, read) : read_text_pair(reader, row, where, read);
@@ -430,6 +472,10 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
     const bool is_share_gpt =
         std::ranges::any_of(read.chats, [](const SftMessages& chat) { return chat.is_share_gpt; });
     read.tools = tools_of(reader.take({"tools"}), is_share_gpt, where);
+    if (const auto parallel = row.find("parallel_tool_calls"); parallel != row.end() && !parallel->is_null()) {
+      reader.drop_if(true, "parallel_tool_calls");
+      check_parallel_calls(*parallel, read, where);
+    }
     if (const OrderedJson* variables = reader.take({"chat_template_kwargs"})) {
       const std::string what = where + ": chat_template_kwargs";
       read.variables = *variables;
@@ -462,6 +508,7 @@ SftRow read_sft_row(const OrderedJson& written, const SftOptions& options, const
       std::fill_n(chat.counts.begin(), chat.counts.size() - 1, false);
     }
   }
+  check_answers(read, where);
   return read;
 }
 

@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "data/sft_options.h"
 #include "kinds/text/sft_rows.h"
+#include "kinds/text/sft_tokens.h"
 
 namespace megalith {
 
@@ -34,9 +35,11 @@ struct SftTexts {
 };
 
 // Either texts or chats has one item, or two for a pair: the chosen and the rejected answer, each with its question.
+// Rows of tokens have neither.
 struct SftRow {
   SftForm form = SftForm::kText;
   bool is_bad = false;  // of kRated
+  SftTokens tokens;     // of kTokens
   std::vector<SftTexts> texts;
   std::vector<SftMessages> chats;
   OrderedJson tools, variables;  // of the chat template; null if there are none

@@ -23,7 +23,10 @@ enum class SftForm {
   kChat,    // messages, or ShareGPT's conversations; prompt and completion as messages
   kPairs,   // chosen and rejected, two answers to one question, and optionally prompt
   kRated,   // a question and an answer in one of the forms above, and label (or kto_tag): the answer is good
+  kTokens,  // input_ids, and optionally labels and masks
 };
+// All tokens of such a row may be learned.
+inline bool has_questions(SftForm form) { return form != SftForm::kText && form != SftForm::kTokens; }
 std::string_view sft_form_name(SftForm form);
 
 // One row as JSON, and its location.

@@ -52,7 +52,7 @@ OrderedJson to_json(const SftReport& report) {
 
 SftReport report_of(const Json& json, const std::string& path) {
   SftReport report;
-  report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kRated), path));
+  report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kTokens), path));
   report.samples = json_get<int64_t>(json, "samples", path);
   report.tokens = json_get<int64_t>(json, "tokens", path);
   report.counted = json_get<int64_t>(json, "counted", path);
@@ -88,6 +88,10 @@ bool SftTally::add(const SftSample& sample, const SftLine& line) {
   }
   const int64_t counted = sample.num_counted();
   if (counted == 0) {
+    if (sample.form != SftForm::kText) {
+      throw UserError(fmt::format("{}: nothing of the row is learned", line.where()),
+                      "it has no answer, or marks and masks take none; --skip_bad_rows N leaves such rows out");
+    }
     ++report_.num_without_loss;
     return false;
   }
@@ -126,8 +130,7 @@ void SftTally::check() const {
     throw UserError(fmt::format("no token of the {} rows counts in the loss", report_.num_without_loss),
                     "look at a row: megalith inspect sft --sft_data_path FILE --load_hf MODEL");
   }
-  const bool has_questions = report_.form != SftForm::kText && !trains_on_input_;
-  if (has_questions && num_outside_ == 0) {
+  if (has_questions(report_.form) && !trains_on_input_ && num_outside_ == 0) {
     throw UserError(
         fmt::format("every token of the {} rows counts in the loss, though they have questions", report_.samples),
         "the questions are empty, or the template leaves them out; train_on_input takes them on purpose");

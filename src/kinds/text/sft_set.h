@@ -20,7 +20,7 @@ namespace megalith {
 struct SftReport {
   SftForm form = SftForm::kText;
   int64_t samples = 0, tokens = 0, counted = 0;  // of those learned from
-  int64_t num_without_loss = 0;                  // no counted token: left out
+  int64_t num_without_loss = 0;                  // texts without a counted token: left out
   int64_t num_bad = 0;                           // skipped by skip_bad_rows
   std::vector<std::string> bad_rows;             // errors of the first of them
   int64_t num_without_thoughts = 0, num_without_end = 0;  // of SftSample, as the next
@@ -41,7 +41,8 @@ class SftTally {
         num_outside_(num_outside),
         report_(std::move(report)) {}
 
-  // True if there is something to learn in it. UserError for a row of another form than the rows before.
+  // True if there is something to learn in it. UserError for a row of another form than the rows before, and for one
+  // of nothing to learn that is no text.
   bool add(const SftSample& sample, const SftLine& line);
   // Counts an unusable row. false: more than skip_bad_rows allows.
   bool skip(const UserError& error);
