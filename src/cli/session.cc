@@ -52,7 +52,7 @@ constexpr double kEarlyPatience_s = 3;
 // Checks that the chip multiplies 8-bit numbers, and which products of this model its library does not support.
 void check_fp8(const Resolved& resolved, const at::Device& device, const std::string& architecture, Logger& log) {
   const Config& config = resolved.config;
-  if (!config.fp8.is_on()) return;
+  if (!config.fp8.is_on() || config.fp8.is_microscaled()) return;
   check_fp8_products(architecture, *config.fp8.fp8_format);
   if (config.runtime.kernels == Kernels::kReference) return;
   const ParallelOptions& parallel = config.parallel;

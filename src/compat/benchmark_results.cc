@@ -210,7 +210,9 @@ std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figur
                                               {"mode", mode},
                                               {"build_commit", context.build_commit}};
     if (is_primus) {
-      row.insert({{"precision", resolved.config.fp8.is_on() ? "FP8" : "BF16"},
+      row.insert({{"precision", resolved.config.fp8.fp4_format   ? "FP4"
+                                 : resolved.config.fp8.fp8_format ? "FP8"
+                                                                  : "BF16"},
                   {"batch_size", std::to_string(derived.micro_batch_size)},
                   {"global_batch_size", std::to_string(derived.global_batch_size)},
                   {"seq_len", std::to_string(derived.seq_length)},

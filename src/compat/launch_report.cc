@@ -17,6 +17,7 @@ constexpr size_t kHelpColumns = 100;
 
 std::string precision_text(const Config& config, const Derived& derived) {
   if (!config.fp8.is_on()) return dtype_text(derived.dtype);
+  if (config.fp8.fp4_format) return fmt::format("fp4 {}", *config.fp8.fp4_format);
   return fmt::format("fp8 {}", *config.fp8.fp8_format);
 }
 

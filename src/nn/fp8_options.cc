@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "nn/fp8_recipe.h"
+#include "nn/mx_recipe.h"
 
 namespace megalith {
 
@@ -18,9 +19,19 @@ void Fp8Options::visit(OptionVisitor& v) {
   v.field("fp8_recipe", fp8_recipe,
           "How scales are found when fp8_format is set. delayed: for each tensor from its largest absolute values in "
           "past microbatches. tensorwise: from its present one (Transformer Engine's current scaling). blockwise: for "
-          "each 128 elements of an input or a gradient and each 128 x 128 of a weight, powers of two. mxfp8 is "
-          "refused.")
+          "each 128 elements of an input or a gradient and each 128 x 128 of a weight, powers of two. mxfp8: likewise "
+          "for 32 and 32 x 32, computed in the model's precision from the rounded values.")
       .words({"delayed", "tensorwise", "blockwise", "mxfp8"});
+  v.field("fp4_format", fp4_format,
+          "Round the operands of the layers' matrix products to four bits, as fp4_recipe says. Products are computed "
+          "in the model's precision from the rounded values: FP4 training's numbers, but not its speed.")
+      .words({"e2m1"})
+      .alias("fp4")
+      .in_toy(InToy::kSetAside);
+  v.field("fp4_recipe", fp4_recipe,
+          "How scales are found when fp4_format is set. mxfp4: for each 32 elements and each 32 x 32 of a weight, "
+          "powers of two; operands of the weights' gradients are turned by a Hadamard matrix first. nvfp4 is refused.")
+      .words({"nvfp4", "mxfp4"});
   v.group("Precision", {.acts_in = kWithWeights});
   v.field("fp8_margin", fp8_margin, "With fp8_recipe delayed: scales are smaller by this power of two.").at_least(0);
   v.field("fp8_amax_history_len", fp8_amax_history_len,
@@ -50,17 +61,39 @@ void Fp8Options::visit(OptionVisitor& v) {
       .at_least(0);
 }
 
-std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers) {
+std::string Fp8Options::words() const {
+  return fp8_format ? fmt::format("fp8_format {}", *fp8_format) : fmt::format("fp4_format {}", *fp4_format);
+}
+
+namespace {
+
+void check_microscaled(const Fp8Options& options, const MxSizes& sizes, std::vector<UserError>& errors) {
+  const std::string recipe = options.fp4_format ? "fp4_recipe " + options.fp4_recipe : "fp8_recipe mxfp8";
+  if (options.fp8_format && options.fp4_format) {
+    errors.emplace_back("fp8_format and fp4_format are both given", "keep one of them");
+  } else if (options.fp4_format && options.fp4_recipe == "nvfp4") {
+    errors.emplace_back("fp4_recipe nvfp4: blocks of 16 with scales of eight bits are not provided",
+                        "set fp4_recipe to mxfp4");
+  } else if (sizes.has_experts || (sizes.is_of_pictures && options.fp4_format)) {
+    errors.emplace_back(fmt::format("{} is not provided for {}", recipe,
+                                    sizes.has_experts ? "experts, whose rows differ in number" : "models of pictures"),
+                        sizes.has_experts ? "take fp8_recipe tensorwise or blockwise" : "take fp8_format");
+  }
+  for (const auto& [name, width] : sizes.widths) {
+    if (width % kMxBlock == 0) continue;
+    errors.emplace_back(fmt::format("{} has blocks of {}, and {} is {}", recipe, kMxBlock, name, width),
+                        "change the model or its tensor parallelism, or take fp8_recipe tensorwise");
+  }
+}
+
+}  // namespace
+
+std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers, const MxSizes& sizes) {
   std::vector<UserError> errors;
   if (!options.is_on()) return errors;
-  if (options.fp8_recipe == "mxfp8") {
-    errors.emplace_back(
-        fmt::format("fp8_format {} with fp8_recipe mxfp8: blocks of 32 with scales of eight bits are not provided",
-                    *options.fp8_format),
-        "set fp8_recipe to blockwise, which has blocks of 128, or to delayed or tensorwise");
-  }
+  if (options.is_microscaled()) check_microscaled(options, sizes, errors);
   if (!options.first_last_layers_bf16) return errors;
-  if (options.fp8_recipe == "delayed") {
+  if (options.fp8_format && options.fp8_recipe == "delayed") {
     errors.emplace_back("first_last_layers_bf16 does not work with fp8_recipe delayed",
                         "set fp8_recipe to tensorwise or blockwise, or leave first_last_layers_bf16 out");
   }
@@ -80,9 +113,13 @@ std::vector<std::string> fp8_notes(const Fp8Options& options) {
   const auto add = [&](bool is_set, const char* name, const char* needs) {
     if (is_set) notes.push_back(fmt::format("{} is read only with {}", name, needs));
   };
-  if (!options.is_on()) {
-    add(options.fp8_recipe != defaults.fp8_recipe, "fp8_recipe", "fp8_format");
-    return notes;
+  if (!options.fp8_format) add(options.fp8_recipe != defaults.fp8_recipe, "fp8_recipe", "fp8_format");
+  if (!options.fp4_format) add(options.fp4_recipe != defaults.fp4_recipe, "fp4_recipe", "fp4_format");
+  if (!options.is_on()) return notes;
+  if (options.is_microscaled()) {
+    notes.push_back(fmt::format(
+        "{} {}: products are computed in the model's precision from rounded values, more slowly than without",
+        options.words(), options.fp4_format ? options.fp4_recipe : options.fp8_recipe));
   }
   if (options.fp8_recipe != "delayed") {
     const char* delayed = "fp8_recipe delayed";
@@ -100,6 +137,7 @@ std::vector<std::string> fp8_notes(const Fp8Options& options) {
 
 std::vector<std::string> fp8_product_notes(const Fp8Options& options, const ops::gpu::Fp8Products& library,
                                            const Fp8Sizes& sizes) {
+  if (options.is_microscaled()) return {};  // fp8_notes()
   const bool is_blockwise = options.fp8_recipe == "blockwise";
   if (!library.are_made || (is_blockwise && !library.take_blocks)) {
     return {
@@ -129,8 +167,9 @@ std::vector<std::string> fp8_product_notes(const Fp8Options& options, const ops:
 
 std::string fp8_text(const Fp8Options& options, int64_t num_layers) {
   if (!options.is_on()) return "";
-  std::string text = fmt::format("{} FP8, {}", *options.fp8_format, options.fp8_recipe);
-  if (options.fp8_recipe == "delayed") {
+  std::string text = options.fp4_format ? fmt::format("{} FP4, {}", *options.fp4_format, options.fp4_recipe)
+                                        : fmt::format("{} FP8, {}", *options.fp8_format, options.fp8_recipe);
+  if (options.fp8_format && options.fp8_recipe == "delayed") {
     text += fmt::format(" (history {}, {}, margin {})", options.fp8_amax_history_len, options.fp8_amax_compute_algo,
                         options.fp8_margin);
   }

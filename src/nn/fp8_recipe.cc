@@ -7,6 +7,7 @@
 #include "comm/group.h"
 #include "nn/fp8_blocks.h"
 #include "nn/fp8_products.h"
+#include "nn/mx_recipe.h"
 #include "ops/fp8_cast/fp8_cast.h"
 #include "ops/gpu/blas.h"
 #include "ops/grouped_linear/grouped_linear.h"
@@ -320,6 +321,16 @@ void Fp8Recipe::grouped_wgrad_(const at::Tensor& dw, const Operand& dy, const Op
 
 std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kernels kernels, bool keeps_weights) {
   if (!options.is_on()) return nullptr;
+  if (options.is_microscaled()) {
+    MxRecipe::Settings mx{.rounds_wgrad = options.fp8_wgrad};
+    if (options.fp8_format == "hybrid") mx.of_gradients = kMxE5m2;
+    if (options.fp4_format) mx = {.format = kMxE2m1, .of_gradients = kMxE2m1, .turns_wgrad = true};
+    if (options.first_last_layers_bf16) {
+      mx.num_plain_first = options.num_layers_at_start_in_bf16;
+      mx.num_plain_last = options.num_layers_at_end_in_bf16;
+    }
+    return std::make_shared<MxRecipe>(mx, kernels);
+  }
   Fp8Settings settings{.format = options.fp8_format == "hybrid" ? Fp8Format::kHybrid : Fp8Format::kE4m3,
                        .scaling = scaling_of(options),
                        .delayed = {.history_length = options.fp8_amax_history_len,

@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/option.h"
@@ -39,6 +40,8 @@ enum class Fp8Scaling { kTensorwise, kDelayed, kBlockwise };
 struct Fp8Options {
   std::optional<std::string> fp8_format;  // "hybrid", "e4m3"; unset: none
   std::string fp8_recipe = "delayed";
+  std::optional<std::string> fp4_format;  // "e2m1"; unset: none
+  std::string fp4_recipe = "nvfp4";
   int64_t fp8_margin = 0;
   int64_t fp8_amax_history_len = 1;
   std::string fp8_amax_compute_algo = "most_recent";
@@ -48,10 +51,17 @@ struct Fp8Options {
   int64_t num_layers_at_start_in_bf16 = 1, num_layers_at_end_in_bf16 = 1;
 
   void visit(OptionVisitor& v);
-  bool is_on() const { return fp8_format.has_value(); }
+  bool is_on() const { return fp8_format || fp4_format; }
+  // Blocks of 32 (nn/mx_recipe.h), which no library is asked to multiply.
+  bool is_microscaled() const { return fp4_format || (fp8_format && fp8_recipe == "mxfp8"); }
+  std::string words() const;  // "fp8_format hybrid", if on
+};
+struct MxSizes {
+  bool has_experts = false, is_of_pictures = false;
+  std::vector<std::pair<const char*, int64_t>> widths;  // of a rank's products, by their names
 };
 // num_layers  without prediction modules
-std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers);
+std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers, const MxSizes& sizes);
 // Options without effect.
 std::vector<std::string> fp8_notes(const Fp8Options& options);
 struct Fp8Sizes {

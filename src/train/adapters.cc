@@ -90,7 +90,7 @@ std::vector<UserError> check_packed_weights(const Resolved& resolved, const Mode
   if (!config.lora.packs_weights()) return errors;
   if (config.fp8.is_on()) {
     errors.emplace_back(
-        fmt::format("lora.quantization is nf4, and fp8_format is {}: weights have one of them", *config.fp8.fp8_format),
+        fmt::format("lora.quantization is nf4 beside {}: weights have one of them", config.fp8.words()),
         "leave one of the two out");
   }
   // A column cut begins with a block on each rank; one error each for dense layers and experts.

@@ -271,7 +271,7 @@ std::vector<UserError> check_faults(const Config& config) {
       errors.emplace_back(asked + " reads digests in every step, which fail_on_host_sync forbids",
                           "leave one of them out");
     }
-    if (config.fp8.is_on() && config.fp8.fp8_recipe == "delayed") {
+    if (config.fp8.fp8_format && config.fp8.fp8_recipe == "delayed") {
       errors.emplace_back(asked + " runs a step again, and fp8_recipe delayed scales by what earlier passes saw",
                           "take --fp8_recipe tensorwise, or leave --check_determinism out");
     }
@@ -350,6 +350,16 @@ std::vector<UserError> check_architecture(ModelConfig architecture) {
   return check_model_config(architecture);
 }
 
+MxSizes mx_sizes(const Config& config) {
+  const ModelConfig& model = config.model;
+  const int64_t tp = config.parallel.tensor_model_parallel_size;
+  return {.has_experts = model.has_experts(),
+          .is_of_pictures = !model.has_vocabulary(),
+          .widths = {{"hidden_size", model.hidden_size},
+                     {"a rank's share of ffn_hidden_size", model.ffn_size() / tp},
+                     {"a rank's share of the heads' channels", model.num_attention_heads * model.head_dim() / tp}}};
+}
+
 // Checks of the architecture, after check_run().
 void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
@@ -371,7 +381,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                                                     .has_experts = config.model.has_experts(),
                                                     .has_shared_experts = config.model.shared_expert_size() > 0,
                                                     .has_latent_attention = config.model.multi_latent_attention}));
-  append(errors, check_fp8_options(config.fp8, config.model.num_all_layers()));
+  append(errors, check_fp8_options(config.fp8, config.model.num_all_layers(), mx_sizes(config)));
   for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
   append(errors, check_adapters_are_meant(*resolved.options, config.lora));
   append(errors, check_lora_options(config.lora));

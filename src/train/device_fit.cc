@@ -20,8 +20,8 @@ std::vector<std::string> reference_notes(const Resolved& resolved, const KnownGp
     if (is_met) notes.push_back(fmt::format("{} on {} ({}): {}", words, gpu.name, gpu.architecture, why));
   };
   if (config.fp8.is_on()) {
-    const std::string words = fmt::format("fp8_format {}", *config.fp8.fp8_format);
-    add(!has_fp8_products(gpu.architecture), words, "it does not multiply eight-bit numbers, and a run is refused");
+    const std::string words = config.fp8.words();
+    add(!config.fp8.is_microscaled() && !has_fp8_products(gpu.architecture), words, "it does not multiply eight-bit numbers, and a run is refused");
     add(config.fp8.fp8_recipe == "blockwise" && gpu.architecture != "sm_90", "fp8_recipe blockwise",
         "no library multiplies such numbers, so they are multiplied in fp32, slower than bf16");
     add(config.model.has_experts(), words, "experts' products of rounded values are computed in fp32");
@@ -45,7 +45,8 @@ DeviceFit find_device_fit(const Resolved& resolved, const MemoryEstimate& estima
   DeviceFit fit{.gpu = *gpu, .needed_bytes = estimate.on_device(), .savings = {}, .notes = {}};
   // Ada and Hopper read the rounded weights' transposes too; experts' products are the reference's.
   const bool reads_transposes = gpu->architecture == "sm_89" || gpu->architecture == "sm_90";
-  if (reads_transposes && resolved.config.fp8.keep_fp8_weight_transpose_cache && !resolved.config.model.has_experts()) {
+  if (reads_transposes && !resolved.config.fp8.is_microscaled() &&
+      resolved.config.fp8.keep_fp8_weight_transpose_cache && !resolved.config.model.has_experts()) {
     fit.needed_bytes += estimate.weight_copies;
   }
   if (!fit.fits()) {

@@ -46,7 +46,7 @@ std::vector<UserError> check_graph_options(const Config& config, std::vector<std
       {config.data_parallel.use_torch_fsdp2, "use_torch_fsdp2", "parameters come and go while a microbatch runs"},
       {config.recompute.cpu_offloading_num_layers > 0, "cpu_offloading_num_layers",
        "activations leave on a stream of their own"},
-      {config.fp8.is_on(), "fp8_format", "the host decides which scales and copies of weights a microbatch uses"},
+      {config.fp8.is_on() && !config.fp8.is_microscaled(), "fp8_format", "the host decides which scales and copies of weights a microbatch uses"},
       {config.data.reset_attention_mask, "reset_attention_mask", "documents differ in every microbatch"},
       {config.task.task == TaskKind::kMaskedLm, "task masked_lm", "its rows differ in length"},
       {config.task.task == TaskKind::kBert, "task bert", "its rows differ in length"},

@@ -139,7 +139,7 @@ UnitCosts measure_units(std::unique_ptr<Resolved> own) {
   set_grad_dtype(built.parameters(), run.derived.data_parallel);
   const ModelInput input = shape_of_microbatch(run);
   UnitCosts costs{.kinds = {}, .kind_of = found.kind_of};
-  const bool has_eight_bits = run.config.fp8.is_on();
+  const bool has_eight_bits = run.config.fp8.is_on() && !run.config.fp8.is_microscaled();
   const CostShape sample = run.kind().sample_shape(run);
   CostShape local = sample;
   local.b = run.derived.micro_batch_size;

@@ -93,7 +93,7 @@ SHARED = {"warmup"}
 
 def test_no_known_name_is_an_option(options):
     known = known_names()
-    assert {"use_flash_attn", "fp4", "NVTE_*", "batch_size"} <= known
+    assert {"use_flash_attn", "fp4_param", "NVTE_*", "batch_size"} <= known
     every = set().union(*options.values())
     wrong = sorted(
         f"{name} (row {row})"

@@ -96,9 +96,9 @@ TEST(KnownNames, NeutralValuesAskForNothing) {
   const auto neutral = [](const char* name, const char* value) {
     return is_neutral(*find_known_name(name), WrittenValue::of(value));
   };
-  EXPECT_TRUE(neutral("fp4", "null"));
-  EXPECT_TRUE(neutral("fp4", "None"));
-  EXPECT_FALSE(neutral("fp4", "mxfp4"));
+  EXPECT_TRUE(neutral("mxfp4_backward_precision", "null"));
+  EXPECT_TRUE(neutral("mxfp4_backward_precision", "None"));
+  EXPECT_FALSE(neutral("mxfp4_backward_precision", "fp8"));
   EXPECT_TRUE(neutral("attention_sink_k", "0"));
   EXPECT_FALSE(neutral("attention_sink_k", "8"));
   EXPECT_TRUE(neutral("fp16_lm_cross_entropy", "off"));

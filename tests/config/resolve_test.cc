@@ -134,7 +134,7 @@ TEST_F(Resolve, AValueThatIsASecretOfTheEnvironmentIsRefusedAndNotShown) {
 }
 
 TEST_F(Resolve, EverythingWrongIsReportedTogether) {
-  folder.write("recipe.yaml", "lr: fast\nmicro_batchsize: 2\nmodules_: 1\nseq_length: 0\nfp4: mxfp4\n");
+  folder.write("recipe.yaml", "lr: fast\nmicro_batchsize: 2\nmodules_: 1\nseq_length: 0\noutput_logit_dtype: fp8\n");
   inputs.config_file = folder.path() / "recipe.yaml";
   inputs.environment = {{"MEGALITH_BF16", "maybe"}};
   inputs.arguments = {"--micro-batch-size", "two", "left", "--unknown", "x", "--batch-size", "4", "--load"};
@@ -143,7 +143,7 @@ TEST_F(Resolve, EverythingWrongIsReportedTogether) {
             "recipe.yaml:2: unknown key 'micro_batchsize'. Did you mean 'micro_batch_size'?\n"
             "recipe.yaml:3: unknown key 'modules_'\n"
             "recipe.yaml:4: seq_length is '0', but takes: integer at least 1\n"
-            "recipe.yaml:5: fp4 mxfp4: this build does not support FP4 training\n"
+            "recipe.yaml:5: output_logit_dtype fp8: this build does not support logits in that dtype\n"
             "MEGALITH_BF16: bf16 is 'maybe', but takes: true or false\n"
             "unknown option '--unknown'\n"
             "--load needs a value (text), but nothing follows\n"
@@ -165,7 +165,7 @@ TEST_F(Resolve, ThrowsAllErrorsAndNoneForHelp) {
 }
 
 TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
-  folder.write("recipe.yaml", "use_flash_attn: true\nmasked_softmax_fusion: false\nfp4: null\nNVTE_DEBUG: 1\n");
+  folder.write("recipe.yaml", "use_flash_attn: true\nmasked_softmax_fusion: false\noutput_logit_dtype: null\nNVTE_DEBUG: 1\n");
   inputs.config_file = folder.path() / "recipe.yaml";
   inputs.arguments = {"--no-rope-fusion", "--num-dataset-builder-threads", "8", "--use-flash-attn",
                       "--moe_grouped_gemm=false"};

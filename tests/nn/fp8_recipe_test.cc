@@ -273,15 +273,18 @@ TEST(Fp8Recipe, FirstAndLastLayersAreLeftOut) {
 TEST(Fp8Options, WhatCannotBeIsRefused) {
   const auto refused = [](const Fp8Options& options) {
     std::string all;
-    for (const UserError& error : check_fp8_options(options, 4)) all += std::string(error.what()) + "\n";
+    const MxSizes sizes{.widths = {{"hidden_size", 48}}};
+    for (const UserError& error : check_fp8_options(options, 4, sizes)) all += std::string(error.what()) + "\n";
     return all;
   };
   EXPECT_EQ(refused({}), "");
   for (const char* recipe : {"delayed", "tensorwise", "blockwise"}) {
     EXPECT_EQ(refused({.fp8_format = "hybrid", .fp8_recipe = recipe}), "");
   }
-  EXPECT_NE(refused({.fp8_format = "e4m3", .fp8_recipe = "mxfp8"}).find("fp8_format e4m3 with fp8_recipe mxfp8"),
+  EXPECT_NE(refused({.fp8_format = "e4m3", .fp8_recipe = "mxfp8"}).find("has blocks of 32, and hidden_size is 48"),
             std::string::npos);
+  EXPECT_NE(refused({.fp4_format = "e2m1"}).find("fp4_recipe nvfp4: blocks of 16"), std::string::npos);
+  EXPECT_NE(refused({.fp8_format = "e4m3", .fp4_format = "e2m1"}).find("both given"), std::string::npos);
   EXPECT_NE(
       refused({.fp8_format = "e4m3", .first_last_layers_bf16 = true}).find("does not work with fp8_recipe delayed"),
       std::string::npos);
