@@ -64,18 +64,17 @@ const std::vector<std::string>& parts_of(const FusedParts& fused, const std::str
   return std::max_element(first, last, [&](const auto& a, const auto& b) { return common(a) < common(b); })->second;
 }
 
-// `placements` owns the renamed placements.
-std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor> adapters, std::string_view prefix,
-                                               std::deque<Placement>& placements) {
-  std::set<std::string> parts;  // with a B
-  FusedParts fused;
+// Layers with a B, those of one tensor's parts and one folder on a line: they may share an A.
+std::set<std::string> lines_of_parts(std::span<const CheckpointTensor> adapters) {
+  std::set<std::string> lines;
   for (const CheckpointTensor& tensor : adapters) {
     // A tensor's parts belong to one layer, perhaps of several experts with a folder each.
     std::vector<std::vector<std::string>> groups;
+    std::set<std::string> seen;
     for (const Piece& piece : tensor.placement->pieces) {
       if (!piece.name.ends_with(kUpEnding)) continue;
       const std::string name = with_ending(piece.name, kUpEnding, ""), folder = folder_of(name);
-      if (!parts.insert(name).second) continue;
+      if (!seen.insert(name).second) continue;
       const auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<std::string>& names) {
         const std::string other = folder_of(names.front());
         return is_within(folder, other) || is_within(other, folder);
@@ -85,11 +84,30 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
       else
         group->push_back(name);
     }
-    for (std::vector<std::string>& names : groups) {
-      if (names.size() < 2) continue;
-      const std::string folder = folder_of(names.front());
-      fused.emplace(folder, std::move(names));
-    }
+    for (const std::vector<std::string>& names : groups) lines.insert(fmt::format("{}", fmt::join(names, " ")));
+  }
+  return lines;
+}
+
+// `placements` owns the renamed placements. Collective: under FSDP a rank may hold a run of an A and none of its B.
+std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor> adapters, std::string_view prefix,
+                                               std::deque<Placement>& placements, Group& world) {
+  std::set<std::string> lines;
+  const std::string own = fmt::format("{}", fmt::join(lines_of_parts(adapters), "\n"));
+  for (const std::string& text : gather_texts(world, own, "adapter parts")) {
+    std::istringstream of_rank(text);
+    for (std::string line; std::getline(of_rank, line);) lines.insert(line);
+  }
+  std::set<std::string> parts;  // with a B
+  FusedParts fused;
+  for (const std::string& line : lines) {
+    std::istringstream words(line);
+    std::vector<std::string> names;
+    for (std::string name; words >> name;) names.push_back(name);
+    parts.insert(names.begin(), names.end());
+    if (names.size() < 2) continue;
+    const std::string folder = folder_of(names.front());
+    fused.emplace(folder, std::move(names));
   }
   std::vector<CheckpointTensor> named;
   const auto add = [&](const CheckpointTensor& tensor, const auto& rename) {
@@ -432,7 +450,7 @@ void load_adapter(const fs::path& folder, std::span<const CheckpointTensor> adap
                 "name their model";
        },
        .nonfinite = nonfinite},
-      under_file_names(tensors, prefix_of(is_picture), placements), groups);
+      under_file_names(tensors, prefix_of(is_picture), placements, *groups.world), groups);
   run_on_all(*groups.world, "load tied tables", [&] {
     for (size_t i = 0; i < tied.size(); ++i) {
       if (at::equal(tied[i].local, tables[i])) continue;
@@ -450,8 +468,9 @@ void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adap
   std::vector<CheckpointTensor> tensors(adapters.begin(), adapters.end());
   for (const CheckpointTensor& head : tied_heads(adapters, placements)) tensors.push_back(head);
   if (settings.options.start().decomposes()) tensors = with_starts(tensors, placements);
-  const std::vector<CheckpointTensor> named = under_file_names(tensors, prefix_of(is_picture), placements);
   Group& world = *groups.world;
+  const std::vector<CheckpointTensor> named =
+      under_file_names(tensors, prefix_of(is_picture), placements, world);
   const Json config = make_adapter_config(settings, target_names(adapters, settings.options, is_picture, world),
                                           target_names(adapters, settings.options, /*is_whole=*/true, world));
   std::map<std::string, std::string> metadata;

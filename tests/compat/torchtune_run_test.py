@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import ranks
 from run_files import TINY
 
 ROWS = "".join(json.dumps({"instruction": f"Say {i}", "input": "", "output": f"It is {i}."}) + "\n" for i in range(24))
@@ -65,6 +66,19 @@ def test_a_recipe_trains(kind, program, place):
     assert path.startswith(f"{kind}/logs/log_") and "Step 12 | loss:" in log
     written = {file.name for file in (place / kind / "epoch_0").iterdir()}
     assert ("config.json" if kind == "full" else "adapter_config.json") in written, written
+
+
+def test_a_base_in_four_bits_is_divided_over_two_ranks(program, place, monkeypatch):
+    model = MODELS["lora"].replace("lora_llama", "qlora_llama").replace(", output_proj", "")
+    (place / "qlora.yaml").write_text(model + COMMON)
+    words = ("--config", "qlora.yaml", "--tokenizer_type", "ByteTokenizer", "--num_threads", 1)
+    single = program.run("train", *words, "output_dir=single", cwd=place)[1]
+    monkeypatch.chdir(place)
+    said = ranks.run_ranks(program, 2, "train", *words, "output_dir=shared", "gradient_accumulation_steps=1")
+    assert "context parallel 1, FSDP" in said.stderr, said.stderr
+    losses = [re.findall(r"^Step \d+ \| loss:(\S+)", text, re.MULTILINE) for text in (single, said.stdout)]
+    assert len(losses[0]) == 12
+    assert [float(loss) for loss in losses[1]] == pytest.approx([float(loss) for loss in losses[0]], rel=1e-4)
 
 
 def test_words_and_faults(program, place):
