@@ -95,8 +95,9 @@ double pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
 
 double share_of_pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
   const auto s = static_cast<double>(length);
-  // Encoders and cross-attention see everything.
-  return config.has_encoder() && layer >= config.num_decoder_layers() ? 1 : pairs_seen(config, layer, length) / (s * s);
+  // Encoders, cross-attention and joint blocks see everything.
+  const bool sees_all = config.num_layers == 0 || (config.has_encoder() && layer >= config.num_decoder_layers());
+  return sees_all ? 1 : pairs_seen(config, layer, length) / (s * s);
 }
 
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {

@@ -15,6 +15,7 @@ constexpr PublishedVocabulary kPublished[] = {
     {"meta-llama/Llama-2-70b-hf", 32000, 2},
     {"meta-llama/Meta-Llama-3-8B", 128256, 128001},
     {"meta-llama/Meta-Llama-3-70B", 128256, 128001},
+    {"NousResearch/Llama-2-70b-hf", 32000, 2},
     {"NousResearch/Meta-Llama-3-8B", 128256, 128001},
     {"meta-llama/Llama-3.1-8B", 128256, 128001},
     {"meta-llama/Llama-3.1-70B", 128256, 128001},
