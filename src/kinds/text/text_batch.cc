@@ -209,7 +209,7 @@ void TextBatch::read_waiting() {
   }
 }
 
-// Of one length.
+// All have one length.
 void TextBatch::read_prompts(std::span<Sequence* const> sequences) {
   std::vector<std::vector<int64_t>> rows;
   for (const Sequence* sequence : sequences) rows.push_back(sequence->tokens);

@@ -46,9 +46,9 @@ class TextBatch {
   bool has_room() const { return std::ssize(sequences_) < limits_.most_rows; }
   bool is_empty() const { return sequences_.empty(); }
 
-  // Adds a sequence; has_room() must hold. Returns the likelihood of each prompt token but the first, if asked for. key:
-  // unique among the current sequences. Throws as check_generation(). The prompt is read here, or, if others of its
-  // length may come, by the next step.
+  // Adds a sequence; has_room() must hold. Returns the likelihood of each prompt token but the first, if asked for.
+  // key: unique among the current sequences. Throws as check_generation(). The prompt is read here, or, if others of
+  // its length may come, by the next step.
   std::vector<GeneratedToken> add(int64_t key, const GenerationRequest& request);
   // The next token of every sequence, in the order in which they joined.
   std::vector<GeneratedToken> step();

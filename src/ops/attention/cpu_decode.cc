@@ -116,8 +116,9 @@ class Decode {
   }
   template <int kRegisters, typename Count>
   void add_columns(float* out, int64_t c, float shrink, Count n) {
+    const Lanes<float> factor(shrink);
     Lanes<float> sums[kRegisters];
-    for (int x = 0; x < kRegisters; ++x) sums[x] = Lanes<float>::loadu(out + c + x * kFloatLanes) * Lanes<float>(shrink);
+    for (int x = 0; x < kRegisters; ++x) sums[x] = Lanes<float>::loadu(out + c + x * kFloatLanes) * factor;
     for (int64_t j = 0; j < count_; ++j) {
       if (visible_[j] == 0) continue;
       const Lanes<float> p(scores_[j]);

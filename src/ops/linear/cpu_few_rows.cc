@@ -1,5 +1,5 @@
 // Few rows times a weight, which is read once, at the speed of memory: a register of sums per pair of a row and a
-// column, over k in order. A pair's sum depends on nothing else, so a row gives the same bits alone and in company.
+// column, over k in order. A pair's sum depends on nothing else, so a row gives the same bits in any company.
 #include "ops/cpu/lane_sums.h"
 #include "ops/cpu/tiles.h"
 #include "ops/linear/kernel.h"

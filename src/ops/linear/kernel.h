@@ -79,7 +79,7 @@ struct MatrixProduct {
 // As above.
 MEGALITH_DECLARE_CPU_KERNEL(matrix_product, (const MatrixProduct& call, std::atomic<int64_t>* next));
 
-// y = x w^T (+ bias) of a few rows in bf16 or fp16, summed in fp32 and rounded once. A row's bits depend on it alone.
+// y = x w^T (+ bias) of a few rows in bf16 or fp16, summed in fp32 and rounded once. No row changes another's bits.
 struct FewRowsProduct {
   static constexpr int64_t kMostRows = 16;
   static constexpr int64_t kTaskColumns = 48;  // whole blocks of the kernel's
