@@ -31,7 +31,7 @@ class MemoryCheckpoint {
   // some part is gone, with the reason.
   std::optional<at::Tensor> recover(Group& world, std::string& why);
 
-  // Of the newest one here; -1: none.
+  // The newest step kept here; -1: none.
   int64_t iteration() const { return kept_.empty() ? -1 : kept_.back().iteration; }
 
  private:
