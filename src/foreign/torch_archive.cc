@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/release_pages.h"
 
 namespace megalith {
 namespace {
@@ -180,6 +181,8 @@ void TorchArchive::read_directory(int64_t offset, int64_t length) {
     fail(fmt::format("its numbers are in byte order '{}', not little", text(order->second).substr(0, 20)));
   }
   pickle_ = std::make_unique<Pickle>(text(pickle->second), what_ + ": data.pkl");
+  // A page of each entry was looked at, and its neighbours came along: a folder has thousands of entries.
+  release_pages(*file_, offset, length);
 }
 
 std::optional<FileTensor> TorchArchive::tensor(const PickleValue& value) const {

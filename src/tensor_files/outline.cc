@@ -1,12 +1,15 @@
 #include "tensor_files/outline.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
 
+#include "core/error.h"
 #include "core/release_pages.h"
 
 namespace megalith {
@@ -35,11 +38,23 @@ FileTensor covered(const FileTensor& whole, const at::Tensor& view) {
   return part;
 }
 
+// In pages of its own: copies that malloc frees leave holes in its heap, in which small things settle, so that the heap
+// grows with every copy.
+at::Tensor in_own_pages(int64_t num_bytes, at::ScalarType type) {
+  const auto length = static_cast<size_t>(num_bytes);
+  void* const pages = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) {
+    throw UserError(fmt::format("no memory for {} bytes of a tensor", num_bytes), "free memory, or use another host");
+  }
+  return at::from_blob(
+      pages, {num_bytes / static_cast<int64_t>(c10::elementSize(type))}, [length](void* at) { ::munmap(at, length); },
+      at::TensorOptions().dtype(type));
+}
+
 // Unaligned values are copied in steps, so that they are not in memory twice.
 at::Tensor copied(const FileTensor& part, at::ScalarType type) {
   constexpr int64_t kStep = int64_t{16} << 20;
-  const at::Tensor elements =
-      at::empty({part.num_bytes / static_cast<int64_t>(c10::elementSize(type))}, at::TensorOptions().dtype(type));
+  const at::Tensor elements = in_own_pages(part.num_bytes, type);
   auto* out = static_cast<std::byte*>(elements.mutable_data_ptr());
   for (int64_t done = 0; done < part.num_bytes; done += kStep) {
     const int64_t count = std::min(kStep, part.num_bytes - done);

@@ -3,6 +3,8 @@
 import collections
 import copy
 import json
+import pathlib
+import runpy
 import shutil
 
 import gguf
@@ -521,3 +523,14 @@ def test_a_run_of_transformers_trainer_goes_on_here(name, program, models, data,
     _, _, errors = program.run(*words, "--global_batch_size", BATCH, expected=2)
     assert "it has 1 parameters" in errors and "no_save_optim" in errors
     program.run(*words, "--no_save_optim")
+
+
+def test_convert_holds_one_tensor_at_a_time(program, tmp_path):
+    benchmark = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "benchmarks" / "foreign.py"))
+    peaks = []
+    for name, sizes in (("tiny", (1, 64, 128, 4, 256)), ("large", (6, 640, 1792, 10, 640))):
+        largest = benchmark["make"](tmp_path / name, *sizes)
+        peaks.append(benchmark["convert"](program.path, tmp_path / name, tmp_path / "out")[1])
+        shutil.rmtree(tmp_path / name)
+    # 97 MB in weights of 1.6 and 4.6 MB, and twice that in moments.
+    assert peaks[1] - peaks[0] < largest + 40e6, peaks
