@@ -94,6 +94,10 @@ int inspect_foreign(const ForeignFolder& found) {
   print_out("{}: {}\n  iteration {}, {} updates, {} consumed\n", found.folder.string(), name_of(found.kind),
             record.train.iteration, record.train.optimizer_step,
             consumed == kUnknownSamples ? "an unrecorded number of samples" : number_of(consumed, "sample", "samples"));
+  if (holds_adapters(found)) {
+    print_out("  adapters: train goes on with them with --load_hf MODEL --load DIR\n");
+    return kExitSuccess;
+  }
   if (!record.says_architecture()) {
     print_out("  its architecture is not recorded: convert reads it with --hf_config DIR\n");
     return kExitSuccess;

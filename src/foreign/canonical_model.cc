@@ -3,8 +3,21 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "models/families.h"
+#include "models/transformer.h"
 
 namespace megalith {
+namespace {
+
+// Null: the family's own names serve.
+std::unique_ptr<Model> with_common_names(const ModelConfig& config, const LayerContext& context) {
+  if (config.has_encoder()) return nullptr;
+  TransformerNames names;
+  if (config.is_of_encoders()) names.head_bias = {"lm_head.bias"};
+  const std::vector<Unit> units = transformer_units(config, names);
+  return std::make_unique<Transformer>(config, std::move(names), context, ModelPart::whole(units));
+}
+
+}  // namespace
 
 // Models without storage: one of the family, and one with Llama's names whose parameters come in the same order.
 CanonicalModel::CanonicalModel(const ModelConfig& config) : config_(config) {
@@ -12,9 +25,9 @@ CanonicalModel::CanonicalModel(const ModelConfig& config) : config_(config) {
   LayerContext context;
   context.groups = &groups;
   context.device = at::kMeta;
-  const auto named = build_transformer(config, context, ModelPart::whole(transformer_units(config)));
-  const auto model = family_for(config).build_whole(config, context);
-  const std::vector<Parameter*> names = named->parameters(), parameters = model->parameters();
+  const auto model = family_for(config).build_whole(config, context), named = with_common_names(config, context);
+  const std::vector<Parameter*> parameters = model->parameters(),
+                                names = named != nullptr ? named->parameters() : parameters;
   if (names.size() != parameters.size()) {
     throw UserError("other trainers' checkpoints of this kind of model are not read",
                     "export it to Hugging Face's format with the tools of its trainer, for --load_hf");

@@ -1,5 +1,6 @@
-// A model's parameters by what they are: the family's canonical tensors under the names that a decoder with Llama's
-// names has, which other trainers' tables are written against ("model.layers.0.self_attn.qkv_proj.weight").
+// A model's parameters by what they are: the family's canonical tensors under the names that a decoder or a BERT with
+// Llama's names has, which other trainers' tables are written against ("model.layers.0.self_attn.qkv_proj.weight").
+// Encoder-decoders have their own ("decoder.block.0.layer.1.EncDecAttention.kv_proj.weight").
 #pragma once
 
 #include <map>

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/configuration.h"
 #include "checkpoint/folder_kind.h"
 #include "core/error.h"
@@ -24,7 +25,8 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-const ForeignSource* const kSources[] = {&kTorchDist, &kMegatronRanks, &kTorchtitan, &kDeepSpeed, &kTrainerFolder};
+const ForeignSource* const kSources[] = {&kTorchDist,  &kMegatronRanks, &kTorchtune,
+                                         &kTorchtitan, &kDeepSpeed,     &kTrainerFolder};
 
 const ForeignSource& source_of(ForeignKind kind) {
   for (const ForeignSource* source : kSources) {
@@ -42,8 +44,8 @@ const ForeignSource* source_in(const fs::path& folder) {
   return nullptr;
 }
 
-// Names of one iteration's folder: Megatron-LM's, torchtitan's, transformers', DeepSpeed's.
-constexpr std::string_view kFolderNames[] = {"iter_", "step-", "checkpoint-", "global_step"};
+// Names of one iteration's folder: Megatron-LM's, torchtitan's, transformers', DeepSpeed's, torchtune's.
+constexpr std::string_view kFolderNames[] = {"iter_", "step-", "checkpoint-", "global_step", "epoch_", "step_"};
 
 std::optional<int64_t> iteration_of(std::string_view name) {
   for (const std::string_view beginning : kFolderNames) {
@@ -73,6 +75,10 @@ std::optional<std::string> tracked(const fs::path& path) {
 }  // namespace
 
 std::string_view name_of(ForeignKind kind) { return source_of(kind).name; }
+
+bool holds_adapters(const ForeignFolder& found) {
+  return found.kind == ForeignKind::kTrainer && is_adapter_folder(found.folder);
+}
 
 std::optional<ForeignFolder> find_foreign(const fs::path& path, std::optional<int64_t> step) {
   if (kind_of_folder(path) == FolderKind::kCheckpoint) return std::nullopt;  // ours, perhaps beside theirs
@@ -182,6 +188,15 @@ std::vector<std::string> missing_in(const TensorStore& store, const CanonicalMod
   return {missing.begin(), missing.end()};
 }
 
+// Tensors of `model` that another store lacks.
+std::vector<std::string> missing_in(const TensorStore& store, const TensorStore& model) {
+  std::vector<std::string> missing;
+  for (const auto& [name, entry] : model.entries()) {
+    if (store.find(name) == nullptr) missing.push_back(name);
+  }
+  return missing;
+}
+
 // UserError where the architecture that a checkpoint records differs; what it does not record is not compared.
 void check_recorded_architecture(const ForeignFolder& found, const ForeignRecord& record, const ModelConfig& config) {
   if (!record.says_architecture()) return;
@@ -233,12 +248,21 @@ StoredCheckpoint open_foreign(const ForeignFolder& found, const ModelConfig& con
   count_samples(found, settings, stored.manifest.train, notes);
 
   const CanonicalModel canonical(config);
-  ForeignTensors tensors = open_foreign_tensors(found, canonical);
+  const bool are_adapters = holds_adapters(found);
+  ForeignTensors tensors;
+  if (are_adapters) {
+    read_trainer_adapters(found.folder, canonical, tensors);
+  } else {
+    tensors = open_foreign_tensors(found, canonical);
+  }
   const std::string report = report_of(tensors);
   notes.push_back(fmt::format("{} ({}): {}", found.folder.string(), name_of(found.kind), report));
   const auto store_of = [&](std::string_view key) -> const TensorStore& { return tensors.stores[std::string(key)]; };
   const std::string what = "the checkpoint " + found.folder.string();
-  throw_unless_empty(what, missing_in(store_of(kModelKey), canonical), {}, {},
+  const auto missing_of = [&](std::string_view key) {
+    return are_adapters ? missing_in(store_of(key), store_of(kModelKey)) : missing_in(store_of(key), canonical);
+  };
+  throw_unless_empty(what, missing_of(kModelKey), {}, {},
                      "copy the whole checkpoint; what was left over is of other names: " + report);
   if (settings.with_optimizer) {
     // Moments that are there for one parameter are there for all; AdamW's are there at all.
@@ -246,7 +270,7 @@ StoredCheckpoint open_foreign(const ForeignFolder& found, const ModelConfig& con
     if (!store_of("momentum_buffer").entries().empty()) keys = {"momentum_buffer"};
     std::vector<std::string> missing;
     for (const std::string& key : keys) {
-      for (const std::string& name : missing_in(store_of(key), canonical)) missing.push_back(key + " " + name);
+      for (const std::string& name : missing_of(key)) missing.push_back(key + " " + name);
     }
     throw_unless_empty(
         what, missing, {}, {},
@@ -255,13 +279,18 @@ StoredCheckpoint open_foreign(const ForeignFolder& found, const ModelConfig& con
   for (auto& [key, store] : tensors.stores) {
     // Exports of a wider dtype, and quantised ones, are made from the masters.
     const bool is_wanted = settings.with_optimizer || key == kModelKey ||
-                           (key == kMasterKey && missing_in(store, canonical).empty());
+                           (key == kMasterKey && missing_of(key).empty());
     if (is_wanted && !store.entries().empty()) stored.stores.emplace(key, std::move(store));
   }
   return stored;
 }
 
 StoredModel open_stored_foreign(const ForeignFolder& found, const ForeignSettings& settings) {
+  if (holds_adapters(found)) {
+    throw UserError(fmt::format("{} holds adapters, not a model", found.folder.string()),
+                    "train goes on with them: --load_hf MODEL --load DIR; convert makes them part of their model: "
+                    "--load_hf MODEL --merge_adapter DIR --save_hf …");
+  }
   const ForeignRecord record = read_foreign_record(found);
   ModelConfig config = foreign_architecture(found, record, settings.hf_config);
   std::vector<std::string> notes;

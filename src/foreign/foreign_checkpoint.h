@@ -2,6 +2,7 @@
 //
 //   torch_dist  Megatron-core's, a folder of torch.distributed.checkpoint with common.pt
 //   megatron    Megatron-LM's file a rank: mp_rank_XX/model_optim_rng.pt
+//   torchtune   epoch_N or step_N with weights and recipe_state.pt
 //   torchtitan  a folder of torch.distributed.checkpoint with layers.N.attention.wq
 //   deepspeed   ZeRO's flat fp32 groups: mp_rank_00_model_states.pt, zero_pp_rank_N_mp_rank_00_optim_states.pt
 //   trainer     transformers' Trainer, Accelerate: safetensors or .bin, optimizer.pt, trainer_state.json
@@ -22,7 +23,7 @@
 
 namespace megalith {
 
-enum class ForeignKind { kTorchDist, kMegatron, kTorchtitan, kDeepSpeed, kTrainer };
+enum class ForeignKind { kTorchDist, kMegatron, kTorchtune, kTorchtitan, kDeepSpeed, kTrainer };
 std::string_view name_of(ForeignKind kind);
 
 // One checkpoint: of iteration `step`, or what the tracker file or the highest number names. Null if the folder holds
@@ -31,6 +32,8 @@ struct ForeignFolder {
   ForeignKind kind;
   std::filesystem::path folder;
 };
+// PEFT's adapters instead of a model, as transformers' Trainer leaves them.
+bool holds_adapters(const ForeignFolder& found);
 std::optional<ForeignFolder> find_foreign(const std::filesystem::path& path, std::optional<int64_t> step);
 
 inline constexpr int64_t kUnknownSamples = -1;
@@ -71,7 +74,8 @@ struct ForeignSettings {
   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };
 
-// All of it, as load_checkpoint() takes it, for a model of this architecture; notes say what was read and assumed.
+// All of it, as load_checkpoint() takes it, for a model of this architecture, or adapters beside it; notes say what was
+// read and assumed.
 // UserError naming where a recorded architecture differs, and what is missing.
 StoredCheckpoint open_foreign(const ForeignFolder& found, const ModelConfig& config, const ForeignSettings& settings,
                               std::vector<std::string>& notes);

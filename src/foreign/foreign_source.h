@@ -14,7 +14,7 @@ struct ForeignSource {
   void (*read)(const std::filesystem::path& folder, const CanonicalModel& model, ForeignTensors& tensors);
 };
 
-extern const ForeignSource kTorchDist, kMegatronRanks, kTorchtitan, kDeepSpeed, kTrainerFolder;
+extern const ForeignSource kTorchDist, kMegatronRanks, kTorchtune, kTorchtitan, kDeepSpeed, kTrainerFolder;
 
 // Names what is not read, and why.
 void leave_over(ForeignTensors& tensors, std::string_view reason, std::string_view name);
@@ -28,11 +28,26 @@ bool has_canonical_form(const CanonicalModel& model, std::string_view name);
 // if it is a tied tensor's second copy. UserError for another shape.
 void read_canonical_tensor(const ForeignTensor& tensor, std::string_view name, const std::string& key,
                            const CanonicalModel& model, ForeignTensors& tensors);
+// The same for names of Meta's (torchtitan_names.h) and Hugging Face's, which must be one of the model's.
+bool has_titan_form(const CanonicalModel& model, std::string_view name);
+void read_titan_tensor(const ForeignTensor& tensor, const std::string& name, const std::string& key,
+                       const CanonicalModel& model, ForeignTensors& tensors);
+// A folder of Hugging Face's weights: safetensors, or pytorch_model*.bin.
+void read_hf_weights(const std::filesystem::path& folder, const CanonicalModel& model, ForeignTensors& tensors);
+// PEFT's adapters of a Trainer's folder, under their names below the model's, with their states.
+void read_trainer_adapters(const std::filesystem::path& folder, const CanonicalModel& model, ForeignTensors& tensors);
+// A file's tensor, by its canonical name; left over if the value is none.
+void read_named(const TorchArchive& archive, const PickleValue& value, const std::string& name, const std::string& key,
+                const CanonicalModel& model, ForeignTensors& tensors);
 // Our key of an optimizer's state in Megatron-LM's and PyTorch's words; "" for others.
 std::string state_key(std::string_view theirs);
+// Leaves over a state that state_key() does not know.
+void leave_state(ForeignTensors& tensors, std::string_view theirs);
 
 // From Megatron-LM's args, iteration, opt_param_scheduler and optimizer.
 ForeignRecord megatron_record(const TorchArchive& common);
+// The network that tensors of these names make: a BERT with or without its heads, a T5.
+void read_megatron_network(const std::vector<std::string>& names, ForeignRecord& record);
 // The state of its gradient scaler.
 void read_megatron_scaler(const TorchArchive& archive, const PickleValue& scaler, ForeignRecord& record);
 // Hugging Face's part of a record: config.json's architecture, and Trainer's step. Nothing where there is no such file.

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/tensor_store.h"
@@ -19,6 +20,10 @@ struct ForeignTensor {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<Shard> shards;
+
+  static ForeignTensor whole(std::string name, const FileTensor& stored) {
+    return {.name = std::move(name), .shape = stored.shape, .shards = {{Box::whole(stored.shape), stored}}};
+  }
 };
 
 // A run of a flattened tensor of this shape, from element `begin` on, as boxes of it. run: contiguous.

@@ -14,7 +14,7 @@
 namespace megalith {
 namespace {
 
-enum class RowForm { kPlain, kQkv, kGated, kVocabulary, kExpert };
+enum class RowForm { kPlain, kQkv, kKeyValue, kGated, kVocabulary, kExpert };
 
 struct MegatronName {
   std::string_view theirs;
@@ -41,8 +41,8 @@ constexpr MegatronName kOlderEnds[] = {
     {"language_model.encoder.final_norm.weight", "model.norm.weight"},
     {"language_model.output_layer.weight", "lm_head.weight", kVocabulary, 0},
 };
-constexpr std::string_view kLayerStacks[] = {"decoder.layers.", "language_model.encoder.layers.",
-                                             "language_model.transformer.layers."};
+constexpr std::string_view kLayerStacks[] = {"decoder.layers.", "encoder.layers.", "language_model.encoder.layers.",
+                                             "language_model.transformer.layers.", "language_model.decoder.layers."};
 constexpr MegatronName kOfLayers[] = {
     {"input_layernorm.weight", "input_layernorm.weight"},
     {"input_layernorm.bias", "input_layernorm.bias"},
@@ -96,6 +96,69 @@ constexpr MegatronName kOlderOfLayers[] = {
     {"mlp.dense_4h_to_h.bias", "mlp.down_proj.bias"},
 };
 
+// Tables without the last word: weights and biases are named alike.
+constexpr MegatronName kBertEnds[] = {
+    {"embedding.tokentype_embeddings", "model.embed_token_types"},
+    {"language_model.embedding.tokentype_embeddings", "model.embed_token_types"},
+    {"encoder.final_layernorm", "model.norm"},
+    {"language_model.encoder.final_norm", "model.norm"},
+    {"language_model.transformer.final_layernorm", "model.norm"},
+    {"lm_head.dense", "cls.predictions.transform.dense"},
+    {"lm_head.layer_norm", "cls.predictions.transform.LayerNorm"},
+    {"lm_head.layernorm", "cls.predictions.transform.LayerNorm"},
+    {"lm_head.norm", "cls.predictions.transform.LayerNorm"},
+    {"output_layer", "lm_head", kVocabulary, 0},
+    {"lm_head", "lm_head", kVocabulary, 0},
+    {"pooler.dense", "bert.pooler.dense"},
+    {"language_model.pooler.dense", "bert.pooler.dense"},
+    {"binary_head", "cls.seq_relationship"},
+};
+constexpr MegatronName kT5Ends[] = {
+    {"embedding.word_embeddings", "shared", kVocabulary, 0},
+    {"embedding.position_embeddings", "shared_position_embeddings"},
+    {"encoder.final_layernorm", "encoder.final_layer_norm"},
+    {"encoder.final_norm", "encoder.final_layer_norm"},
+    {"decoder.final_layernorm", "decoder.final_layer_norm"},
+    {"decoder.final_norm", "decoder.final_layer_norm"},
+    {"lm_head.output_layer", "lm_head", kVocabulary, 0},
+    {"lm_head", "lm_head", kVocabulary, 0},
+    {"output_layer", "lm_head", kVocabulary, 0},
+    {"position_embeddings", "shared_position_embeddings"},
+    {"encoder_relative_pos_emb.relative_attention_bias",
+     "encoder.block.0.layer.0.SelfAttention.relative_attention_bias"},
+    {"decoder_relative_pos_emb.relative_attention_bias",
+     "decoder.block.0.layer.0.SelfAttention.relative_attention_bias"},
+};
+// Below "encoder.block.N." or "decoder.block.N."; '#' stands for the MLP's place, which follows the cross attention.
+constexpr MegatronName kT5OfLayers[] = {
+    {"input_layernorm", "layer.0.layer_norm"},
+    {"input_norm", "layer.0.layer_norm"},
+    {"self_attention.linear_qkv.layer_norm", "layer.0.layer_norm"},
+    {"self_attention.linear_qkv", "layer.0.SelfAttention.qkv_proj", kQkv, 0},
+    {"self_attention.query_key_value", "layer.0.SelfAttention.qkv_proj", kQkv, 0},
+    {"self_attention.linear_proj", "layer.0.SelfAttention.o", kPlain, 1},
+    {"self_attention.dense", "layer.0.SelfAttention.o", kPlain, 1},
+    {"pre_cross_attn_layernorm", "layer.1.layer_norm"},
+    {"cross_attention.linear_q.layer_norm", "layer.1.layer_norm"},
+    {"cross_attention.linear_q", "layer.1.EncDecAttention.q", kPlain, 0},
+    {"inter_attention.query", "layer.1.EncDecAttention.q", kPlain, 0},
+    {"cross_attention.linear_kv", "layer.1.EncDecAttention.kv_proj", kKeyValue, 0},
+    {"inter_attention.key_value", "layer.1.EncDecAttention.kv_proj", kKeyValue, 0},
+    {"cross_attention.linear_proj", "layer.1.EncDecAttention.o", kPlain, 1},
+    {"inter_attention.dense", "layer.1.EncDecAttention.o", kPlain, 1},
+    // Before the MLP of an encoder's layer, before the cross attention of a decoder's.
+    {"post_attention_layernorm", "layer.1.layer_norm"},
+    {"post_attention_norm", "layer.1.layer_norm"},
+    {"post_inter_attention_layernorm", "layer.2.layer_norm"},
+    {"post_inter_attention_norm", "layer.2.layer_norm"},
+    {"pre_mlp_layernorm", "layer.#.layer_norm"},
+    {"mlp.linear_fc1.layer_norm", "layer.#.layer_norm"},
+    {"mlp.linear_fc1", "layer.#.DenseReluDense.?", kGated, 0},
+    {"mlp.dense_h_to_4h", "layer.#.DenseReluDense.?", kGated, 0},
+    {"mlp.linear_fc2", "layer.#.DenseReluDense.wo", kPlain, 1},
+    {"mlp.dense_4h_to_h", "layer.#.DenseReluDense.wo", kPlain, 1},
+};
+
 // "3.mlp.x" → 3 and "mlp.x".
 std::optional<int64_t> take_number(std::string_view& name) {
   int64_t number = 0;
@@ -106,13 +169,17 @@ std::optional<int64_t> take_number(std::string_view& name) {
   return number;
 }
 
-std::string our_name(const CanonicalModel& model, std::string_view pattern, std::optional<int64_t> layer) {
-  std::string name = layer ? fmt::format("model.layers.{}.{}", *layer, pattern) : std::string(pattern);
+std::string our_name(const CanonicalModel& model, std::string_view pattern, std::optional<int64_t> layer,
+                     bool is_of_decoder = true) {
+  const bool is_t5 = model.config().has_encoder();
+  const std::string_view stack = !is_t5 ? "model.layers" : is_of_decoder ? "decoder.block" : "encoder.block";
+  std::string name = layer ? fmt::format("{}.{}.{}", stack, *layer, pattern) : std::string(pattern);
+  if (const size_t at = name.find('#'); at != std::string::npos) name.replace(at, 1, is_of_decoder ? "2" : "1");
   if (const size_t at = name.find('?'); at != std::string::npos) {
     std::string gated = name;
     gated.replace(at, 1, "gate_up_proj");
     if (model.find(gated) != nullptr) return gated;
-    name.replace(at, 1, "up_proj");
+    name.replace(at, 1, is_t5 ? "wi" : "up_proj");
   }
   return name;
 }
@@ -144,14 +211,49 @@ std::vector<Patch> qkv_patches(const ModelConfig& config, const std::vector<int6
   return patches;
 }
 
-const MegatronName* find_row(const std::optional<MegatronLayerName>& of_layer, std::string_view name) {
+std::vector<Patch> key_value_patches(const ModelConfig& config, const std::vector<int64_t>& shape,
+                                     const std::vector<int64_t>& lead) {
+  const int64_t d = config.head_dim(), g = config.num_kv_heads();
+  std::vector<Patch> patches;
+  for (int64_t group = 0; group < g; ++group) {
+    patches.push_back(rows_patch(shape, lead, 2 * group * d, group * d, d));
+    patches.push_back(rows_patch(shape, lead, (2 * group + 1) * d, (g + group) * d, d));
+  }
+  return patches;
+}
+
+struct FoundRow {
+  std::string ours;  // a pattern
+  RowForm form;
+  int split_dim;
+};
+
+std::optional<FoundRow> find_row(const CanonicalModel& model, const std::optional<MegatronLayerName>& of_layer,
+                                 std::string_view name) {
   using Rows = std::span<const MegatronName>;
+  const std::string_view rest = of_layer ? std::string_view(of_layer->rest) : name;
+  const auto find_in = [](Rows rows, std::string_view wanted) -> const MegatronName* {
+    const auto found = std::ranges::find(rows, wanted, &MegatronName::theirs);
+    return found == rows.end() ? nullptr : &*found;
+  };
+  const bool is_t5 = model.config().has_encoder();
   for (const Rows rows :
        {of_layer ? Rows(kOfLayers) : Rows(kEnds), of_layer ? Rows(kOlderOfLayers) : Rows(kOlderEnds)}) {
-    const auto found = std::ranges::find(rows, of_layer ? of_layer->rest : name, &MegatronName::theirs);
-    if (found != rows.end()) return &*found;
+    const MegatronName* row = is_t5 ? nullptr : find_in(rows, rest);
+    if (row != nullptr) return FoundRow{std::string(row->ours), row->form, row->split_dim};
   }
-  return nullptr;
+  // "x.layer_norm_weight" is the weight of x.layer_norm.
+  const size_t end = rest.find_last_of("._");
+  const std::string_view last = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  if (last != "weight" && last != "bias") return std::nullopt;
+  constexpr std::string_view kOlder = "language_model.";
+  std::string_view stem = rest.substr(0, end);
+  if (is_t5 && stem.starts_with(kOlder)) stem.remove_prefix(kOlder.size());
+  const Rows rows = !is_t5 ? Rows(kBertEnds) : of_layer ? Rows(kT5OfLayers) : Rows(kT5Ends);
+  const MegatronName* row = !is_t5 && of_layer ? nullptr : find_in(rows, stem);
+  if (row == nullptr) return std::nullopt;
+  const bool is_whole = last == "bias" && row->split_dim == 1;
+  return FoundRow{fmt::format("{}.{}", row->ours, last), row->form, is_whole ? -1 : row->split_dim};
 }
 
 }  // namespace
@@ -161,6 +263,7 @@ std::optional<MegatronLayerName> megatron_layer_name(std::string_view name) {
     if (!name.starts_with(stack)) continue;
     name.remove_prefix(stack.size());
     MegatronLayerName found;
+    found.is_of_decoder = stack.ends_with("decoder.layers.");
     found.layer = take_number(name);
     constexpr std::string_view kExperts = "mlp.experts.", kInner = "experts.", kLocal = "local_experts.";
     if (name.starts_with(kExperts)) {
@@ -190,16 +293,19 @@ ForeignLayout megatron_layout(const CanonicalModel& model, std::string_view name
                               const std::optional<std::vector<int64_t>>& stored) {
   const ModelConfig& config = model.config();
   const auto of_layer = megatron_layer_name(name);
-  const MegatronName* row = find_row(of_layer, name);
-  if (row == nullptr) return {};
+  const auto row = find_row(model, of_layer, name);
+  if (!row) return {};
   const bool is_stacked = of_layer && !of_layer->layer, is_expert = row->form == kExpert;
   const int64_t num_experts = is_expert ? config.expert_count() : 1;
   const int64_t first = of_layer && of_layer->layer ? *of_layer->layer : 0;
-  const int64_t count = is_stacked ? config.num_layers : 1;
+  const bool is_of_decoder = of_layer && of_layer->is_of_decoder;
+  const int64_t num_layers = is_of_decoder && config.has_encoder() ? config.num_decoder_layers() : config.num_layers;
+  const int64_t count = is_stacked ? num_layers : 1;
   ForeignLayout found;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t layer = first + i;
-    const std::string ours = our_name(model, row->ours, of_layer ? std::optional(layer) : std::nullopt);
+    const std::string ours =
+        our_name(model, row->ours, of_layer ? std::optional(layer) : std::nullopt, is_of_decoder);
     const Placement* placement = model.find(ours);
     if (placement == nullptr) return {};
     if (is_expert && placement->local_shape.size() != 2) {
@@ -213,7 +319,7 @@ ForeignLayout megatron_layout(const CanonicalModel& model, std::string_view name
     const bool are_stacked_experts = is_expert && !of_layer->expert;
     std::vector<int64_t> expected = own;
     if (are_stacked_experts) expected.insert(expected.begin(), num_experts);
-    if (is_stacked) expected.insert(expected.begin(), config.num_layers);
+    if (is_stacked) expected.insert(expected.begin(), num_layers);
     if (row->form == kVocabulary) expected[0] = *config.vocab_size;  // padded or not, in the file and here
     found.shape = stored.value_or(expected);
     const std::vector<int64_t>& shape = found.shape;
@@ -230,6 +336,8 @@ ForeignLayout megatron_layout(const CanonicalModel& model, std::string_view name
     if (is_stacked) lead.push_back(layer);
     if (row->form == kQkv) {
       place.patches = qkv_patches(config, own, lead);
+    } else if (row->form == kKeyValue) {
+      place.patches = key_value_patches(config, own, lead);
     } else if (!is_expert) {
       const int64_t rows = row->form == kVocabulary ? std::min(own[0], shape[0]) : own[0];
       place.patches = {rows_patch(own, lead, 0, 0, rows)};
@@ -281,12 +389,30 @@ std::vector<MegatronTensor> megatron_tensors(const CanonicalModel& model) {
 
 std::optional<MegatronCut> megatron_cut(const CanonicalModel& model, std::string_view name) {
   const auto of_layer = megatron_layer_name(name);
-  const MegatronName* row = find_row(of_layer, name);
-  if (row == nullptr) return std::nullopt;
-  const std::string ours = our_name(model, row->ours, of_layer ? of_layer->layer : std::nullopt);
+  const auto row = find_row(model, of_layer, name);
+  if (!row) return std::nullopt;
+  const std::string ours = our_name(model, row->ours, of_layer ? of_layer->layer : std::nullopt,
+                                    of_layer && of_layer->is_of_decoder);
   if (model.find(ours) == nullptr) return std::nullopt;
-  return MegatronCut{.dim = row->split_dim,
-                     .is_gated = row->split_dim == 0 && ours.find("gate_up_proj") != std::string::npos};
+  const bool is_gated = row->split_dim == 0 && ours.find("gate_up_proj") != std::string::npos;
+  return MegatronCut{.dim = row->split_dim, .num_parts = is_gated ? 2 : 1};
+}
+
+bool is_second_megatron_name(const CanonicalModel& model, std::string_view name) {
+  return model.config().has_encoder() && (name.starts_with("output_layer.") || name.starts_with("position_embeddings."));
+}
+
+std::string_view megatron_model_type(const std::vector<std::string>& names) {
+  constexpr std::pair<std::string_view, std::string_view> kMarks[] = {{"cross_attention.", "t5"},
+                                                                      {"inter_attention.", "t5"},
+                                                                      {"lm_head.dense.", "bert"},
+                                                                      {"tokentype_embeddings.", "bert"}};
+  for (const std::string& name : names) {
+    for (const auto& [part, type] : kMarks) {
+      if (name.find(part) != std::string::npos) return type;
+    }
+  }
+  return "";
 }
 
 std::string_view unused_in_megatron(std::string_view name) {

@@ -2,8 +2,10 @@
 //
 // A file's tensor is a whole one, as torch_dist keeps it, or a tensor-parallel rank's. Layers and experts may be
 // numbered in the name ("decoder.layers.3.…") or stacked before the first dim. Rows of linear_qkv are, for each query
-// group, its query heads, then its key, then its value. Vocabularies are padded.
-// Source: megatron-core 0.16, GPTModel.sharded_state_dict; Megatron-LM 3.0 and Stanford's (language_model.…).
+// group, its query heads, then its key, then its value; of a T5's linear_kv, its key, then its value. Vocabularies are
+// padded.
+// Source: megatron-core 0.16, sharded_state_dict of GPTModel, BertModel and T5Model; Megatron-LM 3.0 and Stanford's
+// (language_model.…).
 #pragma once
 
 #include <optional>
@@ -33,16 +35,24 @@ std::vector<MegatronTensor> megatron_tensors(const CanonicalModel& model);
 // How tensor-parallel ranks cut a layer's parameter; null if the name is none of the model.
 struct MegatronCut {
   int dim = -1;           // -1: each rank holds the whole
-  bool is_gated = false;  // gates above ups, each cut on its own
+  int64_t num_parts = 1;  // above one another, each cut on its own: gates and ups
 };
 std::optional<MegatronCut> megatron_cut(const CanonicalModel& model, std::string_view name);
 
 // A layer's tensor: its number and its expert's, if they are in the name, and the rest.
 struct MegatronLayerName {
   std::optional<int64_t> layer, expert;
+  bool is_of_decoder = false;  // of a T5, whose encoder has layers too
   std::string rest;  // "mlp.experts.linear_fc1.weight"
 };
 std::optional<MegatronLayerName> megatron_layer_name(std::string_view name);
+
+// A T5's module keeps its head and its positions under two names; its optimizer knows one of them.
+bool is_second_megatron_name(const CanonicalModel& model, std::string_view name);
+
+// The option model_type of a network with these tensors, which Megatron-LM's args do not say: bert or t5; "" for
+// others.
+std::string_view megatron_model_type(const std::vector<std::string>& names);
 
 // Why a tensor or object of a checkpoint is of no use here; "" if it is not known to be.
 std::string_view unused_in_megatron(std::string_view name);

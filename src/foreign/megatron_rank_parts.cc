@@ -70,13 +70,13 @@ ForeignTensor joined(const std::string& name, std::span<const RankPart* const> p
     return whole;
   }
   const auto dim = static_cast<size_t>(cut.dim);
-  const int64_t num_ranks = std::ssize(parts), num_halves = cut.is_gated ? 2 : 1;
+  const int64_t num_ranks = std::ssize(parts), num_parts = cut.num_parts;
   if (dim >= whole.shape.size() || __builtin_mul_overflow(parts[0]->shape[dim], num_ranks, &whole.shape[dim])) {
     throw UserError(fmt::format("{}: {} is [{}], which {} ranks cannot have cut along dim {}", file_of(*parts[0]), name,
                                 fmt::join(parts[0]->shape, ", "), num_ranks, dim),
                     "the file is damaged, or of another model: copy the whole checkpoint");
   }
-  const int64_t per_half = parts[0]->shape[dim] / num_halves;
+  const int64_t per_part = parts[0]->shape[dim] / num_parts;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     const RankPart& part = *parts[static_cast<size_t>(rank)];
     if (part.shape != parts[0]->shape) {
@@ -84,21 +84,71 @@ ForeignTensor joined(const std::string& name, std::span<const RankPart* const> p
                                   fmt::join(part.shape, ", "), fmt::join(parts[0]->shape, ", ")),
                       kTogether);
     }
-    for (int64_t half = 0; half < num_halves; ++half) {
-      Box of_half = Box::whole(part.shape);
-      of_half.offset[dim] = half * per_half;
-      of_half.extent[dim] = per_half;
+    for (int64_t part_idx = 0; part_idx < num_parts; ++part_idx) {
+      Box of_part = Box::whole(part.shape);
+      of_part.offset[dim] = part_idx * per_part;
+      of_part.extent[dim] = per_part;
       for (const ForeignTensor::Shard& shard : part.shards) {
-        Box box = intersect(shard.box, of_half);
+        Box box = intersect(shard.box, of_part);
         if (box.is_empty()) continue;
         Box own = box;
         for (size_t d = 0; d < own.offset.size(); ++d) own.offset[d] -= shard.box.offset[d];
-        box.offset[dim] += half * per_half * (num_ranks - 1) + rank * per_half;
+        box.offset[dim] += part_idx * per_part * (num_ranks - 1) + rank * per_part;
         whole.shards.push_back({std::move(box), sub_tensor(shard.stored, own)});
       }
     }
   }
   return whole;
+}
+
+HeadOrder head_order(const TorchArchive& archive) {
+  const PickleValue* stored = archive.root().find("checkpoint_version");
+  const double version = stored == nullptr ? 0 : archive.number(*stored).value_or(-1);
+  if (version >= 2) return HeadOrder::kHeadFirst;
+  if (version == 1) return HeadOrder::kInterleaved;
+  if (version == 0) return HeadOrder::kMatrixFirst;
+  throw UserError(fmt::format("{}: checkpoint_version is neither 0, 1, 2 nor 3", archive.what()),
+                  "the file is damaged, or another trainer's: copy it again");
+}
+
+int64_t matrices_of_heads(std::string_view name) {
+  const std::string_view stem = name.substr(0, name.rfind('.'));
+  return stem.ends_with(".query_key_value") ? 3 : stem.ends_with(".key_value") ? 2 : 0;
+}
+
+ForeignTensor by_head(const ForeignTensor& tensor, int64_t num_heads, int64_t num_matrices, HeadOrder order) {
+  const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0], d = rows / (num_heads * num_matrices);
+  if (rows != num_heads * num_matrices * d) {
+    throw UserError(fmt::format("{} has {} rows, which are not {} matrices of {} heads", tensor.name, rows,
+                                num_matrices, num_heads),
+                    "give the architecture that it was trained with");
+  }
+  const int64_t step = order == HeadOrder::kInterleaved ? num_matrices : 1;
+  ForeignTensor ordered{.name = tensor.name, .shape = tensor.shape, .shards = {}};
+  for (const ForeignTensor::Shard& shard : tensor.shards) {
+    const int64_t first = shard.box.offset[0], last = first + shard.box.extent[0];
+    for (int64_t head = 0; head < num_heads; ++head) {
+      for (int64_t matrix = 0; matrix < num_matrices; ++matrix) {
+        const int64_t begin = order == HeadOrder::kInterleaved   ? head * num_matrices * d + matrix
+                              : order == HeadOrder::kMatrixFirst ? (matrix * num_heads + head) * d
+                                                                 : (head * num_matrices + matrix) * d;
+        // Rows begin + i step, of which the shard has i in [from, to).
+        const int64_t from = begin < first ? div_up(first - begin, step) : 0;
+        const int64_t to = begin < last ? std::min(d, div_up(last - begin, step)) : 0;
+        if (from >= to) continue;
+        Box own = Box::whole(shard.box.extent), box = shard.box;
+        own.offset[0] = begin + from * step - first;
+        own.extent[0] = (to - from - 1) * step + 1;
+        box.offset[0] = (head * num_matrices + matrix) * d + from;
+        box.extent[0] = to - from;
+        FileTensor stored = sub_tensor(shard.stored, own);
+        stored.shape[0] = to - from;
+        stored.strides[0] *= step;
+        ordered.shards.push_back({std::move(box), std::move(stored)});
+      }
+    }
+  }
+  return ordered;
 }
 
 BucketRule bucket_rule(const PickleValue& args) {

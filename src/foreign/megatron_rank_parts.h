@@ -31,6 +31,20 @@ struct RankPart {
 // A tensor of all tensor-parallel ranks. parts: in their order, at least one. UserError if their shapes do not fit.
 ForeignTensor joined(const std::string& name, std::span<const RankPart* const> parts, const MegatronCut& cut);
 
+// The rows of a fused projection of heads (query_key_value, a T5's key_value), by the version of a checkpoint.
+enum class HeadOrder {
+  kMatrixFirst,  // 0: all queries, all keys, all values
+  kInterleaved,  // 1: by head; row m i + j of it is row i of matrix j, of m
+  kHeadFirst,    // from 2 on: by head, its matrices one after another
+};
+// checkpoint_version of a rank's file. UserError for one that Megatron-LM did not have.
+HeadOrder head_order(const TorchArchive& archive);
+// Matrices of a projection that had another order before; 0 for other tensors.
+int64_t matrices_of_heads(std::string_view name);
+// A whole tensor by head. UserError if its rows are not those of so many heads. Source: Megatron-LM,
+// megatron/checkpointing.py (fix_query_key_value_ordering).
+ForeignTensor by_head(const ForeignTensor& tensor, int64_t num_heads, int64_t num_matrices, HeadOrder order);
+
 struct RankParameter {
   std::string name;            // in the whole model
   std::vector<int64_t> shape;  // of this rank

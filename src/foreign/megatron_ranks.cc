@@ -41,7 +41,17 @@ std::optional<fs::path> first_rank_file(const fs::path& folder) {
 bool has_megatron_ranks(const fs::path& folder) { return first_rank_file(folder).has_value(); }
 
 ForeignRecord record_megatron_ranks(const fs::path& folder) {
-  return megatron_record(TorchArchive(*first_rank_file(folder)));
+  const TorchArchive archive(*first_rank_file(folder));
+  ForeignRecord record = megatron_record(archive);
+  std::vector<std::string> names;
+  for (const char* chunk : {"model", "model0"}) {
+    const PickleValue* model = archive.root().find(chunk);
+    if (model == nullptr) continue;
+    for_each_item(archive.pickle(), *model,
+                  [&](const std::string& name, const PickleValue&) { names.push_back(name); });
+  }
+  read_megatron_network(names, record);
+  return record;
 }
 
 const PickleValue& args_of(const TorchArchive& archive) {
@@ -62,11 +72,13 @@ struct RankFile {
   RankStates states = {};
 };
 
-RankFile open_rank(const fs::path& path) {
+// opened: its archive, or null.
+RankFile open_rank(const fs::path& path, std::unique_ptr<TorchArchive> opened) {
   if (!fs::exists(path)) {
     throw UserError(fmt::format("{} is missing", path.string()), "a rank's folder was not copied: copy them all");
   }
-  RankFile rank{.archive = std::make_unique<TorchArchive>(path), .chunks = {}};
+  if (opened == nullptr) opened = std::make_unique<TorchArchive>(path);
+  RankFile rank{.archive = std::move(opened), .chunks = {}};
   for (int64_t chunk = -1; chunk < 1000; ++chunk) {
     const PickleValue* model = rank.archive->root().find(chunk < 0 ? "model" : fmt::format("model{}", chunk));
     if (model == nullptr && chunk >= 0) break;
@@ -170,9 +182,15 @@ class MegatronRanks {
       : folder_(std::move(folder)), model_(model), tensors_(tensors) {}
 
   void read() {
-    const TorchArchive first(*first_rank_file(folder_));
-    sizes_ = megatron_sizes(args_of(first));
-    rule_ = bucket_rule(args_of(first));
+    const fs::path first_path = *first_rank_file(folder_);
+    auto first = std::make_unique<TorchArchive>(first_path);
+    sizes_ = megatron_sizes(args_of(*first));
+    rule_ = bucket_rule(args_of(*first));
+    order_ = head_order(*first);
+    if (model_.config().has_encoder() && sizes_.pp > 1) {
+      throw UserError(fmt::format("{}: a T5 over {} pipeline stages is not read", first->what(), sizes_.pp),
+                      "save it with pipeline_model_parallel_size 1");
+    }
     const int64_t per_rank = model_.config().has_experts() ? model_.config().expert_count() / sizes_.ep : 0;
     // By pp; by tp and ep.
     std::vector<std::map<std::pair<int64_t, int64_t>, RankFile>> stages(static_cast<size_t>(sizes_.pp));
@@ -181,7 +199,8 @@ class MegatronRanks {
         const std::pair at(sizes_.tp_of(rank), sizes_.ep_of(rank));
         auto& stage = stages[static_cast<size_t>(pp)];
         if (stage.contains(at)) continue;
-        stage.emplace(at, open_rank(rank_folder(folder_, sizes_, at.first, pp, at.second) / kRankFile));
+        const fs::path path = rank_folder(folder_, sizes_, at.first, pp, at.second) / kRankFile;
+        stage.emplace(at, open_rank(path, path == first_path ? std::move(first) : nullptr));
       }
     }
     const size_t num_chunks = stages[0].begin()->second.chunks.size();
@@ -215,7 +234,7 @@ class MegatronRanks {
       RankChunks dense(rank.chunks.size()), experts(rank.chunks.size());
       for (size_t chunk = 0; chunk < rank.chunks.size(); ++chunk) {
         for (RankTensor& tensor : rank.chunks[chunk]) {
-          if (is_parameter(tensor.name)) {
+          if (is_parameter(tensor.name) && !is_second_megatron_name(model_, tensor.name)) {
             const bool is_apart = sizes_.has_expert_optimizer() && is_of_expert(tensor.name);
             const bool is_first = pp == 0 && tensor.name.ends_with("word_embeddings.weight");
             const bool is_last = ends && tensor.name.ends_with("output_layer.weight");
@@ -293,7 +312,14 @@ class MegatronRanks {
 
   // Weights and states of all ranks that cut it.
   void read_tensor(const std::string& name, int64_t ep, const Stage& stage) {
-    const MegatronCut cut = *megatron_cut(model_, name);
+    MegatronCut cut = *megatron_cut(model_, name);
+    const int64_t num_matrices = order_ == HeadOrder::kHeadFirst ? 0 : matrices_of_heads(name);
+    if (num_matrices > 0 && model_.config().num_kv_heads() != model_.config().num_attention_heads) {
+      throw UserError(fmt::format("{}: its checkpoint_version is older than groups of queries (num_query_groups {})",
+                                  folder_.string(), model_.config().num_kv_heads()),
+                      "give the architecture that it was trained with");
+    }
+    if (num_matrices > 0 && order_ == HeadOrder::kMatrixFirst) cut.num_parts = num_matrices;
     const bool is_expert = is_of_expert(name);
     const int64_t num_parts = is_expert ? sizes_.etp : sizes_.tp;
     std::set<std::string> keys = {std::string(kModelKey)};
@@ -317,7 +343,9 @@ class MegatronRanks {
         if (found != nullptr) parts.push_back(found);
       }
       if (std::ssize(parts) != num_parts) continue;  // in the last stage's copy of a table
-      read_megatron_tensor(joined(name, parts, cut), name, key, model_, tensors_);
+      ForeignTensor whole = joined(name, parts, cut);
+      if (num_matrices > 0) whole = by_head(whole, model_.config().num_attention_heads, num_matrices, order_);
+      read_megatron_tensor(whole, name, key, model_, tensors_);
     }
   }
 
@@ -326,6 +354,7 @@ class MegatronRanks {
   ForeignTensors& tensors_;
   MegatronSizes sizes_;
   BucketRule rule_;
+  HeadOrder order_ = HeadOrder::kHeadFirst;
   std::set<std::string> read_, unknown_;
 };
 

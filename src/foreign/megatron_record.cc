@@ -19,7 +19,7 @@ namespace {
 struct StateRow {
   std::string_view theirs, ours;
 };
-constexpr StateRow kStates[] = {{"exp_avg", "exp_avg"},       {"exp_avg_sq", "exp_avg_sq"},
+constexpr StateRow kStateRows[] = {{"exp_avg", "exp_avg"},       {"exp_avg_sq", "exp_avg_sq"},
                                 {"fp32_param", kMasterKey},   {"param", kMasterKey},
                                 {"master_param", kMasterKey}, {"momentum_buffer", "momentum_buffer"}};
 
@@ -35,10 +35,20 @@ constexpr HyperparameterRow kHyperparameters[] = {
 }  // namespace
 
 std::string state_key(std::string_view theirs) {
-  for (const StateRow& row : kStates) {
+  for (const StateRow& row : kStateRows) {
     if (row.theirs == theirs) return std::string(row.ours);
   }
   return "";
+}
+
+void leave_state(ForeignTensors& tensors, std::string_view theirs) {
+  // bitsandbytes' words; torchao's are classes of its own.
+  const bool is_of_eight_bits = theirs == "state1" || theirs == "state2" || theirs.starts_with("qmap") ||
+                                theirs.starts_with("absmax") || theirs == "codes";
+  leave_over(tensors,
+             is_of_eight_bits ? "moments of 8 bits (bitsandbytes), in blocks with scales, which are not read"
+                              : "optimizer state that no optimizer here keeps",
+             theirs);
 }
 
 void leave_over(ForeignTensors& tensors, std::string_view reason, std::string_view name) {
@@ -53,7 +63,12 @@ void read_megatron_tensor(const ForeignTensor& tensor, std::string_view name, co
     leave_over(tensors, why.empty() ? "no parameter of this model" : why, tensor.name);
     return;
   }
-  add_patches(tensors.stores[key], tensor, layout);
+  TensorStore& store = tensors.stores[key];
+  const bool is_there = store.find(layout.places[0].placement->pieces[0].name) != nullptr;
+  if (is_there && is_second_megatron_name(model, name)) {
+    return leave_over(tensors, "a second name of a tensor", tensor.name);
+  }
+  add_patches(store, tensor, layout);
   ++tensors.num_read;
 }
 
@@ -186,6 +201,23 @@ ForeignRecord megatron_record(const TorchArchive& common) {
   const PickleValue* scaler = (first != nullptr ? first : optimizer)->find("grad_scaler");
   if (scaler != nullptr) read_megatron_scaler(common, *scaler, record);
   return record;
+}
+
+void read_megatron_network(const std::vector<std::string>& names, ForeignRecord& record) {
+  const std::string_view type = megatron_model_type(names);
+  if (type.empty()) return;
+  const auto set = [&](const std::string& option, std::string_view value) {
+    std::erase_if(record.options, [&](const auto& entry) { return entry.first == option; });
+    record.options.emplace_back(option, value);
+  };
+  set("model_type", type);
+  const auto has = [&](std::string_view part) {
+    return std::ranges::any_of(names, [&](const std::string& name) { return name.find(part) != std::string::npos; });
+  };
+  if (type != "bert") return;
+  if (!has("tokentype_embeddings.")) set("num_token_types", "0");
+  // A pipeline's first stage does not have the heads.
+  if (has("lm_head.")) set("bert_binary_head", has("binary_head.") ? "true" : "false");
 }
 
 void read_megatron_scaler(const TorchArchive& archive, const PickleValue& scaler, ForeignRecord& record) {

@@ -42,6 +42,9 @@ ForeignRecord record_torch_dist(const fs::path& folder) {
   ForeignRecord record = megatron_record(common);
   // Formats by buckets keep it with each optimizer of each rank: the first of them.
   const DcpFolder dcp(folder);
+  std::vector<std::string> names;
+  for (const auto& [name, shape] : dcp.tensors()) names.push_back(name);
+  read_megatron_network(names, record);
   for (const std::string& name : dcp.objects()) {
     const size_t at = name.find(kFirstRank);
     if (at == std::string::npos || (at > 0 && !name.starts_with("chained_0."))) continue;

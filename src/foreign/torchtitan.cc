@@ -38,34 +38,6 @@ ForeignTensor by_pairs(const ForeignTensor& tensor, const std::vector<int64_t>& 
   return paired;
 }
 
-class TitanReader {
- public:
-  TitanReader(const CanonicalModel& model, ForeignTensors& tensors) : model_(model), tensors_(tensors) {}
-
-  bool knows(std::string_view name) const {
-    return has_canonical_form(model_, name) || !titan_layout(model_, name).places.empty();
-  }
-
-  void read(const ForeignTensor& tensor, const std::string& name, const std::string& key) {
-    if (has_canonical_form(model_, name)) return read_canonical_tensor(tensor, name, key, model_, tensors_);
-    add(tensor, titan_layout(model_, name), key);
-  }
-
- private:
-  void add(const ForeignTensor& tensor, const ForeignLayout& layout, const std::string& key) {
-    if (tensor.shape != layout.shape) {
-      throw UserError(fmt::format("{} is [{}] in the checkpoint, and [{}] in this model", tensor.name,
-                                  fmt::join(tensor.shape, ", "), fmt::join(layout.shape, ", ")),
-                      "give the architecture that it was trained with");
-    }
-    add_patches(tensors_.stores[key], layout.view.empty() ? tensor : by_pairs(tensor, layout.view), layout);
-    ++tensors_.num_read;
-  }
-
-  const CanonicalModel& model_;
-  ForeignTensors& tensors_;
-};
-
 // "optimizer.state.layers.0.attention.wq.weight.exp_avg" → the parameter's name and the state's.
 struct StateName {
   std::string parameter, state;
@@ -81,9 +53,9 @@ std::optional<StateName> split_optimizer_name(std::string_view name) {
   return std::nullopt;
 }
 
-std::string without_model_prefix(std::string_view name, const TitanReader& reader) {
+std::string without_model_prefix(std::string_view name, const CanonicalModel& model) {
   constexpr std::string_view kPrefix = "model.";
-  if (reader.knows(name) || !name.starts_with(kPrefix)) return std::string(name);
+  if (has_titan_form(model, name) || !name.starts_with(kPrefix)) return std::string(name);
   return std::string(name.substr(kPrefix.size()));
 }
 
@@ -142,7 +114,6 @@ ForeignRecord record_torchtitan(const fs::path& folder) {
 }
 
 void read_torchtitan(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
-  TitanReader reader(model, tensors);
   for (const fs::path& part : parts_of(folder)) {
     const DcpFolder dcp(part);
     for (const std::string& name : dcp.objects()) {
@@ -150,24 +121,41 @@ void read_torchtitan(const fs::path& folder, const CanonicalModel& model, Foreig
     }
     for (const auto& [name, shape] : dcp.tensors()) {
       const auto state = split_optimizer_name(name);
-      const std::string parameter = without_model_prefix(state ? state->parameter : name, reader);
+      const std::string parameter = without_model_prefix(state ? state->parameter : name, model);
       const std::string key = state ? state_key(state->state) : std::string(kModelKey);
       if (state && state->state == "step") {
         leave_over(tensors, "counts of updates, read with the run's counters", name);
-      } else if (!reader.knows(parameter)) {
+      } else if (!has_titan_form(model, parameter)) {
         const bool is_angles = name == "freqs_cis";
         leave_over(tensors, is_angles ? "rotary angles, which follow from rotary_base" : "no parameter of this model",
                    name);
       } else if (key.empty()) {
         leave_over(tensors, fmt::format("optimizer state '{}', which no optimizer here keeps", state->state), name);
       } else {
-        reader.read(dcp.tensor(name), parameter, key);
+        read_titan_tensor(dcp.tensor(name), parameter, key, model, tensors);
       }
     }
   }
 }
 
 }  // namespace
+
+bool has_titan_form(const CanonicalModel& model, std::string_view name) {
+  return has_canonical_form(model, name) || !titan_layout(model, name).places.empty();
+}
+
+void read_titan_tensor(const ForeignTensor& tensor, const std::string& name, const std::string& key,
+                       const CanonicalModel& model, ForeignTensors& tensors) {
+  if (has_canonical_form(model, name)) return read_canonical_tensor(tensor, name, key, model, tensors);
+  const ForeignLayout layout = titan_layout(model, name);
+  if (tensor.shape != layout.shape) {
+    throw UserError(fmt::format("{} is [{}] in the checkpoint, and [{}] in this model", tensor.name,
+                                fmt::join(tensor.shape, ", "), fmt::join(layout.shape, ", ")),
+                    "give the architecture that it was trained with");
+  }
+  add_patches(tensors.stores[key], layout.view.empty() ? tensor : by_pairs(tensor, layout.view), layout);
+  ++tensors.num_read;
+}
 
 const ForeignSource kTorchtitan = {.kind = ForeignKind::kTorchtitan,
                                    .name = "torch.distributed.checkpoint, as torchtitan writes it",

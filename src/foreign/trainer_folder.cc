@@ -1,5 +1,5 @@
 // checkpoint-N of transformers' Trainer: a Hugging Face model in safetensors or pytorch_model*.bin, optimizer.pt (or
-// Accelerate's optimizer.bin) and trainer_state.json.
+// Accelerate's optimizer.bin) and trainer_state.json. Or PEFT's adapters instead of the model.
 //
 // FSDP's optimizer states have the parameters' names; others numbers: positions in Trainer's two groups, matrices first
 // (or in a plain optimizer's only one), each in the order of the model's parameters in Python, which no file holds. It
@@ -9,11 +9,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <ranges>
 #include <set>
 #include <span>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/fused_experts.h"
 #include "checkpoint/hf.h"
 #include "core/error.h"
@@ -59,7 +61,8 @@ std::optional<fs::path> optimizer_file(const fs::path& folder) {
 }
 
 bool is_trainer_folder(const fs::path& folder) {
-  return optimizer_file(folder) || (fs::exists(folder / "config.json") && fs::exists(folder / "trainer_state.json"));
+  const bool has_model = fs::exists(folder / "config.json") || is_adapter_folder(folder);
+  return optimizer_file(folder) || (has_model && fs::exists(folder / "trainer_state.json"));
 }
 
 ForeignRecord record_trainer_folder(const fs::path& folder) {
@@ -159,15 +162,122 @@ std::vector<ParameterOrder> python_order(const CanonicalModel& model, const Orde
   return all;
 }
 
+// Parameters in an optimizer's groups.
+size_t num_numbered(const PickleValue& groups) {
+  size_t count = 0;
+  for (const PickleValue* group : groups.items) {
+    const PickleValue* numbers = group->find("params");
+    count += numbers == nullptr ? 0 : numbers->items.size();
+  }
+  return count;
+}
+
+// In the order of the groups: with decay and without, or one for all.
+std::vector<ParameterOrder> numbered_by(std::span<const ParameterOrder> order, const PickleValue& groups) {
+  std::vector<ParameterOrder> all;
+  for (const bool decays : {true, false}) {
+    for (const ParameterOrder& one : order) {
+      const bool is_decayed = one.shape.size() > 1 || one.name.find(".lora_") != std::string::npos;
+      if (groups.items.size() == 1 ? decays : is_decayed == decays) all.push_back(one);
+    }
+  }
+  return all;
+}
+
+// take(parameter, our key, value) for each state of a numbered parameter that has the parameter's shape.
+void for_each_numbered(
+    const TorchArchive& archive, const PickleValue& states, std::span<const ParameterOrder> numbered,
+    ForeignTensors& tensors,
+    const std::function<void(const ParameterOrder&, const std::string&, const FileTensor&)>& take) {
+  states.for_each_entry([&](const PickleValue& key, const PickleValue& state) {
+    const auto number = key.whole();
+    if (!number || *number < 0 || static_cast<size_t>(*number) >= numbered.size()) {
+      return leave_over(tensors, "states of no parameter", key.option_text().value_or("a key"));
+    }
+    const ParameterOrder& parameter = numbered[static_cast<size_t>(*number)];
+    state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
+      const auto text = name.option_text();
+      const std::string ours = text ? state_key(*text) : "";
+      auto stored = archive.tensor(value);
+      if (!stored || text == "step") return;
+      if (ours.empty()) return leave_state(tensors, *text);
+      if (stored->shape != parameter.shape) {
+        return leave_over(
+            tensors, "states of another shape than the parameter's, of another model or other groups",
+            fmt::format("{} of parameter {} [{}], taken for {} [{}]", *text, *number, fmt::join(stored->shape, ", "),
+                        parameter.name, fmt::join(parameter.shape, ", ")));
+      }
+      take(parameter, ours, *stored);
+    });
+  });
+}
+
+// The adapters that a store has, in PEFT's order: beside the weight that they belong to, A, B, lengths.
+std::vector<ParameterOrder> adapter_order(const TensorStore& store, std::span<const ParameterOrder> weights) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<ParameterOrder> order;
+  for (const ParameterOrder& weight : weights) {
+    std::vector<std::string> names = {weight.name};  // of a module that is saved whole
+    if (weight.name.ends_with(kWeight)) {
+      const std::string layer = weight.name.substr(0, weight.name.size() - kWeight.size());
+      for (const char* ending : {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"}) {
+        names.push_back(layer + ending);
+      }
+    }
+    for (const std::string& name : names) {
+      if (const auto* entry = store.find(name)) order.push_back({.key = {}, .name = name, .shape = entry->shape});
+    }
+  }
+  return order;
+}
+
+void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
+  read_hf_weights(folder, model, tensors);
+  const auto file = optimizer_file(folder);
+  if (!file) return;
+  const TorchArchive archive(*file);
+  const PickleValue* groups = archive.root().find("param_groups");
+  const PickleValue* states = archive.root().find("state");
+  const auto leave = [&](std::string_view reason) { leave_over(tensors, reason, file->filename().string()); };
+  if (groups == nullptr || states == nullptr) return leave("it holds no optimizer's state");
+  // The names are groups' too.
+  bool has_names = false;
+  states->for_each_entry([&](const PickleValue& key, const PickleValue& state) {
+    if (!key.is(PickleValue::Kind::kText)) return;
+    has_names = true;
+    state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
+      const std::string theirs = name.option_text().value_or(""), ours = state_key(theirs);
+      if (theirs == "step") return;
+      if (ours.empty()) return leave_state(tensors, theirs);
+      read_named(archive, value, std::string(key.text), ours, model, tensors);
+    });
+  });
+  if (has_names) return;
+  const OrderRow *row = order_of(model, kOrders), *fused = order_of(model, kFusedOrders);
+  if (row == nullptr) return leave("the order in which it has this family's parameters is not known");
+  std::vector<ParameterOrder> numbered = numbered_by(python_order(model, *row, false), *groups);
+  const size_t count = num_numbered(*groups);
+  if (count != numbered.size() && fused != nullptr) numbered = numbered_by(python_order(model, *fused, true), *groups);
+  if (count != numbered.size()) {
+    return leave(fmt::format("it has {} parameters, and this model {}", count, numbered.size()));
+  }
+  for_each_numbered(archive, *states, numbered, tensors,
+                    [&](const ParameterOrder& parameter, const std::string& key, const FileTensor& stored) {
+                      read_canonical_tensor(ForeignTensor::whole(parameter.name, stored), parameter.name, key, model,
+                                            tensors);
+                    });
+}
+
+}  // namespace
+
 void read_named(const TorchArchive& archive, const PickleValue& value, const std::string& name, const std::string& key,
                 const CanonicalModel& model, ForeignTensors& tensors) {
   const auto stored = archive.tensor(value);
   if (!stored) return leave_over(tensors, "no tensor", name);
-  const ForeignTensor whole{.name = name, .shape = stored->shape, .shards = {{Box::whole(stored->shape), *stored}}};
-  read_canonical_tensor(whole, name, key, model, tensors);
+  read_canonical_tensor(ForeignTensor::whole(name, *stored), name, key, model, tensors);
 }
 
-void read_trainer_weights(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
+void read_hf_weights(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
   if (!fs::exists(folder / "model.safetensors") && !fs::exists(folder / "model.safetensors.index.json")) {
     bool has_pickles = false;
     for (const std::string& file : names_in(folder)) {
@@ -203,8 +313,18 @@ void read_trainer_weights(const fs::path& folder, const CanonicalModel& model, F
   }
 }
 
-void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
-  read_trainer_weights(folder, model, tensors);
+void read_trainer_adapters(const fs::path& folder, const CanonicalModel& model, ForeignTensors& tensors) {
+  constexpr std::string_view kPrefix = "base_model.model.";
+  TensorStore& store = tensors.stores[std::string(kModelKey)];
+  const TensorStore adapters = TensorStore::open_file(folder / kAdapterWeightsFile);
+  for (const auto& [name, entry] : adapters.entries()) {
+    if (!name.starts_with(kPrefix) || name.ends_with(".base_layer.weight")) {
+      leave_over(tensors, "the model's own, beside an adapter", name);
+      continue;
+    }
+    for (const TensorStore::Part& part : entry.parts) store.add(name.substr(kPrefix.size()), entry.shape, part);
+    ++tensors.num_read;
+  }
   const auto file = optimizer_file(folder);
   if (!file) return;
   const TorchArchive archive(*file);
@@ -212,66 +332,20 @@ void read_trainer_folder(const fs::path& folder, const CanonicalModel& model, Fo
   const PickleValue* states = archive.root().find("state");
   const auto leave = [&](std::string_view reason) { leave_over(tensors, reason, file->filename().string()); };
   if (groups == nullptr || states == nullptr) return leave("it holds no optimizer's state");
-  // The names are groups' too.
-  bool has_names = false;
-  states->for_each_entry([&](const PickleValue& key, const PickleValue& state) {
-    if (!key.is(PickleValue::Kind::kText)) return;
-    has_names = true;
-    state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
-      const std::string theirs = name.option_text().value_or(""), ours = state_key(theirs);
-      if (theirs == "step") return;
-      if (ours.empty()) return leave_over(tensors, "optimizer state that no optimizer here keeps", theirs);
-      read_named(archive, value, std::string(key.text), ours, model, tensors);
-    });
-  });
-  if (has_names) return;
-  const OrderRow *row = order_of(model, kOrders), *fused = order_of(model, kFusedOrders);
+  const OrderRow* row = order_of(model, kOrders);
   if (row == nullptr) return leave("the order in which it has this family's parameters is not known");
-  // Groups: with decay and without, or one for all.
-  const auto numbered_by = [&](const OrderRow& of_family, bool has_fused_experts) {
-    const std::vector<ParameterOrder> order = python_order(model, of_family, has_fused_experts);
-    std::vector<ParameterOrder> all;
-    for (const bool is_matrix : {true, false}) {
-      for (const ParameterOrder& one : order) {
-        if (groups->items.size() == 1 ? is_matrix : (one.shape.size() > 1) == is_matrix) all.push_back(one);
-      }
-    }
-    return all;
-  };
-  std::vector<ParameterOrder> numbered = numbered_by(*row, false);
-  size_t count = 0;
-  for (const PickleValue* group : groups->items) {
-    const PickleValue* numbers = group->find("params");
-    count += numbers == nullptr ? 0 : numbers->items.size();
+  const std::vector<ParameterOrder> order = adapter_order(store, python_order(model, *row, false));
+  const std::vector<ParameterOrder> numbered = numbered_by(order, *groups);
+  if (const size_t count = num_numbered(*groups); count != numbered.size()) {
+    return leave(fmt::format("it has {} parameters, and these adapters {}", count, numbered.size()));
   }
-  if (count != numbered.size() && fused != nullptr) numbered = numbered_by(*fused, true);
-  if (count != numbered.size()) {
-    return leave(fmt::format("it has {} parameters, and this model {}", count, numbered.size()));
-  }
-  states->for_each_entry([&](const PickleValue& key, const PickleValue& state) {
-    const auto number = key.whole();
-    if (!number || *number < 0 || static_cast<size_t>(*number) >= numbered.size()) {
-      return leave_over(tensors, "states of no parameter", key.option_text().value_or("a key"));
-    }
-    const ParameterOrder& parameter = numbered[static_cast<size_t>(*number)];
-    state.for_each_entry([&](const PickleValue& name, const PickleValue& value) {
-      const auto text = name.option_text();
-      const std::string ours = text ? state_key(*text) : "";
-      auto stored = archive.tensor(value);
-      if (!stored || text == "step") return;
-      if (ours.empty()) return leave_over(tensors, "optimizer state that no optimizer here keeps", *text);
-      if (stored->shape != parameter.shape) {
-        return leave_over(
-            tensors, "states of another shape than the parameter's, of another model or other groups",
-            fmt::format("{} of parameter {} [{}], taken for {} [{}]", *text, *number, fmt::join(stored->shape, ", "),
-                        parameter.name, fmt::join(parameter.shape, ", ")));
-      }
-      read_named(archive, value, parameter.name, ours, model, tensors);
-    });
-  });
+  for_each_numbered(archive, *states, numbered, tensors,
+                    [&](const ParameterOrder& parameter, const std::string& key, const FileTensor& stored) {
+                      tensors.stores[key].add(parameter.name, stored.shape,
+                                              {.box = Box::whole(stored.shape), .stored = stored});
+                      ++tensors.num_read;
+                    });
 }
-
-}  // namespace
 
 void read_trainer_record(const fs::path& folder, ForeignRecord& record) {
   if (fs::exists(folder / "config.json")) {

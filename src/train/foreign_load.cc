@@ -57,7 +57,11 @@ void apply_foreign_architecture(Resolved& resolved, const ForeignFolder& found) 
 
 StoredCheckpoint open_foreign_load(const ForeignFolder& found, const Resolved& run, bool with_optimizer,
                                    std::vector<std::string>& notes) {
-  if (run.config.lora.enabled) {
+  if (holds_adapters(found) && !run.config.lora.enabled) {
+    throw UserError(fmt::format("{} holds adapters, not a model", found.folder.string()),
+                    "name the model that they belong to with --load_hf, and leave lora.enabled out");
+  }
+  if (run.config.lora.enabled && !holds_adapters(found)) {
     throw UserError(fmt::format("lora.enabled: {} ({}) holds a whole model, not adapters", found.folder.string(),
                                 name_of(found.kind)),
                     "make it the adapters' base: convert --load DIR --save_hf BASE, and give BASE to --load_hf");

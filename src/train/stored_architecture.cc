@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "models/families.h"
 #include "models/model_head.h"
+#include "train/foreign_load.h"
 #include "train/text_tokenizer.h"
 
 namespace megalith {
@@ -140,10 +141,14 @@ void apply_adapter_form(Resolved& resolved) {
   LoraOptions lora;
   OptionSet stored(lora);  // the lists, whose items are taken literally
   std::filesystem::path file;
-  if (checkpoint.adapter) {
-    file = std::filesystem::path(*checkpoint.adapter) / kAdapterConfigFile;
-    lora = read_adapter_folder(*checkpoint.adapter).options;
-    check_adapter_kind(*checkpoint.adapter, resolved.config.model.is_of_diffusers(), *checkpoint.load_hf);
+  std::optional<std::filesystem::path> adapters = checkpoint.adapter;
+  if (const auto foreign = foreign_load(resolved); !adapters && foreign && holds_adapters(*foreign)) {
+    adapters = foreign->folder;
+  }
+  if (adapters) {
+    file = *adapters / kAdapterConfigFile;
+    lora = read_adapter_folder(*adapters).options;
+    check_adapter_kind(*adapters, resolved.config.model.is_of_diffusers(), *checkpoint.load_hf);
     for (const char* name :
          {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora", "lora.use_dora"}) {
       values[name] = plain_text(stored.find(name)->text());

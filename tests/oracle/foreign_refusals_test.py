@@ -7,12 +7,15 @@ import json
 import pickle
 import resource
 import shutil
+import sys
+import types
+import unittest.mock
 import zipfile
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from foreign_runs import BATCH, BEFORE, as_torchtitan, plain_run, zero_folder
+from foreign_runs import BATCH, BEFORE, SEQUENCE, STEPS, as_torchtitan, plain_run, tune_states, zero_folder
 from refusals import refused
 from safetensors.torch import save_file
 from ways_out_test import LLAMA, SIZES
@@ -60,8 +63,18 @@ def sources(program, models, data, tmp_path_factory):
     shutil.copytree(models["llama"].folder, trainer, ignore=shutil.ignore_patterns("*.safetensors*"))
     (trainer / "trainer_state.json").write_text(json.dumps({"global_step": BEFORE}))
 
+    tune, peft = root / "tune" / "epoch_0", root / "peft" / f"checkpoint-{BEFORE}"
+    for folder in (tune, peft):
+        folder.mkdir(parents=True)
+    save_file({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.zeros(2, 64)}, peft / "adapter_model.safetensors")
+    (peft / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}))
+    (peft / "trainer_state.json").write_text(json.dumps({"global_step": BEFORE}))
+
     def save(optimizer):
         zero_folder(root / "zero", model, optimizer, 2, 2)
+        states = tune_states(model, optimizer)
+        torch.save({"optimizer": {"state": states, "param_groups": []}, "seed": 7, "epochs_run": 1}, tune / "recipe_state.pt")
+        torch.save({name: value.detach().clone() for name, value in model.named_parameters()}, tune / "model-00001-of-00001.bin")
         torch.save(optimizer.state_dict(), trainer / "optimizer.pt")
         heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
         state = {"train_state": {"step": BEFORE}}
@@ -72,7 +85,7 @@ def sources(program, models, data, tmp_path_factory):
                 state[f"optimizer.state.{titan}.{key}"] = as_torchtitan(name, moment, heads)[1] if moment.dim() else moment.clone()
         dcp.save(state, checkpoint_id=root / "titan" / f"step-{BEFORE}")
 
-    plain_run(model, data.samples(5 * BATCH, 24), save)
+    plain_run(model, data.samples(STEPS * BATCH, SEQUENCE), save)
     save_file({name: value.detach().clone() for name, value in model.named_parameters()}, trainer / "model.safetensors")
     batch = ("--global_batch_size", BATCH)
     return {
@@ -81,12 +94,16 @@ def sources(program, models, data, tmp_path_factory):
         "titan": (root / "titan", f"step-{BEFORE}", (*described, *batch)),
         "zero": (root / "zero", f"global_step{BEFORE}", described),
         "trainer": (trainer, "", batch),
+        "tune": (root / "tune", "epoch_0", (*described, *batch)),
+        "peft": (root / "peft", f"checkpoint-{BEFORE}", batch),
         "ours": (root / "ours", "iter_0000001", ()),
     }
 
 
 def test_the_sound_folders_are_read(sources, program, tmp_path):
     for name, (folder, _, words) in sources.items():
+        if name == "peft":
+            continue  # adapters have no form without their model
         program.run("convert", "--load", folder, "--save", tmp_path / name, *words)
 
 
@@ -228,6 +245,32 @@ def other_cut(kept):
     del kept["optimizer"]
 
 
+def as_before_groups(kept):
+    """A projection by the older name, of version 0."""
+    name = "decoder.layers.0.self_attention."
+    kept["model"][f"{name}query_key_value.weight"] = kept["model"].pop(f"{name}linear_qkv.weight")
+    del kept["optimizer"]
+
+
+def eight_bits(kept):
+    for state in kept["optimizer"]["state"].values():
+        state["state1"] = state.pop("exp_avg").to(torch.uint8)
+
+
+def tune_class(module):
+    """An optimizer's state in a class of that module."""
+
+    def change(folder):
+        made = type("OptimState8bit", (), {"__module__": module})
+        parts = module.split(".")
+        modules = {".".join(parts[:count]): types.ModuleType(module) for count in range(1, len(parts) + 1)}
+        modules[module].OptimState8bit = made
+        with unittest.mock.patch.dict(sys.modules, modules):
+            archive("recipe_state.pt", set_item("optimizer", "state", 0, "exp_avg", value=made()))(folder)
+
+    return change
+
+
 # A pickle of a million nested tuples.
 DEEP = b"\x80\x02" + b")" + b"\x85" * 1_000_000 + b"."
 
@@ -318,6 +361,19 @@ CASES = [
     ("legacy", "states of another shape", archive(RANK, set_item("optimizer", "state", 0, "exp_avg", value=torch.zeros(2, 2))), ["[2, 2]"]),
     ("legacy", "buffers of another length", lambda folder: torch.save({0: {"float": {"exp_avg": torch.zeros(9)}}}, folder / "distrib_optim.pt"), ["has [9] elements", "no_save_optim"]),
     ("legacy", "more buffers than chunks", lambda folder: torch.save({0: {"float": {}}, 1: {"float": {}}}, folder / "distrib_optim.pt"), ["more buffers", "no_save_optim"]),
+    ("legacy", "a version of no trainer", archive(RANK, set_item("checkpoint_version", value=1.5)), ["checkpoint_version is neither"]),
+    ("legacy", "rows of heads before groups", archive(RANK, as_before_groups), ["older than groups of queries", "num_query_groups 2"]),
+    ("legacy", "a BERT's head", archive(RANK, set_item("model", "lm_head.dense.weight", value=torch.zeros(32, 32))), ["model_type bert"]),
+    ("tune", "no weights", remove("model-00001-of-00001.bin"), ["model.safetensors"]),
+    ("tune", "a cut state", cut("recipe_state.pt"), ["recipe_state.pt"]),
+    ("tune", "a state of text", write("recipe_state.pt", "hello"), ["recipe_state.pt"]),
+    ("tune", "a class of torchao", tune_class("torchao.optim.subclass_8bit"), ["torchao.optim.subclass_8bit"]),
+    ("tune", "no optimizer", archive("recipe_state.pt", drop("optimizer")), ["it holds no optimizer's state", "no_save_optim"]),
+    ("tune", "states of fewer parameters", archive("recipe_state.pt", drop("optimizer", "state", 3)), ["exp_avg", "no_save_optim"]),
+    ("tune", "moments of 8 bits", archive("recipe_state.pt", eight_bits), ["moments of 8 bits (bitsandbytes)", "no_save_optim"]),
+    ("tune", "a negative step", archive("recipe_state.pt", set_item("steps_run", value=-1)), ["steps_run"]),
+    ("tune", "no count of samples", None, ["global_batch_size"], "--hf_config"),
+    ("peft", "adapters without their model", None, ["holds adapters, not a model", "merge_adapter"]),
     ("titan", "no architecture", None, ["does not record its architecture", "hf_config"], None),
     ("titan", "a file that is missing", remove("__0_0.distcp"), ["__0_0.distcp is missing"]),
     ("titan", "no weights of a norm", metadata(drop_tensors("ffn_norm")), ["post_attention_layernorm"]),

@@ -1,4 +1,4 @@
-"""Runs of other trainers go on here: they train three steps and save, and our next two steps equal theirs."""
+"""Runs of other trainers go on here: they train three steps and save, and our next five steps equal theirs."""
 
 import collections
 import copy
@@ -11,7 +11,7 @@ import gguf
 import pytest
 import torch
 from foreign_runs import (
-    BATCH, BEFORE, LR, MOMENTS, SEQUENCE, STEPS, VOCABULARY, MegatronRun, as_torchtitan, assert_same_states, common, go_on,
+    BATCH, BEFORE, LAST, LR, MOMENTS, SEQUENCE, STEPS, VOCABULARY, MegatronRun, as_torchtitan, assert_same_states, common, go_on,
     plain_run, zero_folder,
 )  # fmt: skip
 from program import read_metrics
@@ -77,7 +77,7 @@ def test_a_run_of_megatron_core_goes_on_here(name, form, ranks, program, megatro
     assert losses == pytest.approx(run.losses[BEFORE:], abs=1e-5)
     program.run("convert", "--load", run.later, "--save", tmp_path / "theirs")
     if ranks == 1:
-        assert_same_states(saved, tmp_path / "theirs" / "iter_0000005")
+        assert_same_states(saved, tmp_path / "theirs" / LAST)
 
 
 @pytest.mark.parametrize("name", RESAVED)
@@ -100,7 +100,7 @@ def test_every_layout_of_megatron_core_is_the_same_run(name, program, megatron, 
     losses, saved = go_on(program, run.folder / "dp_reshardable", data, tmp_path)
     assert losses == pytest.approx(run.losses[BEFORE:], abs=1e-5)
     program.run("convert", "--load", run.later, "--save", tmp_path / "theirs")
-    assert_same_states(saved, tmp_path / "theirs" / "iter_0000005")
+    assert_same_states(saved, tmp_path / "theirs" / LAST)
     # On to Megatron's form that every layout reads, and back.
     program.run("convert", "--load", run.folder / "dp_reshardable", "--to", "torch_dist", "--save", tmp_path / "out")
     program.run("convert", "--load", tmp_path / "out", "--save", tmp_path / "back")
@@ -456,7 +456,7 @@ def test_fused_experts_of_transformers_5_are_read_and_written(program, models, d
     words = ("--hf_config", models["mixtral"].folder, "--global_batch_size", BATCH)
     program.run("convert", "--load", tmp_path / "out", "--save", tmp_path / "back", *words)
     for key in ("model", *MOMENTS):
-        found, kept = (load_file(folder / f"{key}.safetensors") for folder in (tmp_path / "back/iter_0000005", saved))
+        found, kept = (load_file(folder / f"{key}.safetensors") for folder in (tmp_path / "back" / LAST, saved))
         assert found.keys() == kept.keys() and all(torch.equal(found[name], value) for name, value in kept.items())
 
 

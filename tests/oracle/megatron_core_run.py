@@ -1,8 +1,9 @@
 """Trains a tiny model with megatron-core on the CPU and saves it as Megatron-LM does: `python megatron_core_run.py SPEC.json`.
 
 The spec has model, samples (rows of tokens), saves {folder: format}, layout (tp, pp, vp, ep, etp, world). Three steps, a save
-in each format, two more steps, a save; losses go to the folder's losses.json. With "load", a folder of torch_dist, the first
-three steps are those that it had; with "resave" too, there are no more steps: only the saves, in another layout.
+in each format, five more steps, a save; losses go to the folder's losses.json. With "load", a folder of torch_dist, the first
+three steps are those that it had; with "resave" too, there are no more steps: only the saves, in another layout. A bert or
+t5 learns from no labels, only so that its states are something; instead of losses it leaves the outputs of PROBE.
 """
 
 import argparse
@@ -20,9 +21,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 # Without padding: rows that Megatron adds take part in its softmax, and ours are not there.
-VOCABULARY, SEQUENCE, BATCH, BEFORE, AFTER, LR = 132, 24, 4, 3, 2, 2e-3
+VOCABULARY, SEQUENCE, BATCH, BEFORE, AFTER, LR = 132, 24, 4, 3, 5, 2e-3
 SIZES = dict(hidden_size=32, num_attention_heads=4, ffn_hidden_size=48)
-LAYERS = {"mixtral": 4, "gpt_deep": 4}
+LAYERS = {"mixtral": 4, "gpt_deep": 4, "t5": 3}
+PROBE = [5, 17, 130, 4, 42, 99, 2, 64, 7, 7, 88, 31]
 
 
 class OnCpu(TorchFunctionMode):
@@ -65,7 +67,7 @@ class Layout:
 def arguments(name, layout):
     """As pretrain_gpt.py's parser names them."""
     given = argparse.Namespace(**SIZES, seq_length=SEQUENCE, max_position_embeddings=SEQUENCE, padded_vocab_size=VOCABULARY)
-    given.num_layers = LAYERS.get(name, 2)
+    given.network, given.num_layers = name, LAYERS.get(name, 2)
     for key, value in {**layout.sizes(), **layout.options}.items():
         setattr(given, key, value)
     given.world_size, given.data_parallel_size = layout.world, layout.world // (layout.tp * layout.pp)
@@ -73,7 +75,8 @@ def arguments(name, layout):
     given.group_query_attention, given.num_query_groups, given.num_experts = False, 1, None
     given.params_dtype, given.transformer_impl = torch.float32, "local"
     given.norm_epsilon, given.vocab_size = 1e-5, VOCABULARY
-    if name.startswith("gpt"):
+    given.bert_binary_head, given.decoder_num_layers = True, given.num_layers if name == "t5" else None
+    if name.startswith(("gpt", "bert", "t5")):
         given.position_embedding_type, given.normalization, given.add_bias_linear = "learned_absolute", "LayerNorm", True
         given.untie_embeddings_and_output_weights, given.swiglu = False, False
     else:
@@ -84,6 +87,38 @@ def arguments(name, layout):
         given.num_experts, given.moe_router_topk, given.moe_aux_loss_coeff = 4, 2, 0.0
         given.moe_router_load_balancing_type, given.moe_ffn_hidden_size = "none", 48
     return given
+
+
+def make_network(name, config):
+    """A BERT or a T5."""
+    from megatron.core.models.bert import bert_layer_specs, bert_model
+    from megatron.core.models.T5 import t5_model, t5_spec
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+
+    common = dict(
+        vocab_size=VOCABULARY, max_sequence_length=SEQUENCE, parallel_output=False, share_embeddings_and_output_weights=True
+    )
+    if name == "bert":
+        return bert_model.BertModel(
+            config=config, num_tokentypes=2, transformer_layer_spec=bert_layer_specs.bert_layer_local_spec, **common
+        )
+    specs = {
+        f"transformer_{side}_layer_spec": TransformerBlockSubmodules([layer] * config.num_layers, layer_norm=t5_spec.LNImpl)
+        for side, layer in (
+            ("encoder", t5_spec.encoder_model_with_local_spec()), ("decoder", t5_spec.decoder_model_with_local_spec())
+        )
+    }  # fmt: skip
+    return t5_model.T5Model(config=config, encoder_config=config, **specs, **common)
+
+
+def outputs_of(model, name, rows):
+    """A BERT's logits of tokens and of pairs, or a T5's of what it writes after the rows' first half, both being the rows."""
+    if name == "bert":
+        types = (torch.arange(rows.shape[1]) >= rows.shape[1] // 2).long().expand(rows.shape)
+        return model(rows, torch.ones(rows.shape), tokentype_ids=types)
+    count, length = rows.shape
+    seen = torch.zeros(count, 1, length, length, dtype=torch.bool)  # true is what is masked
+    return [model(rows, rows, seen, torch.ones(1, 1, length, length).triu(1).bool().expand(count, -1, -1, -1), seen)]
 
 
 def make_model(given, layout, pp_rank=0, vp_stage=None):
@@ -117,6 +152,8 @@ def make_model(given, layout, pp_rank=0, vp_stage=None):
         init_method_std=0.1,
         pipeline_dtype=torch.float32,
     )
+    if given.network in ("bert", "t5"):
+        return config, make_network(given.network, config)
     spec = get_gpt_layer_local_spec(num_experts=given.num_experts, normalization=given.normalization)
     return config, GPTModel(
         config,
@@ -181,7 +218,10 @@ def main(spec, rank):
         model.zero_grad_buffer()
         optimizer.zero_grad()
         positions = torch.arange(SEQUENCE).expand(BATCH, SEQUENCE)
-        loss = model(rows[:, :-1], positions, None, labels=rows[:, 1:]).float().mean()
+        if name in ("bert", "t5"):
+            loss = sum(output.float().square().mean() for output in outputs_of(model, name, rows[:, :-1]))
+        else:
+            loss = model(rows[:, :-1], positions, None, labels=rows[:, 1:]).float().mean()
         loss.backward()
         model.finish_grad_sync()
         optimizer.step()
@@ -267,6 +307,12 @@ def main(spec, rank):
     for folder, form in spec["saves"].items():
         save(folder, form)
     if spec.get("resave"):
+        return
+    if name in ("bert", "t5"):
+        with torch.no_grad():
+            outputs = [output.tolist() for output in outputs_of(models[0].eval(), name, torch.tensor([PROBE]))]
+        if rank == 0:
+            pathlib.Path(spec["losses"]).write_text(json.dumps(outputs))
         return
     for number in range(BEFORE, BEFORE + AFTER):
         step(number)

@@ -6,7 +6,7 @@ import json
 import hf_models
 import pytest
 import torch
-from foreign_runs import BATCH, BEFORE, LR, STEPS, MegatronRun, as_torchtitan, assert_same_states, common
+from foreign_runs import BATCH, BEFORE, LAST, LR, SEQUENCE, STEPS, MegatronRun, as_torchtitan, assert_same_states, common
 from program import read_metrics
 from safetensors.torch import load_file
 
@@ -22,7 +22,7 @@ SIZES = (
 
 
 class Run:
-    """Five steps of ours, saved after three and five."""
+    """Eight steps of ours, saved after three, six and eight."""
 
     def __init__(self, program, folder, data, *model):
         self.saved, metrics = folder / "ours", folder / "metrics.jsonl"
@@ -63,7 +63,7 @@ def test_megatron_core_goes_on(name, model, world, distributed, program, data, t
     theirs = MegatronRun(tmp_path, name, dict(tp=world), distributed, ["fully_reshardable"], data, load=tmp_path / "out/iter_0000003")
     assert theirs.losses[BEFORE:] == pytest.approx(run.losses[BEFORE:], abs=1e-5)
     program.run("convert", "--load", theirs.later, "--save", tmp_path / "theirs")
-    assert_same_states(run.saved / "iter_0000005", tmp_path / "theirs" / "iter_0000005")
+    assert_same_states(run.saved / LAST, tmp_path / "theirs" / LAST)
     assert_comes_back(program, run, tmp_path / "out", tmp_path)
     _, _, errors = program.run(*words, expected=2)
     assert "is there already" in errors and "--overwrite" in errors
@@ -139,7 +139,7 @@ def test_pytorch_goes_on(name, form, program, models, data, tmp_path):
     assert [(g["lr"], g["weight_decay"], g["betas"]) for g in optimizer.param_groups] == [
         (LR, 0.1, (0.9, 0.95)), (LR, 0.0, (0.9, 0.95))
     ]  # fmt: skip
-    samples = data.samples(STEPS * BATCH, 24)
+    samples = data.samples(STEPS * BATCH, SEQUENCE)
     for step in range(BEFORE, STEPS):
         loss = loss_of(trained, samples[step * BATCH : (step + 1) * BATCH]).mean()
         assert loss.item() == pytest.approx(run.losses[step], abs=1e-5)
