@@ -14,7 +14,8 @@ MOST_COLUMNS = 120
 # Printed by the program; the texts are in src/, and the lines are rows of tables.
 GENERATED_PAGES = ("options.md", "accepted_names.md")
 # Pages with words of other programs beside ours: an option there may be theirs.
-PAGES_OF_OTHERS = tuple(f"migrate_{name}.md" for name in ("megatron", "primus", "torchtitan", "torchtune", "finetuners"))
+OTHERS = ("megatron", "primus", "torchtitan", "torchtune", "deepspeed", "finetuners")
+PAGES_OF_OTHERS = tuple(f"migrate_{name}.md" for name in OTHERS)
 # Options of launchers, shells, schedulers, tools and scripts that pages show beside the program's own.
 OPTIONS_OF_OTHERS = set(
     """no-python standalone nproc-per-node max-restarts nnodes node-rank master-addr master-port rdzv-backend rdzv-id
