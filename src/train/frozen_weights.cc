@@ -28,8 +28,8 @@ void check_thaw(const Config& config, int64_t thaw_at, std::vector<UserError>& e
   const auto other = std::ranges::find_if(
       rules, [](const auto& rule) { return rule->granularity() != UpdateRule::Granularity::kElements; });
   if (other != rules.end()) {
-    errors.emplace_back(fmt::format("thaw_at with {}, which updates matrices by ranks together", (*other)->name()),
-                        "take adam, adam8bit, lion or sgd, or leave thaw_at out");
+    errors.emplace_back(fmt::format("thaw_at with {}, which updates more than one element at a time", (*other)->name()),
+                        "take adam, lion or sgd, or leave thaw_at out");
   }
   if (config.train.train_iters && thaw_at >= *config.train.train_iters) {
     errors.emplace_back(fmt::format("thaw_at {} is not before the last of train_iters {}", thaw_at,

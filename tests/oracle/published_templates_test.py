@@ -94,7 +94,7 @@ def test_what_counts_is_the_answers_and_their_ends(program, tmp_path, name):
 
 TOOL = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "c"}}, "required": ["city"]}}
 PARTS = {"idefics3", "llava_next", "smolvlm"}  # take no texts as content
-THOUGHTS = {"qwen3": "reasoning_content"}  # the key of a message's thoughts
+THOUGHTS = {"gptoss": "thinking", "qwen3": "reasoning_content"}  # the key of a message's thoughts
 
 
 def marked_templates():
