@@ -62,9 +62,18 @@ void check_start(const Resolved& resolved, std::vector<UserError>& errors) {
                       "leave one of the two out");
 }
 
+void leave_out_fused_queries(Resolved& resolved, const ModelConfig& architecture) {
+  std::vector<std::string>& targets = resolved.config.lora.target_modules;
+  if (!architecture.multi_latent_attention || std::ssize(targets) < 2) return;
+  if (std::erase(targets, "linear_qkv") == 0) return;
+  resolved.notes.push_back(
+      fmt::format("lora.target_modules: latent attention has no linear_qkv, so adapters go to {} only",
+                  fmt::join(targets, ", ")));
+}
+
 }  // namespace
 
-std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfig& architecture) {
+std::vector<UserError> check_adapters(Resolved& resolved, const ModelConfig& architecture) {
   const Config& config = resolved.config;
   std::vector<UserError> errors;
   if (config.checkpoint.adapter && !config.checkpoint.load_hf) {
@@ -74,6 +83,7 @@ std::vector<UserError> check_adapters(const Resolved& resolved, const ModelConfi
   const ModelTypes adaptable = resolved.options->of(config.lora.enabled).traits().read_by;
   if (!adaptable.contains(architecture.model_type)) return errors;  // said by the option
   check_start(resolved, errors);
+  leave_out_fused_queries(resolved, architecture);
   std::vector<UserError> of_targets = check_lora_targets(config.lora, adaptable_layers(architecture));
   if (of_targets.empty()) of_targets = check_saved_modules(config.lora, architecture);
   for (UserError& error : of_targets) errors.push_back(std::move(error));

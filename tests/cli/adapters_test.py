@@ -292,3 +292,11 @@ def test_doctor_compares_their_layouts(program):
     line = ("doctor", "--parallel", *TINY[:-5], *ADAPTERS, "--tensor_model_parallel_size", 2, "--sequence_parallel")
     _, output, errors = program.run(*line, "--dry_run_world_size", 4)
     assert "agree with one rank" in output, output + errors
+
+
+def test_latent_attention_has_no_fused_queries(program, tmp_path):
+    line = ("train", "--config", "deepseek_v2_lite", "--mock_data", "--dry_run", "--device", "cpu", "--lora.enabled")
+    _, output, errors = program.run(*line, cwd=tmp_path)
+    assert "adapters go to linear_proj, linear_fc1, linear_fc2 only" in output + errors
+    _, _, errors = program.run(*line, "--lora.target_modules", "linear_qkv", expected=2, cwd=tmp_path)
+    assert "no linear layer of the model is 'linear_qkv'" in errors
