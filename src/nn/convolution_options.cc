@@ -34,7 +34,7 @@ int64_t ConvolutionOptions::num_convolutions() const {
 }
 
 bool ConvolutionOptions::has_convolution_at(int64_t layer) const {
-  return layer < std::ssize(layer_types) && layer_types[static_cast<size_t>(layer)] == kConvolutionLayer;
+  return layer >= 0 && layer < std::ssize(layer_types) && layer_types[static_cast<size_t>(layer)] == kConvolutionLayer;
 }
 
 void check_convolutions(const ConvolutionOptions& options, int64_t num_layers, std::vector<UserError>& errors) {

@@ -350,6 +350,7 @@ std::vector<UserError> check_architecture(ModelConfig architecture) {
   return check_model_config(architecture);
 }
 
+// The architecture has no errors.
 MxSizes mx_sizes(const Config& config) {
   const ModelConfig& model = config.model;
   const int64_t tp = config.parallel.tensor_model_parallel_size;
@@ -381,7 +382,8 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                                                     .has_experts = config.model.has_experts(),
                                                     .has_shared_experts = config.model.shared_expert_size() > 0,
                                                     .has_latent_attention = config.model.multi_latent_attention}));
-  append(errors, check_fp8_options(config.fp8, config.model.num_all_layers(), mx_sizes(config)));
+  append(errors, check_fp8_options(config.fp8, config.model.num_all_layers(),
+                                   architecture_errors.empty() ? mx_sizes(config) : MxSizes()));
   for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
   append(errors, check_adapters_are_meant(*resolved.options, config.lora));
   append(errors, check_lora_options(config.lora));

@@ -215,7 +215,7 @@ MemoryEstimate estimate_largest(const std::vector<MemoryEstimate>& stages) {
 }
 
 int64_t upper_memory_bound(int64_t tensor_bytes, const ChipRates& chip) {
-  constexpr double kFragments = 1.06, kBytesOfGib = 1024.0 * 1024 * 1024;
+  constexpr double kFragments = 1.05, kBytesOfGib = 1024.0 * 1024 * 1024;
   return static_cast<int64_t>(kFragments * static_cast<double>(tensor_bytes) + chip.context_gib * kBytesOfGib);
 }
 

@@ -93,7 +93,7 @@ def test_the_memory_that_is_told_counts_four_bits(program):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("--fp8_format", "hybrid"), ["lora.quantization is nf4", "fp8_format is hybrid"]),
+        (("--fp8_format", "hybrid"), ["lora.quantization is nf4", "fp8_format hybrid"]),
         (("--lora.enabled", "false"), ["lora.quantization is nf4", "lora.enabled is false"]),
         (("--lora.quantization", "int8"), ["lora.quantization", "none", "nf4"]),
     ],

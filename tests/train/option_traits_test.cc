@@ -97,8 +97,8 @@ TEST(OptionTraits, AToySetsAsideOnlyPrecision) {
   Config config;
   const OptionSet options(config);
   EXPECT_EQ(names_with(options, [](const Option& option) { return option.traits().in_toy == InToy::kSetAside; }),
-            (Names{"bf16", "fp16", "fp8_format", "main_grads_dtype", "grad_reduce_in_bf16", "exp_avg_dtype", "master_weights",
-                   "muon_fp32_matmul_prec", "lora.quantization"}));
+            (Names{"bf16", "fp16", "fp8_format", "fp4_format", "main_grads_dtype", "grad_reduce_in_bf16", "exp_avg_dtype",
+                   "master_weights", "muon_fp32_matmul_prec", "lora.quantization"}));
 }
 
 TEST(OptionTraits, RanksMayDifferInThreadsWordsAndFilesOfTheirOwn) {
