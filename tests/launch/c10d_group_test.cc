@@ -238,6 +238,7 @@ void expect_our_words(const std::string& error) {
 
 TEST(C10dWorld, OthersLearnWhyARankFailed) {
   const std::vector<std::string> errors = run(3, [](Groups& groups) {
+    groups.world->all_reduce(at::zeros({1}), ReduceOp::kSum, "all are here").wait();
     if (groups.rank == 1) throw UserError("data/wiki.bin is too short", "copy it again");
     groups.dp->all_reduce(at::zeros({4}), ReduceOp::kSum, "grad bucket 0").wait();
   });
