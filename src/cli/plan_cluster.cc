@@ -51,7 +51,7 @@ Costs costs_of(const ClusterPlan& plan, const Cluster& cluster, double tokens) {
 int64_t memory_of(const Cluster& cluster) { return static_cast<int64_t>(cluster.chip.memory_gib * kBytesOfGib); }
 
 int64_t left_on(const Cluster& cluster, const MemoryEstimate& memory) {
-  return memory_left(memory.on_device(), memory_of(cluster), cluster.chip);
+  return memory_left(memory.on_device(), memory_of(cluster));
 }
 
 // Weights, masters and moments of the whole model.

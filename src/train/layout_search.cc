@@ -264,7 +264,7 @@ class Search {
   }
 
   bool has_room(int64_t bytes) const {
-    return memory_left(bytes, static_cast<int64_t>(cluster_.chip.memory_gib * kBytesOfGib), cluster_.chip) >= 0;
+    return static_cast<double>(upper_memory_bound(bytes, cluster_.chip)) <= cluster_.chip.memory_gib * kBytesOfGib;
   }
 
   // The run with this layout, whatever rules say of it; null if it cannot be made.

@@ -215,12 +215,13 @@ MemoryEstimate estimate_largest(const std::vector<MemoryEstimate>& stages) {
 }
 
 int64_t upper_memory_bound(int64_t tensor_bytes, const ChipRates& chip) {
-  constexpr double kFragments = 1.05, kBytesOfGib = 1024.0 * 1024 * 1024;
+  constexpr double kFragments = 1.06, kBytesOfGib = 1024.0 * 1024 * 1024;
   return static_cast<int64_t>(kFragments * static_cast<double>(tensor_bytes) + chip.context_gib * kBytesOfGib);
 }
 
-int64_t memory_left(int64_t tensor_bytes, int64_t memory_bytes, const ChipRates& chip) {
-  return memory_bytes - upper_memory_bound(tensor_bytes, chip);
+int64_t memory_left(int64_t tensor_bytes, int64_t memory_bytes) {
+  constexpr double kUsable = 0.95;
+  return static_cast<int64_t>(kUsable * static_cast<double>(memory_bytes)) - tensor_bytes;
 }
 
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,

@@ -58,11 +58,11 @@ MemoryEstimate estimate_memory(const Resolved& resolved, int rank);
 std::vector<MemoryEstimate> estimate_stages(const Resolved& resolved);
 MemoryEstimate estimate_largest(const std::vector<MemoryEstimate>& stages);
 
-// A run fits if what a rank needs at most is there: fragments beside its tensors, and the chip's context_gib for
-// contexts, communicators and workspaces.
+// Needed at most: fragments beside a rank's tensors, and the chip's context_gib for contexts, communicators and
+// workspaces. A search offers only layouts for which that much is there.
 int64_t upper_memory_bound(int64_t tensor_bytes, const ChipRates& chip = {});
-// Bytes left of a device's memory; negative: missing.
-int64_t memory_left(int64_t tensor_bytes, int64_t memory_bytes, const ChipRates& chip = {});
+// A given run fits if its tensors take at most 95 % of a device's memory. Bytes left of that; negative: missing.
+int64_t memory_left(int64_t tensor_bytes, int64_t memory_bytes);
 
 // A table, one line per owner, with a final newline.
 std::string memory_table(const MemoryEstimate& memory, int64_t world_size);
